@@ -1,0 +1,1 @@
+//! Metrics, limits, sessions and chat. Not built yet: the crate marks its place in the workspace.

@@ -1,0 +1,1 @@
+//! The built-in store over RESP: redis-cli and workers in other languages.

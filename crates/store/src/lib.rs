@@ -1,0 +1,1 @@
+//! The one door to data: one handle, two backends, scripts, keys, time.

@@ -1,0 +1,1 @@
+//! What tests share: both stores, real servers, clients. A dev-dependency only.

@@ -1,0 +1,3 @@
+//! Code generation and checks of the tree.
+
+fn main() {}
