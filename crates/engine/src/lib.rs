@@ -1,1 +1,54 @@
-//! Redis semantics in memory: data types, commands, Lua. No I/O, no clock, no tokio.
+//! Redis semantics in memory: data types, commands, Lua.
+//!
+//! The engine is synchronous and does no I/O, has no clock and starts no thread: whoever embeds it
+//! passes the time in, keeps the files and owns the sockets. The same sequence of calls gives the
+//! same state and the same replies.
+//!
+//! Read [`Engine`] first, then `command.rs` (how a command is found and run), `db.rs` (the
+//! keyspace), one of the `t_*.rs` files (a data type and its commands).
+
+mod args;
+mod command;
+mod config;
+mod db;
+mod effect;
+mod engine;
+mod error;
+mod generic;
+mod notify;
+mod number;
+mod reply;
+mod session;
+mod t_hash;
+mod t_list;
+mod t_set;
+mod t_stream;
+mod t_string;
+mod t_zset;
+mod table;
+mod value;
+
+pub use config::Config;
+pub use engine::{Engine, Outcome, Output};
+pub use error::Error;
+pub use reply::Reply;
+pub use session::SessionId;
+
+/// A moment in time as the engine sees it: microseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Now {
+    /// Microseconds since the Unix epoch.
+    pub unix_us: i64,
+}
+
+impl Now {
+    /// The moment `ms` milliseconds after the epoch.
+    pub fn from_millis(ms: i64) -> Now {
+        Now { unix_us: ms.saturating_mul(1000) }
+    }
+
+    /// Milliseconds since the epoch, rounded down.
+    pub fn ms(self) -> i64 {
+        self.unix_us.div_euclid(1000)
+    }
+}

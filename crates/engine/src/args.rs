@@ -1,0 +1,19 @@
+//! Reading arguments: integers, floats, options, with the errors Redis gives.
+
+use crate::error::{Error, NOT_FLOAT, NOT_INTEGER};
+use crate::number;
+
+/// A signed 64-bit integer written the one way Redis accepts: no spaces, plus or leading zeros.
+pub(crate) fn int(bytes: &[u8]) -> Result<i64, Error> {
+    number::parse_i64(bytes).ok_or(NOT_INTEGER)
+}
+
+/// A float, `inf` included, `nan` not.
+pub(crate) fn float(bytes: &[u8]) -> Result<f64, Error> {
+    number::parse_f64(bytes).ok_or(NOT_FLOAT)
+}
+
+/// Is this option word `word` (given in capitals)?
+pub(crate) fn is(bytes: &[u8], word: &str) -> bool {
+    bytes.eq_ignore_ascii_case(word.as_bytes())
+}
