@@ -1,1 +1,40 @@
-//! The one door to data: one handle, two backends, scripts, keys, time.
+//! The one door to data: one handle, several backends, scripts, keys, time.
+//!
+//! [`Store`] is a cheap clone that implements redis-rs's [`ConnectionLike`](redis::aio::ConnectionLike),
+//! so typed commands, pipelines and [`script!`] work on it, and a service cannot tell which store it
+//! runs on. Invariant: no call through a `Store` waits without a deadline; when the data is out of
+//! reach the caller gets [`Error::Unavailable`].
+//!
+//! Read in this order: [`Store`] here, `options.rs` (what can be set), `connection.rs` (the seam
+//! between the handle and its backends), `link.rs` (how a connection is kept), `script.rs`,
+//! `key.rs`, `clock.rs`, `error.rs`.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), store::Error> {
+//! use store::redis::AsyncCommands;
+//!
+//! let mut store = store::Store::open("redis://127.0.0.1:6379").await?;
+//! store.set::<_, _, ()>("greeting", "hello").await?;
+//! let text: String = store.get("greeting").await?;
+//! # assert_eq!(text, "hello"); Ok(()) }
+//! ```
+
+pub mod clock;
+mod connection;
+mod error;
+mod key;
+mod link;
+mod options;
+pub mod script;
+mod server;
+
+pub use redis;
+
+pub use crate::{
+    clock::{Clock, ManualClock, Millis},
+    connection::{Health, Kind, Store},
+    error::Error,
+    key::{Key, Layout},
+    options::{Fsync, Options, Timeouts},
+    script::Script,
+};

@@ -1,0 +1,317 @@
+//! One connection that is kept: opened, watched, replaced when it breaks.
+//!
+//! A [`Link`] hands out clones of one multiplexed connection. A task that it owns reconnects with
+//! growing, jittered pauses, probes an idle connection, and feeds a clock that follows the server.
+//! Invariant: a caller waits at most `patience` for a connection and `response` for a reply; what
+//! happened is reported to the task, and no request is ever sent twice from here.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::BoxFuture;
+use redis::{
+    RedisError, RedisResult, Value,
+    aio::{ConnectionLike as _, MultiplexedConnection},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{Clock, Millis, Timeouts, error};
+
+/// Opens connections, each time to where the data is now.
+pub(crate) trait Connector: Send + Sync + 'static {
+    /// One attempt, which ends by itself.
+    fn connect(&self) -> BoxFuture<'_, RedisResult<Connected>>;
+}
+
+/// A fresh connection and where it leads.
+pub(crate) struct Connected {
+    pub(crate) connection: MultiplexedConnection,
+    pub(crate) address: String,
+}
+
+/// The kept connection. A cheap clone; the task ends with the last one.
+#[derive(Clone)]
+pub(crate) struct Link {
+    state: watch::Receiver<State>,
+    reports: Reports,
+    patience: Duration,
+    _task: Arc<AbortOnDropHandle<()>>,
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Up),
+    Down { address: String, error: RedisError },
+}
+
+#[derive(Clone)]
+struct Up {
+    connection: MultiplexedConnection,
+    address: String,
+    generation: u64,
+}
+
+/// Tells the task that something may be wrong. Bounded; a report that finds no room is dropped,
+/// because then the task already has reason to look.
+#[derive(Clone)]
+pub(crate) struct Reports(mpsc::Sender<Report>);
+
+#[derive(Clone, Copy, Debug)]
+enum Report {
+    /// The connection is gone or leads to the wrong place.
+    Broken(u64),
+    /// No answer in time: the connection may be dead, or the server slow.
+    Suspect(u64),
+    #[allow(dead_code)]
+    /// Whatever connection there is leads to the wrong place.
+    Moved,
+}
+
+impl Reports {
+    #[allow(dead_code)]
+    /// The data has moved: connect anew, whatever the present connection is.
+    pub(crate) fn moved(&self) {
+        // A full channel means that the task is about to look anyway.
+        let _ = self.0.try_send(Report::Moved);
+    }
+}
+
+impl Link {
+    /// Connects once and keeps the connection from then on. `watcher`, if given, is run beside the
+    /// task and may report that the data has moved.
+    pub(crate) async fn open(
+        connector: Arc<dyn Connector>,
+        timeouts: Timeouts,
+        clock: Clock,
+        watcher: Option<Box<dyn FnOnce(Reports) -> BoxFuture<'static, ()> + Send>>,
+    ) -> RedisResult<Self> {
+        let (sender, receiver) = mpsc::channel(64);
+        let reports = Reports(sender);
+        let first = connect(connector.as_ref(), timeouts, &clock).await?;
+        let up = Up { connection: first.connection, address: first.address, generation: 0 };
+        let (publish, state) = watch::channel(State::Up(up.clone()));
+        let keeper = Keeper { connector, timeouts, clock, publish, reports: receiver };
+        let watcher = watcher.map(|watcher| watcher(reports.clone()));
+        let task = tokio::spawn(async move {
+            let keep = keeper.keep(up);
+            match watcher {
+                Some(watcher) => drop(tokio::join!(keep, watcher)),
+                None => keep.await,
+            }
+        });
+        Ok(Self {
+            state,
+            reports,
+            patience: timeouts.patience,
+            _task: Arc::new(AbortOnDropHandle::new(task)),
+        })
+    }
+
+    /// Where the connection leads, and what is wrong with it if something is.
+    pub(crate) fn status(&self) -> (String, Option<String>) {
+        match &*self.state.borrow() {
+            State::Up(up) => (up.address.clone(), None),
+            State::Down { address, error } => (address.clone(), Some(error.to_string())),
+        }
+    }
+
+    pub(crate) async fn command(&self, cmd: &redis::Cmd) -> RedisResult<Value> {
+        let mut up = self.up().await?;
+        let result = up.connection.req_packed_command(cmd).await;
+        match &result {
+            Ok(Value::ServerError(error)) if error.code() == "READONLY" => {
+                self.report(Report::Broken(up.generation));
+            }
+            Ok(_) => {}
+            Err(error) => self.look_at(error, up.generation),
+        }
+        result
+    }
+
+    pub(crate) async fn pipeline(
+        &self,
+        pipeline: &redis::Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        let mut up = self.up().await?;
+        let result = up.connection.req_packed_commands(pipeline, offset, count).await;
+        match &result {
+            Ok(values) => {
+                let read_only = |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "READONLY");
+                if values.iter().any(read_only) {
+                    self.report(Report::Broken(up.generation));
+                }
+            }
+            Err(error) => self.look_at(error, up.generation),
+        }
+        result
+    }
+
+    /// The present connection, or the next one if it comes within the patience.
+    async fn up(&self) -> RedisResult<Up> {
+        if let State::Up(up) = &*self.state.borrow() {
+            return Ok(up.clone());
+        }
+        let mut state = self.state.clone();
+        let waited = tokio::time::timeout(
+            self.patience,
+            state.wait_for(|state| matches!(state, State::Up(_))),
+        );
+        match waited.await {
+            Ok(Ok(state)) => match &*state {
+                State::Up(up) => return Ok(up.clone()),
+                State::Down { error, .. } => return Err(error::not_sent(error.to_string())),
+            },
+            Ok(Err(_)) => return Err(error::not_sent("the connection's task has ended")),
+            Err(_) => {}
+        }
+        match &*self.state.borrow() {
+            State::Up(up) => Ok(up.clone()),
+            State::Down { error, .. } => Err(error::not_sent(error.to_string())),
+        }
+    }
+
+    fn look_at(&self, error: &RedisError, generation: u64) {
+        if error.code() == Some("READONLY") || error.is_unrecoverable_error() {
+            self.report(Report::Broken(generation));
+        } else if error.is_io_error() {
+            self.report(Report::Suspect(generation));
+        }
+    }
+
+    fn report(&self, report: Report) {
+        // A full channel means that the task is about to look anyway.
+        let _ = self.reports.0.try_send(report);
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (address, error) = self.status();
+        f.debug_struct("Link").field("address", &address).field("error", &error).finish()
+    }
+}
+
+/// The task that keeps the connection.
+struct Keeper {
+    connector: Arc<dyn Connector>,
+    timeouts: Timeouts,
+    clock: Clock,
+    publish: watch::Sender<State>,
+    reports: mpsc::Receiver<Report>,
+}
+
+impl Keeper {
+    async fn keep(mut self, first: Up) {
+        let mut up = first;
+        loop {
+            let error = self.until_broken(&mut up).await;
+            tracing::warn!(address = %up.address, %error, "store connection lost");
+            let (mut generation, mut address) = (up.generation, up.address.clone());
+            drop(up);
+            self.publish.send_replace(State::Down { address: address.clone(), error });
+            let mut attempt = 0;
+            up = loop {
+                tokio::time::sleep(backoff(attempt, fastrand::f64())).await;
+                match connect(self.connector.as_ref(), self.timeouts, &self.clock).await {
+                    Ok(connected) => {
+                        generation += 1;
+                        let Connected { connection, address } = connected;
+                        break Up { connection, address, generation };
+                    }
+                    Err(error) => {
+                        tracing::debug!(%address, %error, attempt, "store still unavailable");
+                        self.publish.send_replace(State::Down { address: address.clone(), error });
+                        attempt = attempt.saturating_add(1);
+                    }
+                }
+            };
+            address.clone_from(&up.address);
+            tracing::info!(%address, attempt, "store connection restored");
+            self.publish.send_replace(State::Up(up.clone()));
+        }
+    }
+
+    /// Waits until the connection is of no more use, and says why.
+    async fn until_broken(&mut self, up: &mut Up) -> RedisError {
+        loop {
+            let wait = tokio::time::timeout(self.timeouts.heartbeat, self.reports.recv());
+            match wait.await {
+                Ok(Some(Report::Broken(generation))) if generation == up.generation => {
+                    return error::not_sent("the connection was closed or refused a write");
+                }
+                Ok(Some(Report::Moved)) => return error::not_sent("the data has moved"),
+                Ok(Some(Report::Broken(_))) => {}
+                Ok(Some(Report::Suspect(generation))) if generation != up.generation => {}
+                // Suspected, or idle for a heartbeat: ask, which also sets the clock.
+                Ok(Some(Report::Suspect(_))) | Err(_) => {
+                    if let Err(error) = probe(&mut up.connection, &self.clock).await {
+                        return error;
+                    }
+                }
+                Ok(None) => std::future::pending().await,
+            }
+        }
+    }
+}
+
+async fn connect(
+    connector: &dyn Connector,
+    timeouts: Timeouts,
+    clock: &Clock,
+) -> RedisResult<Connected> {
+    // The connector has deadlines for its steps; this one is for their sum.
+    let deadline = timeouts.connect * 4;
+    match tokio::time::timeout(deadline, connector.connect()).await {
+        Ok(Ok(mut connected)) => {
+            if clock.follows_server() {
+                probe(&mut connected.connection, clock).await?;
+            }
+            Ok(connected)
+        }
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(error::timed_out("connecting took too long")),
+    }
+}
+
+/// Asks the server for its time: proves that it answers, and sets a clock that follows it.
+async fn probe(connection: &mut MultiplexedConnection, clock: &Clock) -> RedisResult<()> {
+    let asked = Instant::now();
+    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query_async(connection).await?;
+    clock.measured(Millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)), asked);
+    Ok(())
+}
+
+/// The pause before attempt number `attempt`: at once at first, then doubling from 50 ms to 2 s,
+/// with the upper half of it left to chance (`0.0..1.0`) so that many clients do not come back in
+/// step.
+pub(crate) fn backoff(attempt: u32, chance: f64) -> Duration {
+    const LEAST: Duration = Duration::from_millis(50);
+    const MOST: Duration = Duration::from_secs(2);
+    if attempt == 0 {
+        return LEAST.mul_f64(chance.clamp(0.0, 1.0) / 5.0);
+    }
+    let whole = LEAST.saturating_mul(1 << (attempt - 1).min(16)).min(MOST);
+    whole / 2 + (whole / 2).mul_f64(chance.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_grows_to_a_bound_and_keeps_half_of_it_at_least() {
+        assert!(backoff(0, 1.0) <= Duration::from_millis(10));
+        assert_eq!(backoff(1, 0.0), Duration::from_millis(25));
+        assert_eq!(backoff(1, 1.0), Duration::from_millis(50));
+        for attempt in [7, 40, u32::MAX] {
+            assert_eq!(backoff(attempt, 0.0), Duration::from_secs(1));
+            assert_eq!(backoff(attempt, 1.0), Duration::from_secs(2));
+        }
+    }
+}

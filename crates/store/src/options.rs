@@ -1,0 +1,81 @@
+//! What can be set when a store is opened.
+//!
+//! Every field has a default that suits production; tests change the clock and the timeouts.
+
+use std::time::Duration;
+
+use crate::{Clock, Layout};
+
+/// How a store is opened. Start from `Options::default()` and change what differs.
+///
+/// ```
+/// use store::{Clock, Millis, Options};
+///
+/// let (clock, _hands) = Clock::manual(Millis(1_767_225_600_000));
+/// let options = Options { clock: Some(clock), ..Options::default() };
+/// assert!(!options.strict_scripts);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Where `now` comes from. By default a server's own `TIME` for a server, so that several
+    /// processes agree, and the system clock for the built-in store.
+    pub clock: Option<Clock>,
+    /// How keys are spelled. By default `Cluster` for `redis+cluster://`, else `Standalone`.
+    pub layout: Option<Layout>,
+    /// The built-in store refuses scripts that touch keys they did not declare, or keys of
+    /// different cluster slots. A server has no such switch; there it is ignored.
+    pub strict_scripts: bool,
+    /// When the built-in store's log reaches the disk; ignored for a server.
+    pub fsync: Fsync,
+    /// Bytes the built-in store may use for data before writes are refused; `None` is no limit.
+    /// Ignored for a server.
+    pub maxmemory: Option<u64>,
+    /// How long calls may take.
+    pub timeouts: Timeouts,
+    /// PEM text of the certificate authorities to trust for `rediss://`, in place of the public
+    /// ones.
+    pub tls_ca: Option<Vec<u8>>,
+}
+
+/// When the built-in store's log reaches the disk. Whatever is chosen, the log is written before
+/// the reply, so a killed process loses nothing; this is about power cuts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before each reply, many replies sharing one fsync.
+    Always,
+    /// Once a second, as Redis does by default.
+    #[default]
+    Everysec,
+    /// When the operating system likes.
+    No,
+}
+
+/// How long calls may take. Each is a bound on waiting, so that a store that is away is an error
+/// and never a hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Connecting, including the handshake. Default 1 s.
+    pub connect: Duration,
+    /// Waiting for one reply. Default 2 s: twice what a healthy server needs for its slowest
+    /// script with much to spare, short enough for a web request.
+    pub response: Duration,
+    /// How long a call waits for a lost connection to come back before it fails. Default 250 ms,
+    /// which hides a reconnect but not an outage.
+    pub patience: Duration,
+    /// How often an idle connection is probed, which is also how soon [`Store::health`] notices
+    /// a server that went away silently. Default 5 s.
+    ///
+    /// [`Store::health`]: crate::Store::health
+    pub heartbeat: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(1),
+            response: Duration::from_secs(2),
+            patience: Duration::from_millis(250),
+            heartbeat: Duration::from_secs(5),
+        }
+    }
+}

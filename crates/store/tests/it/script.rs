@@ -1,0 +1,112 @@
+//! Scripts: named keys and arguments, libraries, the way from digest to text, failures.
+#![expect(clippy::disallowed_methods, reason = "keys are built here")]
+
+use store::{
+    Error, Key,
+    redis::{self, AsyncCommands},
+};
+
+store::script!(pub(crate) echo {
+    folder: "tests/lua",
+    keys: [first, ..rest],
+    args: [number, text, ..more],
+    lib: ["double", "join"],
+});
+
+store::script!(fail { folder: "tests/lua", keys: [key], args: [how] });
+
+store::script!(nothing { folder: "tests/lua" });
+
+type Echo = (String, String, String, i64, String, String);
+
+testkit::each_store! {
+    async fn keys_and_arguments_arrive_in_order(t: TestStore) {
+        let first = Key::raw("{t}a");
+        let reply: Echo = echo::run(
+            &t.store,
+            echo::Keys { first: &first, rest: [Key::raw("{t}b"), Key::raw("{t}c")] },
+            echo::Args { number: 21, text: "word", more: vec!["x".to_owned(), String::new(), "z".to_owned()] },
+        )
+        .await
+        .unwrap();
+        let expected: Echo =
+            ("echo".into(), "{t}a".into(), "{t}b,{t}c".into(), 42, "word".into(), "x,,z".into());
+        assert_eq!(reply, expected);
+    }
+
+    async fn an_absent_argument_is_an_empty_string(t: TestStore) {
+        let reply: Echo = echo::run(
+            &t.store,
+            echo::Keys { first: Key::raw("{t}a"), rest: Vec::<Key>::new() },
+            echo::Args { number: 1, text: None::<String>, more: ["after"] },
+        )
+        .await
+        .unwrap();
+        assert_eq!((reply.4.as_str(), reply.5.as_str()), ("", "after"));
+    }
+
+    async fn a_list_in_place_of_one_argument_is_refused_before_it_runs(t: TestStore) {
+        let error = fail::run::<()>(&t.store, fail::Keys { key: Key::raw("k") }, fail::Args { how: vec!["a", "b"] })
+            .await
+            .unwrap_err();
+        assert_eq!(error.to_string(), "script fail failed: argument how is 2 values, not one");
+        assert!(!t.store.clone().exists::<_, bool>("k").await.unwrap());
+    }
+
+    async fn a_script_without_keys_or_arguments_runs(t: TestStore) {
+        let word: String = nothing::run(&t.store, nothing::Keys {}, nothing::Args {}).await.unwrap();
+        assert_eq!(word, "done");
+    }
+
+    async fn a_script_survives_a_forgotten_cache(t: TestStore) {
+        for _ in 0..2 {
+            let word: String = nothing::run(&t.store, nothing::Keys {}, nothing::Args {}).await.unwrap();
+            assert_eq!(word, "done");
+            redis::cmd("SCRIPT").arg("FLUSH").query_async::<()>(&mut t.store.clone()).await.unwrap();
+        }
+    }
+
+    async fn a_loaded_script_can_be_called_in_a_pipeline(t: TestStore) {
+        nothing::load(&t.store).await.unwrap();
+        let (word, n): (String, i64) = redis::pipe()
+            .add_command(nothing::cmd(nothing::Keys {}, nothing::Args {}))
+            .incr("n", 1)
+            .query_async(&mut t.store.clone())
+            .await
+            .unwrap();
+        assert_eq!((word.as_str(), n), ("done", 1));
+    }
+
+    async fn a_failing_script_is_named_and_does_not_roll_back(t: TestStore) {
+        for (how, text) in [("reply", "TAKEN by somebody else"), ("type", "WRONGTYPE"), ("error", "broken")] {
+            let key = Key::raw(how);
+            let error = fail::run::<()>(&t.store, fail::Keys { key: &key }, fail::Args { how }).await.unwrap_err();
+            match error {
+                Error::Script { script: "fail", message } => assert!(message.contains(text), "{message}"),
+                other => panic!("{how}: {other:?}"),
+            }
+            let value: String = t.store.clone().get(&key).await.unwrap();
+            assert_eq!(value, "written");
+        }
+    }
+
+    async fn a_reply_of_another_shape_is_a_decode_error(t: TestStore) {
+        let error = nothing::run::<i64>(&t.store, nothing::Keys {}, nothing::Args {}).await.unwrap_err();
+        assert!(matches!(error, Error::Decode { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn libraries_come_in_front_and_the_flag_line_first() {
+    let source = echo::SCRIPT.source();
+    let lines: Vec<_> = source.lines().collect();
+    assert_eq!(lines[0], "--!df flags=allow-undeclared-keys");
+    let line_of = |text: &str| lines.iter().position(|line| line.contains(text)).unwrap();
+    assert!(line_of("function double") < line_of("function join"));
+    assert!(line_of("function join") < line_of("local first = KEYS[1]"));
+    assert_eq!(source.matches("--!df").count(), 1);
+    assert_eq!(echo::SCRIPT.keys(), ["first", "..rest"]);
+    assert_eq!(echo::SCRIPT.args(), ["number", "text", "..more"]);
+    assert_eq!(echo::SCRIPT.libs().collect::<Vec<_>>(), ["double", "join"]);
+    assert_eq!(echo::SCRIPT.sha().len(), 40);
+}

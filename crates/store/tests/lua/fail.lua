@@ -1,0 +1,13 @@
+-- test/fail -- fail in the way that is asked for.
+--
+-- KEYS   1 key  string  written before the failure
+-- ARGV   1 how
+-- REPLY  an error
+local key, how = KEYS[1], ARGV[1]
+redis.call('SET', key, 'written')
+if how == 'reply' then
+  return redis.error_reply('TAKEN by somebody else')
+elseif how == 'type' then
+  return redis.call('LPUSH', key, 'x')
+end
+error('broken')

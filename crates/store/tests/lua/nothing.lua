@@ -1,0 +1,4 @@
+-- test/nothing -- reply with a word.
+--
+-- REPLY  'done'
+return 'done'

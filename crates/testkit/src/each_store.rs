@@ -1,0 +1,201 @@
+//! One test, every store.
+//!
+//! ```no_run
+//! testkit::each_store! {
+//!     async fn a_value_is_kept(t: TestStore) {
+//!         use store::redis::AsyncCommands;
+//!         let mut store = t.store.clone();
+//!         store.set::<_, _, ()>("a", "1").await.unwrap();
+//!         assert_eq!(store.get::<_, String>("a").await.unwrap(), "1");
+//!     }
+//! }
+//! ```
+//! makes the tests `a_value_is_kept::on_embedded` and `a_value_is_kept::on_redis`, each with an
+//! empty keyspace of its own and a manual clock.
+//!
+//! The clock starts at [`START`] and moves only by hand; a real server's own clock does not move
+//! with it. So scripts compare stored deadlines with the `now` they are given, and no absolute
+//! expiry (`PXAT`, `EXPIREAT`) is ever derived from it: on a real server it would lie in the past.
+
+use std::{env, fmt, future::Future, time::Duration};
+
+use store::{ManualClock, Millis, Options, Store, Timeouts};
+
+use crate::RedisServer;
+
+/// Where the manual clock of a test starts: 2026-01-01T00:00:00Z.
+pub const START: Millis = Millis(1_767_225_600_000);
+
+/// A store for one test: empty, with a clock moved by hand and strict scripts.
+#[derive(Debug)]
+pub struct TestStore {
+    /// The store.
+    pub store: Store,
+    /// The hands of its clock.
+    pub clock: ManualClock,
+    url: String,
+    options: Options,
+    server: Option<RedisServer>,
+}
+
+impl TestStore {
+    /// The built-in store in memory.
+    pub async fn embedded() -> Self {
+        Self::open("embedded:".to_owned(), None).await
+    }
+
+    /// A real server of one's own.
+    pub async fn redis() -> Self {
+        let server = RedisServer::start();
+        Self::open(server.url(), Some(server)).await
+    }
+
+    async fn open(url: String, server: Option<RedisServer>) -> Self {
+        let (clock, hands) = store::Clock::manual(START);
+        let options = Options {
+            clock: Some(clock),
+            strict_scripts: true,
+            // A machine that builds something at the same time may be slow; no test waits for
+            // these to pass.
+            timeouts: Timeouts {
+                connect: Duration::from_secs(10),
+                response: Duration::from_secs(30),
+                patience: Duration::from_secs(10),
+                ..Timeouts::default()
+            },
+            ..Options::default()
+        };
+        match Store::open_with(&url, options.clone()).await {
+            Ok(store) => Self { store, clock: hands, url, options, server },
+            Err(error) => panic!("cannot open {url}: {}", chain(&error)),
+        }
+    }
+
+    /// Where the store is.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The same data through a handle of its own, as a second process would have it: its own
+    /// connection where there is a server. The clock is shared.
+    pub async fn another(&self) -> Store {
+        if self.server.is_none() {
+            return self.store.clone();
+        }
+        match Store::open_with(&self.url, self.options.clone()).await {
+            Ok(store) => store,
+            Err(error) => panic!("cannot open {}: {}", self.url, chain(&error)),
+        }
+    }
+
+    /// The server, when there is one.
+    pub fn server(&mut self) -> Option<&mut RedisServer> {
+        self.server.as_mut()
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        next = error.source();
+    }
+    text
+}
+
+/// Is this side left out on purpose?
+fn left_out(side: &str) -> bool {
+    match env::var("STORES").as_deref() {
+        Err(_) | Ok("") => false,
+        Ok(stores) => {
+            let known = |name: &str| matches!(name, "embedded" | "redis");
+            let named: Vec<_> = stores.split(',').map(str::trim).collect();
+            assert!(
+                named.iter().all(|name| known(name)),
+                "STORES={stores}: name embedded, redis, or both with a comma"
+            );
+            !named.contains(&side)
+        }
+    }
+}
+
+/// Runs a test body on the built-in store.
+#[doc(hidden)]
+pub fn on_embedded<F, T>(body: impl FnOnce(TestStore) -> F)
+where
+    F: Future<Output = T>,
+    T: Outcome,
+{
+    if !left_out("embedded") {
+        run(async { body(TestStore::embedded().await).await });
+    }
+}
+
+/// Runs a test body on a real server.
+#[doc(hidden)]
+pub fn on_redis<F, T>(body: impl FnOnce(TestStore) -> F)
+where
+    F: Future<Output = T>,
+    T: Outcome,
+{
+    if !left_out("redis") {
+        run(async { body(TestStore::redis().await).await });
+    }
+}
+
+fn run<T: Outcome>(test: impl Future<Output = T>) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(test).check(),
+        Err(error) => panic!("no runtime: {error}"),
+    }
+}
+
+/// What a test may end with: nothing, or a result.
+pub trait Outcome {
+    /// Panics if the test failed.
+    fn check(self);
+}
+
+impl Outcome for () {
+    fn check(self) {}
+}
+
+impl<E: fmt::Debug> Outcome for Result<(), E> {
+    fn check(self) {
+        if let Err(error) = self {
+            panic!("the test failed: {error:?}");
+        }
+    }
+}
+
+/// Writes a test once and runs it on every store. See [`each_store`](crate::each_store).
+#[macro_export]
+macro_rules! each_store {
+    ($($(#[$meta:meta])* async fn $name:ident($($arg:tt)*) $(-> $out:ty)? $body:block)*) => {
+        $(
+            $(#[$meta])*
+            mod $name {
+                #[allow(unused_imports)]
+                use super::*;
+                #[allow(unused_imports)]
+                use $crate::TestStore;
+
+                #[test]
+                fn on_embedded() {
+                    $crate::each_store::on_embedded(test);
+                }
+
+                #[test]
+                fn on_redis() {
+                    $crate::each_store::on_redis(test);
+                }
+
+                async fn test($($arg)*) $(-> $out)? $body
+            }
+        )*
+    };
+}
