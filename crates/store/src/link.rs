@@ -13,21 +13,18 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use redis::{
-    AsyncConnectionConfig, RedisError, RedisResult, Value,
-    aio::{ConnectionLike as _, MultiplexedConnection, PubSub},
+    RedisError, RedisResult, Value,
+    aio::{ConnectionLike as _, MultiplexedConnection},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Clock, Millis, Timeouts, error, server};
+use crate::{Clock, Millis, Timeouts, error};
 
 /// Opens connections, each time to where the data is now.
 pub(crate) trait Connector: Send + Sync + 'static {
-    /// One attempt at a connection for commands.
-    fn connect(&self, config: AsyncConnectionConfig) -> BoxFuture<'_, RedisResult<Connected>>;
-
-    /// One attempt at a connection for published messages.
-    fn pubsub(&self) -> BoxFuture<'_, RedisResult<PubSub>>;
+    /// One attempt, which ends by itself.
+    fn connect(&self) -> BoxFuture<'_, RedisResult<Connected>>;
 }
 
 /// A fresh connection and where it leads.
@@ -270,7 +267,7 @@ async fn connect(
 ) -> RedisResult<Connected> {
     // The connector has deadlines for its steps; this one is for their sum.
     let deadline = timeouts.connect * 4;
-    match tokio::time::timeout(deadline, connector.connect(server::calls(timeouts))).await {
+    match tokio::time::timeout(deadline, connector.connect()).await {
         Ok(Ok(mut connected)) => {
             if clock.follows_server() {
                 probe(&mut connected.connection, clock).await?;

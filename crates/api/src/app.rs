@@ -1,0 +1,163 @@
+//! [`App`]: what every handler shares, a cheap clone; and [`app`], the router made from it.
+//!
+//! To add a service: give [`Services`] a field with its handle, write `<service>.rs` with a
+//! `section()`, and name that in [`sections`]. To add a page, see `dashboard.rs`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use store::Store;
+use tokio::time::Instant;
+use utoipa::openapi::OpenApi;
+
+use crate::auth::{Auth, Secret};
+use crate::error::ApiError;
+use crate::section::Section;
+use crate::settings::Settings;
+use crate::{access, audit, front, health, metrics, openapi};
+
+/// Handles on the services this process runs; `None` means switched off with `--only`.
+#[derive(Debug, Clone, Default)]
+pub struct Services {
+    // The place of the services' handles:
+    // pub room: Option<room::Room>,
+    // pub jobs: Option<jobs::Jobs>,
+}
+
+/// What an [`App`] is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The one door to data.
+    pub store: Store,
+    /// The services that run here.
+    pub services: Services,
+    /// How to serve.
+    pub settings: Settings,
+    /// This installation's admin token.
+    pub admin_token: Option<Secret>,
+    /// Name of this instance, for people: host and process, or what the operator set.
+    pub instance: String,
+}
+
+/// What every handler shares.
+#[derive(Debug, Clone)]
+pub struct App(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    services: Services,
+    settings: ArcSwap<Settings>,
+    auth: Auth,
+    instance: String,
+    started: Instant,
+    stopping: AtomicBool,
+}
+
+impl App {
+    /// Ties the parts together.
+    pub fn new(parts: Parts) -> App {
+        metrics::recorder();
+        App(Arc::new(Inner {
+            auth: Auth::new(parts.admin_token.as_ref()),
+            store: parts.store,
+            services: parts.services,
+            settings: ArcSwap::from_pointee(parts.settings),
+            instance: parts.instance,
+            started: Instant::now(),
+            stopping: AtomicBool::new(false),
+        }))
+    }
+
+    /// The one door to data.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// The services that run here.
+    pub fn services(&self) -> &Services {
+        &self.0.services
+    }
+
+    /// The settings as they are now. Ask once per request, so that it sees one consistent set.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.0.settings.load_full()
+    }
+
+    /// Swaps the settings; requests under way keep the old ones.
+    pub fn set_settings(&self, settings: Settings) {
+        self.0.settings.store(Arc::new(settings));
+    }
+
+    /// Checks credentials.
+    pub fn auth(&self) -> &Auth {
+        &self.0.auth
+    }
+
+    /// Name of this instance.
+    pub fn instance(&self) -> &str {
+        &self.0.instance
+    }
+
+    /// How long it has been up.
+    pub fn uptime(&self) -> std::time::Duration {
+        self.0.started.elapsed()
+    }
+
+    /// Says that the server is stopping: `/readyz` turns 503, live streams end.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the server is stopping.
+    pub fn stopping(&self) -> bool {
+        self.0.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Brings the gauges up to date before they are read.
+    pub(crate) fn gauges(&self) {
+        ::metrics::gauge!("tidegate_uptime_seconds").set(self.uptime().as_secs_f64());
+    }
+
+    /// An error as a page, for browsers that navigate.
+    pub(crate) fn error_page(&self, error: &ApiError, request_id: &str) -> String {
+        maud::html! {
+            (maud::DOCTYPE)
+            html lang="en" {
+                head { meta charset="utf-8"; title { (error.status().as_u16()) " · Tidegate" } }
+                body { h1 { (error.status()) } p { (error.message()) } p { "Request " (request_id) } }
+            }
+        }
+        .into_string()
+    }
+}
+
+/// Every service's routes. The one list to add to.
+fn sections() -> Section {
+    health::section()
+        .merge(access::section())
+        .merge(audit::section())
+        .merge(crate::room::section())
+        .merge(crate::jobs::section())
+}
+
+/// The router with everything in front of it. Needs no socket: tests call it directly.
+pub fn app(app: App) -> Router {
+    let document = openapi::json(&document());
+    sections()
+        .guarded(&app)
+        .route("/api/openapi.json", axum::routing::get(async move || openapi::response(&document)))
+        .fallback(async || ApiError::not_found("there is nothing under this path"))
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(app.clone(), front::handle))
+        .with_state(app)
+}
+
+/// The OpenAPI document of all services.
+pub fn document() -> OpenApi {
+    openapi::complete(sections().document())
+}

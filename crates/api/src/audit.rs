@@ -1,0 +1,233 @@
+//! The audit trail: who changed what, when, from where. The guard writes an entry for every change
+//! on an operator's or admin's route; a handler adds what it knows with a [`Note`].
+//!
+//! The trail is a capped stream in the store, so every instance writes to and reads from the same.
+
+use std::collections::HashMap;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use store::redis;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::extract::{Json, Query};
+use crate::keys;
+use crate::section::Section;
+
+/// Largest `before` or `after` kept, in bytes of JSON; longer ones are left out.
+const LARGEST_DETAIL: usize = 4096;
+
+/// What a handler adds to the entry the guard writes. Put it into the response's extensions,
+/// for example by returning `(Extension(Note::new("queue.pause", id)), Json(…))`.
+#[derive(Debug, Clone, Default)]
+pub struct Note {
+    /// The act in two words, such as `queue.pause`.
+    pub action: String,
+    /// What it was done to.
+    pub target: String,
+    /// How it was before, where that means something.
+    pub before: Option<serde_json::Value>,
+    /// How it is now, where that means something.
+    pub after: Option<serde_json::Value>,
+}
+
+impl Note {
+    /// An act and what it was done to.
+    pub fn new(action: impl Into<String>, target: impl Into<String>) -> Note {
+        Note { action: action.into(), target: target.into(), before: None, after: None }
+    }
+
+    /// With what changed.
+    #[must_use]
+    pub fn change(mut self, before: impl Serialize, after: impl Serialize) -> Note {
+        self.before = serde_json::to_value(before).ok();
+        self.after = serde_json::to_value(after).ok();
+        self
+    }
+}
+
+/// One entry of the trail.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct Entry {
+    /// Stream id; entries are in the order of their ids.
+    pub id: String,
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// The name of the token behind the credential.
+    pub who: String,
+    /// Its short id.
+    pub token_id: String,
+    /// Its role.
+    pub role: String,
+    /// What was done, such as `queue.pause`, or method and route.
+    pub action: String,
+    /// What it was done to.
+    pub target: String,
+    /// `ok`, `refused` (4xx) or `failed` (5xx).
+    pub outcome: String,
+    /// HTTP status of the answer.
+    pub status: u16,
+    /// Address of the client.
+    pub client: String,
+    /// Id of the request.
+    pub request_id: String,
+    /// How it was before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub before: Option<serde_json::Value>,
+    /// How it is now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub after: Option<serde_json::Value>,
+}
+
+impl Entry {
+    /// Takes over what the handler answered and noted.
+    pub(crate) fn finish(&mut self, response: &mut Response) {
+        self.set_status(response.status());
+        if let Some(note) = response.extensions_mut().remove::<Note>() {
+            self.action = note.action;
+            self.target = note.target;
+            self.before = note.before;
+            self.after = note.after;
+        }
+    }
+
+    pub(crate) fn set_status(&mut self, status: axum::http::StatusCode) {
+        self.status = status.as_u16();
+        self.outcome = match self.status {
+            ..400 => "ok",
+            400..500 => "refused",
+            _ => "failed",
+        }
+        .to_owned();
+    }
+}
+
+/// Appends to the trail and to the log. A failure to write is logged and does not undo the act.
+pub(crate) async fn write(app: &App, entry: &Entry) {
+    tracing::info!(
+        target: "audit",
+        who = entry.who, role = entry.role, action = entry.action, on = entry.target,
+        outcome = entry.outcome, client = entry.client, request_id = entry.request_id,
+        "change"
+    );
+    let mut command = redis::cmd("XADD");
+    command.arg(keys::audit()).arg("MAXLEN").arg("~").arg(app.settings().audit_keep).arg("*");
+    let detail = |value: &Option<serde_json::Value>| {
+        value.as_ref().map(ToString::to_string).filter(|text| text.len() <= LARGEST_DETAIL)
+    };
+    let fields = [
+        ("at_ms", Some(app.store().now().0.to_string())),
+        ("who", Some(entry.who.clone())),
+        ("token_id", Some(entry.token_id.clone())),
+        ("role", Some(entry.role.clone())),
+        ("action", Some(entry.action.clone())),
+        ("target", Some(entry.target.chars().take(512).collect())),
+        ("outcome", Some(entry.outcome.clone())),
+        ("status", Some(entry.status.to_string())),
+        ("client", Some(entry.client.clone())),
+        ("request_id", Some(entry.request_id.clone())),
+        ("before", detail(&entry.before)),
+        ("after", detail(&entry.after)),
+    ];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            command.arg(name).arg(value);
+        }
+    }
+    if let Err(error) = command.query_async::<String>(&mut app.store().clone()).await {
+        tracing::error!(error = %error, action = entry.action, "audit entry not written");
+    }
+}
+
+/// Reads the trail, newest first, older than `before` when given.
+pub async fn read(app: &App, before: Option<&str>, limit: usize) -> Result<Vec<Entry>, ApiError> {
+    let from = before.map_or_else(|| "+".to_owned(), |id| format!("({id}"));
+    let rows: Vec<(String, HashMap<String, String>)> = redis::cmd("XREVRANGE")
+        .arg(keys::audit())
+        .arg(from)
+        .arg("-")
+        .arg("COUNT")
+        .arg(limit)
+        .query_async(&mut app.store().clone())
+        .await
+        .map_err(store::Error::from)?;
+    Ok(rows.into_iter().map(|(id, fields)| entry(id, fields)).collect())
+}
+
+fn entry(id: String, mut fields: HashMap<String, String>) -> Entry {
+    let mut take = |name: &str| fields.remove(name).unwrap_or_default();
+    Entry {
+        at_ms: take("at_ms").parse().unwrap_or(0),
+        who: take("who"),
+        token_id: take("token_id"),
+        role: take("role"),
+        action: take("action"),
+        target: take("target"),
+        outcome: take("outcome"),
+        status: take("status").parse().unwrap_or(0),
+        client: take("client"),
+        request_id: take("request_id"),
+        before: serde_json::from_str(&take("before")).ok(),
+        after: serde_json::from_str(&take("after")).ok(),
+        id,
+    }
+}
+
+/// Which part of the trail.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// Only entries older than this id.
+    #[param(pattern = "^[0-9]{1,18}-[0-9]{1,18}$")]
+    before: Option<String>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 500, default = 100)]
+    limit: Option<usize>,
+}
+
+/// A part of the trail.
+#[derive(Debug, Serialize, ToSchema)]
+struct AuditPage {
+    /// Entries, newest first.
+    entries: Vec<Entry>,
+    /// Pass this as `before` for the next page; absent at the end.
+    next: Option<String>,
+}
+
+/// The audit trail, newest first.
+#[utoipa::path(get, path = "/api/v1/audit", tag = "audit", params(ListQuery),
+    responses((status = 200, description = "A page of the trail.", body = AuditPage)))]
+async fn list(
+    State(app): State<App>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<AuditPage>, ApiError> {
+    let limit = query.limit.unwrap_or(100);
+    if !(1..=500).contains(&limit) {
+        return Err(ApiError::invalid_field("limit", "limit is between 1 and 500"));
+    }
+    let before = query.before.as_deref();
+    if before.is_some_and(|id| !is_stream_id(id)) {
+        return Err(ApiError::invalid_field("before", "before is the id of an entry, like 17-0"));
+    }
+    let entries = read(&app, before, limit).await?;
+    let next = (entries.len() == limit).then(|| entries.last().map(|entry| entry.id.clone()));
+    Ok(Json(AuditPage { entries, next: next.flatten() }))
+}
+
+pub(crate) fn is_stream_id(id: &str) -> bool {
+    let number = |part: &str| {
+        (1..=18).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    id.split_once('-').is_some_and(|(ms, seq)| number(ms) && number(seq))
+}
+
+/// The routes.
+pub(crate) fn section() -> Section {
+    Section { viewer: OpenApiRouter::new().routes(routes!(list)), ..Section::default() }
+}

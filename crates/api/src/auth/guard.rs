@@ -1,0 +1,180 @@
+//! What stands in front of every guarded route: find the credential, check the role, refuse
+//! requests that another site made a browser send, and write every change to the audit trail.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+
+use super::session::cookie_of;
+use super::{Principal, Role};
+use crate::app::App;
+use crate::audit;
+use crate::client::Client;
+use crate::error::ApiError;
+
+/// What a route asks of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Do work: role worker, operator or admin.
+    Worker,
+    /// Look.
+    Viewer,
+    /// Run things.
+    Operator,
+    /// Own things.
+    Admin,
+}
+
+impl Need {
+    /// The word of the least role that will do.
+    pub fn word(self) -> &'static str {
+        match self {
+            Need::Worker => "worker",
+            Need::Viewer => "viewer",
+            Need::Operator => "operator",
+            Need::Admin => "admin",
+        }
+    }
+
+    /// Whether this role will do.
+    pub fn met_by(self, role: Role) -> bool {
+        match self {
+            Need::Worker => matches!(role, Role::Worker | Role::Operator | Role::Admin),
+            Need::Viewer => role >= Role::Viewer,
+            Need::Operator => role >= Role::Operator,
+            Need::Admin => role >= Role::Admin,
+        }
+    }
+}
+
+/// The guard's own state.
+#[derive(Debug, Clone)]
+pub(crate) struct Gate {
+    pub(crate) app: App,
+    pub(crate) need: Need,
+    /// A page: send people to the login instead of an error.
+    pub(crate) page: bool,
+}
+
+/// The middleware.
+pub(crate) async fn check(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let principal = match identify(&gate.app, request.headers(), request.method()).await {
+        Ok(principal) => principal,
+        Err(error) if gate.page && error.status() == StatusCode::UNAUTHORIZED => {
+            return to_login(&request);
+        }
+        Err(error) => return error.into_response(),
+    };
+    if !gate.need.met_by(principal.role) {
+        return ApiError::forbidden(format!(
+            "this needs role {}, and {} has role {}",
+            gate.need.word(),
+            principal.name,
+            principal.role
+        ))
+        .into_response();
+    }
+    let audited = matches!(gate.need, Need::Operator | Need::Admin) && is_change(request.method());
+    if !audited {
+        request.extensions_mut().insert(principal);
+        return next.run(request).await;
+    }
+    let mut entry = audit::Entry::of_request(&request, &principal);
+    request.extensions_mut().insert(principal);
+    let mut response = next.run(request).await;
+    entry.finish(&mut response);
+    audit::write(&gate.app, &entry).await;
+    response
+}
+
+/// Finds and checks the credential: a bearer token, `X-Admin-Key`, or the session cookie.
+pub(crate) async fn identify(
+    app: &App,
+    headers: &HeaderMap,
+    method: &Method,
+) -> Result<Principal, ApiError> {
+    if let Some(token) = token_of(headers) {
+        return app
+            .auth()
+            .by_token(app.store(), token)
+            .await?
+            .ok_or_else(|| ApiError::unauthorized("this token is not valid (any more)"));
+    }
+    let Some(cookie) = cookie_of(headers) else {
+        return Err(ApiError::unauthorized(
+            "no credential: send Authorization: Bearer <token>, or log in to the dashboard",
+        ));
+    };
+    if is_change(method) {
+        same_origin(headers)?;
+    }
+    app.auth()
+        .by_session(app.store(), cookie, &app.settings())
+        .await?
+        .ok_or_else(|| ApiError::unauthorized("this session has ended; log in again"))
+}
+
+fn token_of(headers: &HeaderMap) -> Option<&str> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    bearer.or_else(|| headers.get("x-admin-key")?.to_str().ok())
+}
+
+fn is_change(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+/// Refuses a request that another site made the browser send. Browsers say so in
+/// `Sec-Fetch-Site`; older ones are known by `Origin`. A cookie without either is no browser of ours.
+pub fn same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let same = match (text("sec-fetch-site"), text("origin")) {
+        (Some(site), _) => matches!(site, "same-origin" | "none"),
+        (None, Some(origin)) => {
+            let host = origin.split_once("://").map(|(_, host)| host);
+            host.is_some() && host == text("host")
+        }
+        (None, None) => false,
+    };
+    if same {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::FORBIDDEN,
+        "CROSS_ORIGIN",
+        "a change with a session cookie must come from the dashboard's own pages",
+    ))
+}
+
+fn to_login(request: &Request) -> Response {
+    let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let mut response =
+        Redirect::to(&format!("/login?next={}", crate::front::percent(target))).into_response();
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+impl audit::Entry {
+    fn of_request(request: &Request, principal: &Principal) -> audit::Entry {
+        let route = request
+            .extensions()
+            .get::<axum::extract::MatchedPath>()
+            .map_or_else(|| request.uri().path().to_owned(), |path| path.as_str().to_owned());
+        audit::Entry {
+            who: principal.name.clone(),
+            token_id: principal.token_id.clone(),
+            role: principal.role.word().to_owned(),
+            action: format!("{} {route}", request.method()),
+            target: request.uri().path().to_owned(),
+            client: request
+                .extensions()
+                .get::<Client>()
+                .map_or_else(String::new, |client| client.ip.to_string()),
+            request_id: crate::front::request_id(request.extensions()),
+            ..audit::Entry::default()
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Dashboard sessions: a random cookie whose hash names a record in the store, so that every
+//! instance knows it. A session ends when its token is revoked, when it idles, or when it is old.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use serde::{Deserialize, Serialize};
+use store::Store;
+use store::redis::AsyncCommands;
+
+use super::{Auth, FRESH, Principal, STALE, digest, random_hex};
+use crate::error::ApiError;
+use crate::keys;
+use crate::settings::Settings;
+
+/// Cookie name on plain HTTP. Behind TLS the name gets the `__Host-` prefix, so that no other host
+/// of the domain can set it.
+const COOKIE: &str = "tidegate_session";
+const SECURE_COOKIE: &str = "__Host-tidegate_session";
+/// A session's last use is written back at most this often.
+const TOUCH_EVERY: Duration = Duration::from_secs(60);
+
+/// A session as the store keeps it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Session {
+    token_hash: String,
+    created_ms: i64,
+    seen_ms: i64,
+}
+
+impl Auth {
+    /// Opens a session for whoever holds this token; gives the cookie's secret value.
+    pub async fn open_session(
+        &self,
+        store: &Store,
+        token: &str,
+        settings: &Settings,
+    ) -> Result<String, ApiError> {
+        let cookie = random_hex::<24>()?;
+        let now = store.now().0;
+        let session = Session { token_hash: digest(token), created_ms: now, seen_ms: now };
+        write(store, &digest(&cookie), &session, settings).await?;
+        Ok(cookie)
+    }
+
+    /// Whose session this is, or `None` when it is unknown, ended, or its token is revoked.
+    pub async fn by_session(
+        &self,
+        store: &Store,
+        cookie: &str,
+        settings: &Settings,
+    ) -> Result<Option<Principal>, ApiError> {
+        if cookie.len() > 128 {
+            return Ok(None);
+        }
+        let hash = digest(cookie);
+        if let Some(principal) = self.remembered(&hash, FRESH) {
+            return Ok(Some(principal));
+        }
+        match self.ask(store, &hash, settings).await {
+            Ok(Some(principal)) => {
+                self.remember(&hash, &principal);
+                Ok(Some(principal))
+            }
+            Ok(None) => {
+                self.forget(&hash);
+                Ok(None)
+            }
+            Err(error) => match self.remembered(&hash, STALE) {
+                Some(principal) => Ok(Some(principal)),
+                None => Err(error),
+            },
+        }
+    }
+
+    async fn ask(
+        &self,
+        store: &Store,
+        hash: &str,
+        settings: &Settings,
+    ) -> Result<Option<Principal>, ApiError> {
+        let json: Option<String> =
+            store.clone().get(keys::session(hash)).await.map_err(store::Error::from)?;
+        let Some(mut session) = json.and_then(|json| serde_json::from_str::<Session>(&json).ok())
+        else {
+            return Ok(None);
+        };
+        let now = store.now().0;
+        let idle = elapsed(now, session.seen_ms);
+        if idle > settings.session_idle || elapsed(now, session.created_ms) > settings.session_max {
+            return Ok(None);
+        }
+        let principal = self.by_token_hash(store, &session.token_hash).await?;
+        if principal.is_some() && idle > TOUCH_EVERY {
+            session.seen_ms = now;
+            write(store, hash, &session, settings).await?;
+        }
+        Ok(principal)
+    }
+
+    /// Ends a session. Ending one that is gone is fine.
+    pub async fn close_session(&self, store: &Store, cookie: &str) -> Result<(), ApiError> {
+        let hash = digest(cookie);
+        self.forget(&hash);
+        let _: i64 = store.clone().del(keys::session(&hash)).await.map_err(store::Error::from)?;
+        Ok(())
+    }
+}
+
+fn elapsed(now_ms: i64, since_ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(now_ms.saturating_sub(since_ms)).unwrap_or(0))
+}
+
+async fn write(
+    store: &Store,
+    hash: &str,
+    session: &Session,
+    settings: &Settings,
+) -> Result<(), ApiError> {
+    let json = serde_json::to_string(session).map_err(|error| ApiError::internal(&error))?;
+    // The deadline is in the record; the TTL only sweeps up.
+    let seconds = settings.session_idle.as_secs().max(1);
+    let _: () = store
+        .clone()
+        .set_ex(keys::session(hash), json, seconds)
+        .await
+        .map_err(store::Error::from)?;
+    Ok(())
+}
+
+/// The session cookie among the request's cookies.
+pub(crate) fn cookie_of(headers: &HeaderMap) -> Option<&str> {
+    let cookies = || {
+        headers
+            .get_all(header::COOKIE)
+            .into_iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(';'))
+            .filter_map(|pair| pair.trim().split_once('='))
+    };
+    let named = |wanted: &str| cookies().find(|(name, _)| *name == wanted).map(|(_, value)| value);
+    named(SECURE_COOKIE).or_else(|| named(COOKIE))
+}
+
+/// The header that sets the cookie.
+pub(crate) fn set_cookie(value: &str, secure: bool, life: Duration) -> HeaderValue {
+    let text = if secure {
+        format!(
+            "{SECURE_COOKIE}={value}; Path=/; HttpOnly; Secure; SameSite=Lax; Max-Age={}",
+            life.as_secs()
+        )
+    } else {
+        format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={}", life.as_secs())
+    };
+    // The value is our own hex, so this cannot fail; an empty header is the safe answer if it did.
+    HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+/// The header that removes the cookie.
+pub(crate) fn clear_cookie(secure: bool) -> HeaderValue {
+    set_cookie("", secure, Duration::ZERO)
+}

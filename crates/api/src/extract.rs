@@ -1,0 +1,136 @@
+//! Extractors whose refusals are [`ApiError`]s: bad input gets a clear error, and nothing changes.
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ApiError;
+use crate::front::BodyError;
+
+/// A JSON body, in and out. An empty body counts as `{}`, so that calls whose fields are all
+/// optional need none.
+#[derive(Debug, Clone, Copy)]
+pub struct Json<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Json<T>, ApiError> {
+        let (parts, body) = request.into_parts();
+        let bytes = read(body).await?;
+        if bytes.is_empty() {
+            return parse(b"{}");
+        }
+        if !is_json(&parts.headers) {
+            return Err(ApiError::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "UNSUPPORTED_MEDIA_TYPE",
+                "send the body as application/json",
+            ));
+        }
+        parse(&bytes)
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, ApiError> {
+    serde_json::from_slice(bytes)
+        .map(Json)
+        .map_err(|error| ApiError::invalid(format!("the JSON body does not fit: {error}")))
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok())
+    else {
+        return false;
+    };
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+        || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(bytes) => (
+                [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")],
+                bytes,
+            )
+                .into_response(),
+            Err(error) => ApiError::internal(&error).into_response(),
+        }
+    }
+}
+
+/// Reads a whole body. The front has already put a size limit and a deadline on it.
+pub async fn read(body: Body) -> Result<Bytes, ApiError> {
+    match body.collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) => Err(body_error(&error)),
+    }
+}
+
+/// What a failed body read means to the client.
+pub(crate) fn body_error(error: &(dyn std::error::Error + 'static)) -> ApiError {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(known) = error.downcast_ref::<BodyError>() {
+            return known.into();
+        }
+        cause = error.source();
+    }
+    ApiError::invalid("the body broke off before it was complete")
+}
+
+/// The query string, as a struct.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Query<T>, ApiError> {
+        match axum::extract::Query::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(value)) => Ok(Query(value)),
+            Err(error) => Err(ApiError::invalid(format!("query: {}", error.body_text()))),
+        }
+    }
+}
+
+/// The variable parts of the path.
+#[derive(Debug, Clone, Copy)]
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, ApiError> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(value)) => Ok(Path(value)),
+            Err(error) => Err(ApiError::invalid(format!("path: {}", error.body_text()))),
+        }
+    }
+}
+
+/// An `application/x-www-form-urlencoded` body, as forms send it without JavaScript.
+#[derive(Debug, Clone, Copy)]
+pub struct Form<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Form<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Form<T>, ApiError> {
+        let (parts, body) = request.into_parts();
+        let bytes = read(body).await?;
+        let request = Request::from_parts(parts, Body::from(bytes));
+        match axum::extract::Form::from_request(request, state).await {
+            Ok(axum::extract::Form(value)) => Ok(Form(value)),
+            Err(error) => Err(ApiError::new(error.status(), "INVALID_REQUEST", error.body_text())),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `/livez` (the process answers), `/readyz` (it can do its work, and if not, why) and `/metrics`.
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use store::redis;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::app::App;
+use crate::auth::guard;
+use crate::error::ApiError;
+use crate::extract::Json;
+use crate::metrics;
+use crate::section::Section;
+
+/// How long the store may take to answer before the process calls itself not ready.
+const STORE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// One thing that must hold for the process to do its work.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Check {
+    /// What was looked at.
+    #[schema(example = "store")]
+    pub name: String,
+    /// Whether it holds.
+    pub ok: bool,
+    /// Why not, and what to do; or a short word when it holds.
+    pub reason: String,
+}
+
+impl Check {
+    /// A check that holds.
+    pub fn ok(name: &str, reason: impl Into<String>) -> Check {
+        Check { name: name.to_owned(), ok: true, reason: reason.into() }
+    }
+
+    /// A check that fails.
+    pub fn failed(name: &str, reason: impl Into<String>) -> Check {
+        Check { name: name.to_owned(), ok: false, reason: reason.into() }
+    }
+}
+
+/// Whether the process can do its work.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Readiness {
+    /// `ready` or `not_ready`.
+    #[schema(example = "ready")]
+    pub status: &'static str,
+    /// What was looked at.
+    pub checks: Vec<Check>,
+}
+
+/// The process is alive.
+#[derive(Debug, Serialize, ToSchema)]
+struct Liveness {
+    /// Always `alive`.
+    status: &'static str,
+    /// Version of the program.
+    version: &'static str,
+}
+
+/// The routes.
+pub(crate) fn section() -> Section {
+    Section {
+        public: OpenApiRouter::new()
+            .routes(routes!(livez))
+            .routes(routes!(readyz))
+            .routes(routes!(metrics_text)),
+        ..Section::default()
+    }
+}
+
+/// Is the process alive? Asks nothing of the store.
+#[utoipa::path(get, path = "/livez", tag = "health",
+    responses((status = 200, description = "It is.", body = Liveness)))]
+async fn livez() -> Json<Liveness> {
+    Json(Liveness { status: "alive", version: env!("CARGO_PKG_VERSION") })
+}
+
+/// Can the process do its work? Every reason why not is listed.
+#[utoipa::path(get, path = "/readyz", tag = "health",
+    responses((status = 200, description = "It can.", body = Readiness),
+        (status = 503, description = "It cannot, for these reasons.", body = Readiness)))]
+async fn readyz(State(app): State<App>) -> Response {
+    let checks = readiness(&app).await;
+    let ready = checks.iter().all(|check| check.ok);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let word = if ready { "ready" } else { "not_ready" };
+    (status, Json(Readiness { status: word, checks })).into_response()
+}
+
+/// All checks: the store, whether we are stopping, and what the services add.
+pub async fn readiness(app: &App) -> Vec<Check> {
+    let mut checks = vec![store_check(app).await];
+    checks.push(if app.stopping() {
+        Check::failed("serving", "the server is stopping")
+    } else {
+        Check::ok("serving", "accepting requests")
+    });
+    checks
+}
+
+async fn store_check(app: &App) -> Check {
+    let mut store = app.store().clone();
+    let ping = redis::cmd("PING");
+    let ping = ping.query_async::<String>(&mut store);
+    let check = match tokio::time::timeout(STORE_DEADLINE, ping).await {
+        Ok(Ok(_)) => Check::ok("store", "answers"),
+        Ok(Err(error)) => Check::failed("store", format!("the store answered: {error}")),
+        Err(_) => Check::failed("store", "the store did not answer within a second"),
+    };
+    metrics::store_up(check.ok);
+    check
+}
+
+/// Numbers for Prometheus. Needs a credential unless the setting `http.open_metrics` is on.
+#[utoipa::path(get, path = "/metrics", tag = "health", security((), ("token" = [])),
+    responses((status = 200, description = "Prometheus text format.", content_type = "text/plain"),
+        (status = 401, description = "No valid credential.", body = crate::error::ErrorBody),
+        (status = 403, description = "Role not enough.", body = crate::error::ErrorBody)))]
+async fn metrics_text(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    if !app.settings().open_metrics {
+        let principal = guard::identify(&app, request.headers(), request.method()).await?;
+        if !guard::Need::Viewer.met_by(principal.role) {
+            return Err(ApiError::forbidden("metrics need role viewer"));
+        }
+    }
+    app.gauges();
+    let text = metrics::recorder().render();
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+}

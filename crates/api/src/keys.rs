@@ -1,0 +1,21 @@
+//! Every key the HTTP side keeps for itself. Nothing else builds a key in this crate.
+//!
+//! Single keys only, never two in one script, so both layouts spell them the same.
+#![expect(clippy::disallowed_methods, reason = "keys are built here")]
+
+use store::Key;
+
+/// hash: sha-256 of a token in hex → its record as JSON (`id`, `name`, `role`, `scopes`, …).
+pub(crate) fn tokens() -> Key {
+    Key::raw("tidegate:tokens")
+}
+
+/// string: one dashboard session as JSON; the name carries the sha-256 of the cookie in hex.
+pub(crate) fn session(cookie_hash: &str) -> Key {
+    Key::raw(format!("tidegate:session:{cookie_hash}"))
+}
+
+/// stream: the audit trail, capped; one entry for every change made by a person or a program.
+pub(crate) fn audit() -> Key {
+    Key::raw("tidegate:audit")
+}

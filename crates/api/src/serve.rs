@@ -1,0 +1,283 @@
+//! The accept loop: sockets in, requests to the router, and an orderly end.
+//!
+//! Nobody can hold a connection for nothing: a head must arrive in time, a body too (see
+//! `front.rs`), a client that does not read is dropped, and connections are counted in all and per
+//! address. Stopping lets requests under way finish, up to a limit.
+
+mod patient;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::patient::{Patient, Prefixed};
+use crate::app::App;
+use crate::client::{self, Peer};
+use crate::metrics;
+use crate::settings::Settings;
+
+/// The bytes every HTTP/2 connection starts with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Most bytes of a request head, HTTP/1 and HTTP/2 alike.
+const LARGEST_HEAD: u32 = 64 * 1024;
+/// What a client gets that is one too many.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 2\r\n\
+    content-length: 0\r\nconnection: close\r\n\r\n";
+
+/// A server that is about to run.
+#[derive(Debug)]
+pub struct Server {
+    app: App,
+    router: Router,
+    listener: TcpListener,
+}
+
+impl Server {
+    /// Serves the app's routes on a bound listener.
+    pub fn new(app: App, listener: TcpListener) -> Server {
+        let router = crate::app(app.clone());
+        Server { app, router, listener }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop`, then lets requests under way finish for at most `drain`.
+    pub async fn run(self, stop: CancellationToken, drain: Duration) {
+        let tracker = TaskTracker::new();
+        let kill = CancellationToken::new();
+        let shared = Arc::new(Shared {
+            app: self.app.clone(),
+            router: self.router,
+            stop: stop.clone(),
+            slots: Arc::new(Semaphore::new(self.app.settings().max_connections)),
+            by_address: Mutex::default(),
+        });
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => break,
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => shared.clone().admit(stream, peer, &tracker, &kill),
+                Err(error) => pause_after(&error).await,
+            }
+        }
+        drop(self.listener);
+        self.app.stop();
+        tracker.close();
+        if tokio::time::timeout(drain, tracker.wait()).await.is_err() {
+            tracing::warn!(open = tracker.len(), "stopping with requests still under way");
+            kill.cancel();
+            tracker.wait().await;
+        }
+    }
+}
+
+/// Out of files or memory: accepting again at once would spin. Anything else is one client's
+/// broken connection and no reason to wait.
+async fn pause_after(error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+        return;
+    }
+    tracing::warn!(error = %error, "cannot accept connections; see `tidegate doctor` for limits");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+struct Shared {
+    app: App,
+    router: Router,
+    stop: CancellationToken,
+    slots: Arc<Semaphore>,
+    by_address: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Shared {
+    /// Starts a task for the connection, or refuses it when there are too many.
+    fn admit(
+        self: Arc<Shared>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        tracker: &TaskTracker,
+        kill: &CancellationToken,
+    ) {
+        let settings = self.app.settings();
+        let Ok(slot) = self.slots.clone().try_acquire_owned() else {
+            return refuse(&stream, "total");
+        };
+        let Some(place) = Place::take(&self, peer.ip(), &settings) else {
+            return refuse(&stream, "address");
+        };
+        metrics::connections(settings.max_connections - self.slots.available_permits());
+        let kill = kill.clone();
+        tracker.spawn(async move {
+            let served = self.clone().serve(stream, peer, &settings);
+            tokio::select! {
+                () = served => {}
+                () = kill.cancelled() => {}
+            }
+            drop(place);
+            drop(slot);
+            metrics::connections(settings.max_connections - self.slots.available_permits());
+        });
+    }
+
+    async fn serve(self: Arc<Shared>, stream: TcpStream, peer: SocketAddr, settings: &Settings) {
+        // Small answers should not wait for an acknowledgement; failing to say so is no harm.
+        let _ = stream.set_nodelay(true);
+        let peer = Peer { addr: peer, tls: false };
+        let io = Patient::new(stream, settings.write_timeout);
+        self.speak(io, peer, settings).await;
+    }
+
+    /// Finds out which HTTP the client speaks, and speaks it.
+    async fn speak<I>(self: Arc<Shared>, mut io: I, peer: Peer, settings: &Settings)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let sniffed = tokio::select! {
+            sniffed = tokio::time::timeout(settings.header_timeout, sniff(&mut io)) => sniffed,
+            () = self.stop.cancelled() => return,
+        };
+        // Silence, slowness and a broken connection end alike, without a word.
+        let Ok(Ok((read, is_http2))) = sniffed else { return };
+        let io = TokioIo::new(Prefixed::new(read, io));
+        let router = self.router.clone();
+        let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+            call(router.clone(), request, peer)
+        });
+        let outcome = if is_http2 {
+            let connection = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(settings.http2_max_streams)
+                .max_header_list_size(LARGEST_HEAD)
+                .keep_alive_interval(Some(Duration::from_secs(20)))
+                .keep_alive_timeout(Duration::from_secs(20))
+                .serve_connection(io, service);
+            let mut connection = pin!(connection);
+            tokio::select! {
+                outcome = connection.as_mut() => outcome,
+                () = self.stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        } else {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(settings.header_timeout)
+                .max_buf_size(LARGEST_HEAD as usize)
+                .serve_connection(io, service)
+                .with_upgrades();
+            let mut connection = pin!(connection);
+            tokio::select! {
+                outcome = connection.as_mut() => outcome,
+                () = self.stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(error = %error, peer = %peer.addr, "connection ended early");
+        }
+    }
+}
+
+async fn call(
+    router: Router,
+    request: hyper::Request<Incoming>,
+    peer: Peer,
+) -> Result<Response, Infallible> {
+    use tower::Service;
+    let mut request: Request = request.map(Body::new);
+    request.extensions_mut().insert(peer);
+    // A Router is always ready and never fails.
+    let mut router = router;
+    router.call(request).await
+}
+
+/// Reads until the bytes can no longer be, or are, the HTTP/2 preface.
+async fn sniff(io: &mut (impl AsyncRead + Unpin)) -> io::Result<(Vec<u8>, bool)> {
+    let mut read = Vec::with_capacity(PREFACE.len());
+    while read.len() < PREFACE.len() {
+        let mut chunk = [0_u8; PREFACE.len()];
+        let room = PREFACE.len() - read.len();
+        let got = io.read(chunk.get_mut(..room).unwrap_or_default()).await?;
+        if got == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        read.extend_from_slice(chunk.get(..got).unwrap_or_default());
+        if !PREFACE.starts_with(&read) {
+            return Ok((read, false));
+        }
+    }
+    Ok((read, true))
+}
+
+fn refuse(stream: &TcpStream, why: &'static str) {
+    metrics::refused(why);
+    // Best effort: the socket's buffer is empty, so a few bytes go out without waiting.
+    let _ = stream.try_write(FULL);
+}
+
+/// One connection's place in its address's count; gives it back when dropped.
+struct Place {
+    shared: Arc<Shared>,
+    address: Option<IpAddr>,
+}
+
+impl Place {
+    /// `None` when the address has as many as it may. Loopback and trusted proxies are exempt:
+    /// behind them stand many.
+    fn take(shared: &Arc<Shared>, ip: IpAddr, settings: &Settings) -> Option<Place> {
+        let exempt =
+            ip.is_loopback() || settings.trusted_proxies.iter().any(|net| net.contains(&ip));
+        if exempt {
+            return Some(Place { shared: shared.clone(), address: None });
+        }
+        let address = client::bucket(ip);
+        let mut counts = shared.by_address.lock();
+        let count = counts.entry(address).or_insert(0);
+        if *count >= settings.max_connections_per_address {
+            return None;
+        }
+        *count += 1;
+        drop(counts);
+        Some(Place { shared: shared.clone(), address: Some(address) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(address) = self.address else { return };
+        let mut counts = self.shared.by_address.lock();
+        if let Some(count) = counts.get_mut(&address) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&address);
+            }
+        }
+    }
+}

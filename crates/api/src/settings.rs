@@ -1,0 +1,60 @@
+//! What an operator can set about serving. Plain data with documented defaults; the binary fills
+//! it from file, environment and flags, and may swap it while the server runs.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+/// Settings of the HTTP side. Swapped whole on reload, so a request sees one consistent set.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Largest request body in bytes. Larger ones get 413 before they are read.
+    pub max_body: usize,
+    /// How long a whole request body may take to arrive.
+    pub body_timeout: Duration,
+    /// How long a request head may take to arrive, and how long a kept-alive connection may idle.
+    pub header_timeout: Duration,
+    /// How long a client may leave a full send buffer untouched before it is dropped.
+    pub write_timeout: Duration,
+    /// Open connections in all; further ones get 503 and are closed.
+    pub max_connections: usize,
+    /// Open connections from one address (IPv6: one /64). Loopback and trusted proxies are exempt.
+    pub max_connections_per_address: usize,
+    /// Concurrent streams on one HTTP/2 connection.
+    pub http2_max_streams: u32,
+    /// Proxies whose `X-Forwarded-For`, `X-Forwarded-Proto` and `Forwarded` count. Nobody else's do.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Let anybody read `/metrics`. Off: a token with role viewer is needed.
+    pub open_metrics: bool,
+    /// A dashboard session ends after this long without a request.
+    pub session_idle: Duration,
+    /// A dashboard session ends after this long in any case.
+    pub session_max: Duration,
+    /// Failed logins from one address before it is locked out.
+    pub login_tries: u32,
+    /// How long that address is locked out.
+    pub login_lock: Duration,
+    /// Entries kept in the audit trail; the oldest go first.
+    pub audit_keep: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            max_body: 1024 * 1024,
+            body_timeout: Duration::from_secs(30),
+            header_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(30),
+            max_connections: 16_384,
+            max_connections_per_address: 512,
+            http2_max_streams: 128,
+            trusted_proxies: Vec::new(),
+            open_metrics: false,
+            session_idle: Duration::from_secs(8 * 3600),
+            session_max: Duration::from_secs(7 * 24 * 3600),
+            login_tries: 5,
+            login_lock: Duration::from_secs(15 * 60),
+            audit_keep: 10_000,
+        }
+    }
+}

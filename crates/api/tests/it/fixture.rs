@@ -1,0 +1,101 @@
+//! An app on a test store, and short ways to ask it things.
+
+use api::auth::{NewToken, Role, Secret};
+use api::{App, Parts, Services, Settings};
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use testkit::TestStore;
+use tower::ServiceExt;
+
+pub(crate) const ADMIN: &str = "tg_admin_for_tests";
+
+pub(crate) struct Fixture {
+    pub(crate) app: App,
+    router: Router,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// The code of the error envelope.
+    pub(crate) fn code(&self) -> String {
+        self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+impl Fixture {
+    pub(crate) fn new(t: &TestStore) -> Fixture {
+        Fixture::with(t, Settings::default())
+    }
+
+    pub(crate) fn with(t: &TestStore, settings: Settings) -> Fixture {
+        let app = App::new(Parts {
+            store: t.store.clone(),
+            services: Services::default(),
+            settings,
+            admin_token: Some(Secret::new(ADMIN)),
+            instance: "test".to_owned(),
+        });
+        Fixture { router: api::app(app.clone()), app }
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            text: String::from_utf8(bytes.to_vec()).unwrap(),
+        }
+    }
+
+    /// A call with a token and, unless it is null, a JSON body.
+    pub(crate) async fn call(&self, token: &str, what: &str, body: Value) -> Answer {
+        let (method, path) = what.split_once(' ').unwrap();
+        let mut request = Request::builder().method(method).uri(path);
+        if !token.is_empty() {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let body = if body.is_null() {
+            Body::empty()
+        } else {
+            request = request.header("content-type", "application/json");
+            Body::from(body.to_string())
+        };
+        self.send(request.body(body).unwrap()).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.call("", &format!("GET {path}"), Value::Null).await
+    }
+
+    pub(crate) async fn admin(&self, what: &str, body: Value) -> Answer {
+        self.call(ADMIN, what, body).await
+    }
+
+    /// A token of the given role.
+    pub(crate) async fn token(&self, role: Role) -> String {
+        let new = NewToken { name: format!("a {role}"), role, scopes: Vec::new() };
+        let (_, secret) =
+            self.app.auth().create_token(self.app.store(), new, "the test").await.unwrap();
+        secret.reveal().to_owned()
+    }
+}
