@@ -17,6 +17,20 @@ pub struct Config {
     pub strict_scripts: bool,
     /// Bits of `notify-keyspace-events`.
     pub(crate) notify_events: u32,
+    /// A hash with more fields than this, or a longer field or value, is no `listpack`.
+    pub(crate) hash_max_listpack_entries: usize,
+    /// See [`Config::hash_max_listpack_entries`].
+    pub(crate) hash_max_listpack_value: usize,
+    /// A set of integers with more members than this is no `intset`.
+    pub(crate) set_max_intset_entries: usize,
+    /// A sorted set with more members than this, or a longer member, is no `listpack`.
+    pub(crate) zset_max_listpack_entries: usize,
+    /// See [`Config::zset_max_listpack_entries`].
+    pub(crate) zset_max_listpack_value: usize,
+    /// Entries in one node of a stream; approximate trimming drops whole nodes.
+    pub(crate) stream_node_max_entries: usize,
+    /// Bytes in one node of a stream.
+    pub(crate) stream_node_max_bytes: usize,
 }
 
 impl Default for Config {
@@ -29,6 +43,13 @@ impl Default for Config {
             log_effects: false,
             strict_scripts: false,
             notify_events: 0,
+            hash_max_listpack_entries: 128,
+            hash_max_listpack_value: 64,
+            set_max_intset_entries: 512,
+            zset_max_listpack_entries: 128,
+            zset_max_listpack_value: 64,
+            stream_node_max_entries: 100,
+            stream_node_max_bytes: 4096,
         }
     }
 }

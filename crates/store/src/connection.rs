@@ -8,7 +8,12 @@ use std::{fmt, sync::Arc};
 
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 
-use crate::{Clock, Error, Layout, Millis, Options, link::Link, server::single::Single};
+use crate::{
+    BlockingConnection, Clock, Error, Layout, Millis, Options, Subscription, Timeouts, blocking,
+    link::{Connector, Link},
+    server::single::Single,
+    subscribe,
+};
 
 /// The one door to data. A cheap clone; all clones share connections, clock and layout.
 ///
@@ -19,11 +24,19 @@ pub struct Store {
     backend: Backend,
     clock: Clock,
     layout: Layout,
+    timeouts: Timeouts,
 }
 
 #[derive(Clone)]
 enum Backend {
-    Single(Link),
+    Single(Kept),
+}
+
+/// A kept connection, and what opens more to the same place.
+#[derive(Clone)]
+struct Kept {
+    link: Link,
+    connector: Arc<dyn Connector>,
 }
 
 /// What a store is.
@@ -72,12 +85,15 @@ impl Store {
         match scheme {
             "redis" | "valkey" => {
                 let clock = clock(Clock::server);
-                let connector = Arc::new(Single::new(url, &options)?);
-                let link = Link::open(connector, options.timeouts, clock.clone(), None).await?;
+                let connector: Arc<dyn Connector> = Arc::new(Single::new(url)?);
+                let link =
+                    Link::open(Arc::clone(&connector), options.timeouts, clock.clone(), None)
+                        .await?;
                 Ok(Store {
-                    backend: Backend::Single(link),
+                    backend: Backend::Single(Kept { link, connector }),
                     clock,
                     layout: layout(Layout::Standalone),
+                    timeouts: options.timeouts,
                 })
             }
             "embedded" => Err(Error::invalid(
@@ -104,10 +120,36 @@ impl Store {
         self.layout
     }
 
+    /// Listens to channels and patterns. Returns once the store has confirmed, so that what is
+    /// published from then on arrives; see [`Subscription`].
+    pub async fn subscribe(
+        &self,
+        channels: &[&str],
+        patterns: &[&str],
+    ) -> Result<Subscription, Error> {
+        match &self.backend {
+            Backend::Single(Kept { connector, .. }) => {
+                let connector = Arc::clone(connector);
+                subscribe::on_server(connector, self.timeouts, channels, patterns).await
+            }
+        }
+    }
+
+    /// A connection of one's own, for calls that wait (`BLPOP`, `XREAD BLOCK`) and for sessions
+    /// (`WATCH`).
+    pub async fn blocking(&self) -> Result<BlockingConnection, Error> {
+        match &self.backend {
+            Backend::Single(Kept { connector, .. }) => {
+                let connector = Arc::clone(connector);
+                Ok(BlockingConnection::on_server(connector, self.timeouts).await?)
+            }
+        }
+    }
+
     /// How the store is, as far as is known without asking it.
     pub fn health(&self) -> Health {
         let (kind, (address, reason)) = match &self.backend {
-            Backend::Single(link) => (Kind::Single, link.status()),
+            Backend::Single(kept) => (Kind::Single, kept.link.status()),
         };
         Health { reachable: reason.is_none(), kind, address, reason }
     }
@@ -121,8 +163,11 @@ impl Store {
 
 impl ConnectionLike for Store {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        if let Err(error) = blocking::fit_to_share(cmd) {
+            return Box::pin(std::future::ready(Err(error)));
+        }
         match &self.backend {
-            Backend::Single(link) => Box::pin(link.command(cmd)),
+            Backend::Single(kept) => Box::pin(kept.link.command(cmd)),
         }
     }
 
@@ -132,8 +177,14 @@ impl ConnectionLike for Store {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
+        // Inside a transaction nothing waits, and the session commands are the server's to refuse.
+        if !pipeline.is_transaction()
+            && let Err(error) = pipeline.cmd_iter().try_for_each(blocking::fit_to_share)
+        {
+            return Box::pin(std::future::ready(Err(error)));
+        }
         match &self.backend {
-            Backend::Single(link) => Box::pin(link.pipeline(pipeline, offset, count)),
+            Backend::Single(kept) => Box::pin(kept.link.pipeline(pipeline, offset, count)),
         }
     }
 

@@ -19,6 +19,7 @@
 //! # assert_eq!(text, "hello"); Ok(()) }
 //! ```
 
+mod blocking;
 pub mod clock;
 mod connection;
 mod error;
@@ -27,14 +28,17 @@ mod link;
 mod options;
 pub mod script;
 mod server;
+pub mod subscribe;
 
 pub use redis;
 
 pub use crate::{
+    blocking::BlockingConnection,
     clock::{Clock, ManualClock, Millis},
     connection::{Health, Kind, Store},
     error::Error,
     key::{Key, Layout},
     options::{Fsync, Options, Timeouts},
     script::Script,
+    subscribe::{Message, Subscription},
 };

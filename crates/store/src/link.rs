@@ -13,18 +13,21 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use redis::{
-    RedisError, RedisResult, Value,
-    aio::{ConnectionLike as _, MultiplexedConnection},
+    AsyncConnectionConfig, RedisError, RedisResult, Value,
+    aio::{ConnectionLike as _, MultiplexedConnection, PubSub},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Clock, Millis, Timeouts, error};
+use crate::{Clock, Millis, Timeouts, error, server};
 
 /// Opens connections, each time to where the data is now.
 pub(crate) trait Connector: Send + Sync + 'static {
-    /// One attempt, which ends by itself.
-    fn connect(&self) -> BoxFuture<'_, RedisResult<Connected>>;
+    /// One attempt at a connection for commands.
+    fn connect(&self, config: AsyncConnectionConfig) -> BoxFuture<'_, RedisResult<Connected>>;
+
+    /// One attempt at a connection for published messages.
+    fn pubsub(&self) -> BoxFuture<'_, RedisResult<PubSub>>;
 }
 
 /// A fresh connection and where it leads.
@@ -267,7 +270,7 @@ async fn connect(
 ) -> RedisResult<Connected> {
     // The connector has deadlines for its steps; this one is for their sum.
     let deadline = timeouts.connect * 4;
-    match tokio::time::timeout(deadline, connector.connect()).await {
+    match tokio::time::timeout(deadline, connector.connect(server::calls(timeouts))).await {
         Ok(Ok(mut connected)) => {
             if clock.follows_server() {
                 probe(&mut connected.connection, clock).await?;

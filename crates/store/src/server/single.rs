@@ -1,10 +1,10 @@
 //! One server at one address.
 
 use futures_util::future::BoxFuture;
-use redis::{Client, RedisResult};
+use redis::{AsyncConnectionConfig, Client, RedisResult, aio::PubSub};
 
 use crate::{
-    Error, Options, Timeouts,
+    Error,
     link::{Connected, Connector},
     server,
 };
@@ -13,24 +13,26 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Single {
     client: Client,
-    timeouts: Timeouts,
 }
 
 impl Single {
-    pub(crate) fn new(url: &str, options: &Options) -> Result<Self, Error> {
+    pub(crate) fn new(url: &str) -> Result<Self, Error> {
         let client = Client::open(server::connection_info(url)?)?;
-        Ok(Self { client, timeouts: options.timeouts })
+        Ok(Self { client })
     }
 }
 
 impl Connector for Single {
-    fn connect(&self) -> BoxFuture<'_, RedisResult<Connected>> {
+    fn connect(&self, config: AsyncConnectionConfig) -> BoxFuture<'_, RedisResult<Connected>> {
         Box::pin(async move {
-            let config = server::calls(self.timeouts);
             let connection =
                 self.client.get_multiplexed_async_connection_with_config(&config).await?;
             let address = server::shown(self.client.get_connection_info());
             Ok(Connected { connection, address })
         })
+    }
+
+    fn pubsub(&self) -> BoxFuture<'_, RedisResult<PubSub>> {
+        Box::pin(self.client.get_async_pubsub())
     }
 }

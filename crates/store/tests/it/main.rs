@@ -1,5 +1,8 @@
 //! What every store must do, before any service relies on it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod blocking;
 mod commands;
+mod outage_redis;
 mod script;
+mod subscribe;

@@ -1,0 +1,311 @@
+//! A connection of one's own, for calls that wait and for sessions.
+//!
+//! `BLPOP`, `XREAD BLOCK` and the like would hold up everybody on the shared connection, and
+//! `WATCH` or `MULTI` would mix with other callers' commands, so [`Store`](crate::Store) refuses
+//! them and [`BlockingConnection`] takes them. Invariants: a waiting call names how long it waits
+//! and ends at most a response timeout after that; dropping a call half way closes the connection,
+//! so that the server does not hand an element to nobody.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use redis::{
+    Arg, Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
+
+use crate::{Timeouts, error, link::Connector, server};
+
+/// A connection that nobody else uses. Opened anew by the next call after it broke.
+///
+/// ```no_run
+/// # async fn example(store: store::Store) -> Result<(), store::Error> {
+/// use store::redis::AsyncCommands;
+///
+/// let mut own = store.blocking().await?;
+/// let popped: Option<(String, String)> = own.blpop("list", 5.0).await?;
+/// # Ok(()) }
+/// ```
+pub struct BlockingConnection {
+    inner: Inner,
+    response: Duration,
+}
+
+enum Inner {
+    Server {
+        connector: Arc<dyn Connector>,
+        timeouts: Timeouts,
+        open: Option<MultiplexedConnection>,
+    },
+}
+
+impl BlockingConnection {
+    pub(crate) async fn on_server(
+        connector: Arc<dyn Connector>,
+        timeouts: Timeouts,
+    ) -> RedisResult<Self> {
+        let open = Some(dedicated(connector.as_ref(), timeouts).await?);
+        Ok(Self { inner: Inner::Server { connector, timeouts, open }, response: timeouts.response })
+    }
+
+    async fn command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        let limit = self.limit(wait_of(cmd))?;
+        self.within(limit, async |connection| connection.req_packed_command(cmd).await).await
+    }
+
+    async fn pipeline(
+        &mut self,
+        pipeline: &Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        let mut limit = self.response;
+        if !pipeline.is_transaction() {
+            for cmd in pipeline.cmd_iter() {
+                limit += self.limit(wait_of(cmd))? - self.response;
+            }
+        }
+        self.within(limit, async |connection| {
+            connection.req_packed_commands(pipeline, offset, count).await
+        })
+        .await
+    }
+
+    /// How long a call with this wait may take.
+    fn limit(&self, wait: Wait) -> RedisResult<Duration> {
+        match wait {
+            Wait::None => Ok(self.response),
+            Wait::For(wait) => Ok(wait.saturating_add(self.response)),
+            Wait::Forever => Err(RedisError::from((
+                ErrorKind::Client,
+                "a waiting call must say how long: a timeout of 0 waits for ever",
+            ))),
+        }
+    }
+
+    /// Makes one call. The connection is put back only after a reply: an error, a timeout or a
+    /// dropped call leaves it closed.
+    async fn within<T>(
+        &mut self,
+        limit: Duration,
+        call: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
+    ) -> RedisResult<T> {
+        let Inner::Server { connector, timeouts, open } = &mut self.inner;
+        let mut connection = match open.take() {
+            Some(connection) => connection,
+            None => dedicated(connector.as_ref(), *timeouts).await?,
+        };
+        match tokio::time::timeout(limit, call(&mut connection)).await {
+            Ok(Ok(value)) => {
+                *open = Some(connection);
+                Ok(value)
+            }
+            Ok(Err(error)) => {
+                if !error.is_io_error() && error.code() != Some("READONLY") {
+                    *open = Some(connection);
+                }
+                Err(error)
+            }
+            Err(_) => Err(error::timed_out("no reply in time")),
+        }
+    }
+}
+
+async fn dedicated(
+    connector: &dyn Connector,
+    timeouts: Timeouts,
+) -> RedisResult<MultiplexedConnection> {
+    let config = server::calls(timeouts).set_response_timeout(None);
+    match tokio::time::timeout(timeouts.connect * 4, connector.connect(config)).await {
+        Ok(connected) => Ok(connected?.connection),
+        Err(_) => Err(error::not_sent("connecting took too long")),
+    }
+}
+
+impl ConnectionLike for BlockingConnection {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(self.command(cmd))
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(self.pipeline(pipeline, offset, count))
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+impl fmt::Debug for BlockingConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockingConnection").finish_non_exhaustive()
+    }
+}
+
+/// How long a command may keep its connection waiting by its own wish.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wait {
+    None,
+    For(Duration),
+    Forever,
+}
+
+fn wait_of(cmd: &Cmd) -> Wait {
+    let Some(name) = text(cmd, 0) else { return Wait::None };
+    let last = cmd.args_iter().len().saturating_sub(1);
+    match name.to_ascii_uppercase().as_str() {
+        "BLPOP" | "BRPOP" | "BLMOVE" | "BRPOPLPUSH" | "BZPOPMIN" | "BZPOPMAX" => seconds(cmd, last),
+        "BLMPOP" | "BZMPOP" => seconds(cmd, 1),
+        "WAIT" | "WAITAOF" => millis(cmd, last),
+        "XREAD" | "XREADGROUP" => (1..last)
+            .take_while(|at| {
+                !text(cmd, *at).is_some_and(|word| word.eq_ignore_ascii_case("STREAMS"))
+            })
+            .find(|at| text(cmd, *at).is_some_and(|word| word.eq_ignore_ascii_case("BLOCK")))
+            .map_or(Wait::None, |at| millis(cmd, at + 1)),
+        _ => Wait::None,
+    }
+}
+
+fn text(cmd: &Cmd, at: usize) -> Option<&str> {
+    match cmd.args_iter().nth(at)? {
+        Arg::Simple(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+// A number that is not one is the server's to refuse; it does not wait then.
+fn seconds(cmd: &Cmd, at: usize) -> Wait {
+    let number = text(cmd, at).and_then(|text| text.parse::<f64>().ok());
+    match number.map(Duration::try_from_secs_f64) {
+        Some(Ok(Duration::ZERO)) => Wait::Forever,
+        Some(Ok(wait)) => Wait::For(wait),
+        _ => Wait::None,
+    }
+}
+
+fn millis(cmd: &Cmd, at: usize) -> Wait {
+    match text(cmd, at).and_then(|text| text.parse::<u64>().ok()) {
+        Some(0) => Wait::Forever,
+        Some(wait) => Wait::For(Duration::from_millis(wait)),
+        None => Wait::None,
+    }
+}
+
+/// Refuses a command that must not run on a connection others share: one that waits, or one that
+/// changes the session. Called for every command, so it looks at the length and first letter before
+/// anything else.
+pub(crate) fn fit_to_share(cmd: &Cmd) -> RedisResult<()> {
+    let Some(Arg::Simple(name)) = cmd.args_iter().next() else { return Ok(()) };
+    let (Some(first), length) = (name.first(), name.len()) else { return Ok(()) };
+    let suspects: &[&str] = match (first.to_ascii_uppercase(), length) {
+        (b'A', 4) => &["AUTH"],
+        (b'B', 5) => &["BLPOP", "BRPOP"],
+        (b'B', 6) => &["BLMOVE", "BLMPOP", "BZMPOP"],
+        (b'B', 8) => &["BZPOPMIN", "BZPOPMAX"],
+        (b'B', 10) => &["BRPOPLPUSH"],
+        (b'D', 7) => &["DISCARD"],
+        (b'E', 4) => &["EXEC"],
+        (b'H', 5) => &["HELLO"],
+        (b'M', 5) => &["MULTI"],
+        (b'M', 7) => &["MONITOR"],
+        (b'P', 10) => &["PSUBSCRIBE"],
+        (b'P', 12) => &["PUNSUBSCRIBE"],
+        (b'Q', 4) => &["QUIT"],
+        (b'R', 5) => &["RESET"],
+        (b'S', 6) => &["SELECT"],
+        (b'S', 9) => &["SUBSCRIBE"],
+        (b'S', 10) => &["SSUBSCRIBE"],
+        (b'S', 12) => &["SUNSUBSCRIBE"],
+        (b'U', 7) => &["UNWATCH"],
+        (b'U', 11) => &["UNSUBSCRIBE"],
+        (b'W', 4) => &["WAIT"],
+        (b'W', 5) => &["WATCH"],
+        (b'W', 7) => &["WAITAOF"],
+        (b'X', 5) | (b'X', 10) if wait_of(cmd) != Wait::None => &["XREAD", "XREADGROUP"],
+        _ => return Ok(()),
+    };
+    let found = suspects.iter().find(|suspect| name.eq_ignore_ascii_case(suspect.as_bytes()));
+    match found {
+        None => Ok(()),
+        Some(name) => Err(RedisError::from((
+            ErrorKind::Client,
+            "not on a shared connection: use Store::blocking or Store::subscribe",
+            (*name).to_owned(),
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cmd(line: &str) -> Cmd {
+        let mut words = line.split(' ');
+        let mut cmd = redis::cmd(words.next().unwrap_or_default());
+        words.for_each(|word| _ = cmd.arg(word));
+        cmd
+    }
+
+    #[test]
+    fn waits_are_read_from_the_command() {
+        let secs = |n| Wait::For(Duration::from_secs(n));
+        for (line, wait) in [
+            ("GET BLPOP", Wait::None),
+            ("BLPOP a b 5", secs(5)),
+            ("blpop a 0.5", Wait::For(Duration::from_millis(500))),
+            ("BLPOP a 0", Wait::Forever),
+            ("BLPOP a nan", Wait::None),
+            ("BLPOP a -1", Wait::None),
+            ("BLMPOP 2 1 a LEFT", secs(2)),
+            ("XREAD BLOCK 1000 STREAMS s $", secs(1)),
+            ("XREAD COUNT 2 BLOCK 0 STREAMS s $", Wait::Forever),
+            ("XREAD STREAMS BLOCK 0", Wait::None),
+            ("WAIT 1 0", Wait::Forever),
+            ("WAITAOF 1 0 250", Wait::For(Duration::from_millis(250))),
+        ] {
+            assert_eq!(wait_of(&cmd(line)), wait, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_waits_or_changes_the_session_is_not_shared() {
+        for line in [
+            "BLPOP a 1",
+            "brpop a 1",
+            "BLMOVE a b LEFT LEFT 1",
+            "BZPOPMIN z 1",
+            "XREAD BLOCK 5 STREAMS s $",
+            "MULTI",
+            "exec",
+            "WATCH a",
+            "SUBSCRIBE c",
+            "psubscribe c*",
+            "SELECT 1",
+            "MONITOR",
+            "RESET",
+            "QUIT",
+            "HELLO 3",
+            "AUTH x",
+            "WAIT 1 5",
+        ] {
+            assert!(fit_to_share(&cmd(line)).is_err(), "{line}");
+        }
+        for line in [
+            "GET a",
+            "SET a 1",
+            "EVAL x 0",
+            "XREAD STREAMS s 0",
+            "XADD s * a 1",
+            "WAITED",
+            "SELECTED 1",
+            "HGET h f",
+        ] {
+            assert!(fit_to_share(&cmd(line)).is_ok(), "{line}");
+        }
+    }
+}
