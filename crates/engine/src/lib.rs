@@ -11,6 +11,7 @@ mod args;
 mod command;
 mod config;
 mod db;
+mod double;
 mod effect;
 mod engine;
 mod error;
@@ -29,6 +30,7 @@ mod table;
 mod value;
 
 pub use config::Config;
+pub use double::{format_double, format_g};
 pub use engine::{Engine, Outcome, Output};
 pub use error::Error;
 pub use reply::Reply;

@@ -13,7 +13,13 @@ use redis::{
     aio::{ConnectionLike, MultiplexedConnection},
 };
 
-use crate::{Timeouts, error, link::Connector, server};
+use crate::{
+    Timeouts,
+    embedded::{Embedded, Waiting},
+    error,
+    link::Connector,
+    server,
+};
 
 /// A connection that nobody else uses. Opened anew by the next call after it broke.
 ///
@@ -31,6 +37,7 @@ pub struct BlockingConnection {
 }
 
 enum Inner {
+    Embedded(Waiting),
     Server {
         connector: Arc<dyn Connector>,
         timeouts: Timeouts,
@@ -47,8 +54,15 @@ impl BlockingConnection {
         Ok(Self { inner: Inner::Server { connector, timeouts, open }, response: timeouts.response })
     }
 
+    pub(crate) fn on_embedded(embedded: &Embedded, timeouts: Timeouts) -> Self {
+        Self { inner: Inner::Embedded(Waiting::open(embedded)), response: timeouts.response }
+    }
+
     async fn command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         let limit = self.limit(wait_of(cmd))?;
+        if let Inner::Embedded(session) = &mut self.inner {
+            return session.command(cmd).await;
+        }
         self.within(limit, async |connection| connection.req_packed_command(cmd).await).await
     }
 
@@ -63,6 +77,9 @@ impl BlockingConnection {
             for cmd in pipeline.cmd_iter() {
                 limit += self.limit(wait_of(cmd))? - self.response;
             }
+        }
+        if let Inner::Embedded(session) = &mut self.inner {
+            return session.pipeline(pipeline, offset, count).await;
         }
         self.within(limit, async |connection| {
             connection.req_packed_commands(pipeline, offset, count).await
@@ -89,7 +106,9 @@ impl BlockingConnection {
         limit: Duration,
         call: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
     ) -> RedisResult<T> {
-        let Inner::Server { connector, timeouts, open } = &mut self.inner;
+        let Inner::Server { connector, timeouts, open } = &mut self.inner else {
+            return Err(error::not_sent("not a connection to a server"));
+        };
         let mut connection = match open.take() {
             Some(connection) => connection,
             None => dedicated(connector.as_ref(), *timeouts).await?,

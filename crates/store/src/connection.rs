@@ -10,6 +10,7 @@ use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 
 use crate::{
     BlockingConnection, Clock, Error, Layout, Millis, Options, Subscription, Timeouts, blocking,
+    embedded::Embedded,
     link::{Connector, Link},
     server::single::Single,
     subscribe,
@@ -29,6 +30,7 @@ pub struct Store {
 
 #[derive(Clone)]
 enum Backend {
+    Embedded(Embedded),
     Single(Kept),
 }
 
@@ -70,6 +72,7 @@ impl Store {
     ///
     /// | URL | Store |
     /// |---|---|
+    /// | `embedded:` | the engine in this process, in memory only |
     /// | `redis://[user:password@]host[:port][/db]` | one server |
     ///
     /// Fails with [`Error::Unavailable`] when the server cannot be reached now.
@@ -96,9 +99,16 @@ impl Store {
                     timeouts: options.timeouts,
                 })
             }
-            "embedded" => Err(Error::invalid(
-                "the built-in store is not part of this build yet: give a redis:// URL",
-            )),
+            "embedded" => {
+                let clock = clock(Clock::system);
+                let embedded = Embedded::open(url, &options, clock.clone())?;
+                Ok(Store {
+                    backend: Backend::Embedded(embedded),
+                    clock,
+                    layout: layout(Layout::Standalone),
+                    timeouts: options.timeouts,
+                })
+            }
             _ => Err(Error::invalid(format!(
                 "{scheme:?} is not a kind of store: use embedded:, redis://, rediss://, redis+sentinel:// or redis+cluster://"
             ))),
@@ -128,6 +138,7 @@ impl Store {
         patterns: &[&str],
     ) -> Result<Subscription, Error> {
         match &self.backend {
+            Backend::Embedded(embedded) => subscribe::on_embedded(embedded, channels, patterns),
             Backend::Single(Kept { connector, .. }) => {
                 let connector = Arc::clone(connector);
                 subscribe::on_server(connector, self.timeouts, channels, patterns).await
@@ -139,6 +150,9 @@ impl Store {
     /// (`WATCH`).
     pub async fn blocking(&self) -> Result<BlockingConnection, Error> {
         match &self.backend {
+            Backend::Embedded(embedded) => {
+                Ok(BlockingConnection::on_embedded(embedded, self.timeouts))
+            }
             Backend::Single(Kept { connector, .. }) => {
                 let connector = Arc::clone(connector);
                 Ok(BlockingConnection::on_server(connector, self.timeouts).await?)
@@ -149,6 +163,7 @@ impl Store {
     /// How the store is, as far as is known without asking it.
     pub fn health(&self) -> Health {
         let (kind, (address, reason)) = match &self.backend {
+            Backend::Embedded(embedded) => (Kind::Embedded, embedded.status()),
             Backend::Single(kept) => (Kind::Single, kept.link.status()),
         };
         Health { reachable: reason.is_none(), kind, address, reason }
@@ -167,6 +182,7 @@ impl ConnectionLike for Store {
             return Box::pin(std::future::ready(Err(error)));
         }
         match &self.backend {
+            Backend::Embedded(embedded) => Box::pin(embedded.command(cmd)),
             Backend::Single(kept) => Box::pin(kept.link.command(cmd)),
         }
     }
@@ -184,6 +200,7 @@ impl ConnectionLike for Store {
             return Box::pin(std::future::ready(Err(error)));
         }
         match &self.backend {
+            Backend::Embedded(embedded) => Box::pin(embedded.pipeline(pipeline, offset, count)),
             Backend::Single(kept) => Box::pin(kept.link.pipeline(pipeline, offset, count)),
         }
     }

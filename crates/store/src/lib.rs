@@ -22,6 +22,7 @@
 mod blocking;
 pub mod clock;
 mod connection;
+pub mod embedded;
 mod error;
 mod key;
 mod link;

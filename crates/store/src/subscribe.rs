@@ -23,7 +23,9 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    Error, Timeouts, error,
+    Error, Timeouts,
+    embedded::{Embedded, Own},
+    error,
     link::{self, Connector},
 };
 
@@ -52,6 +54,8 @@ pub struct Subscription {
     receiver: mpsc::Receiver<Message>,
     missed: Arc<AtomicBool>,
     _task: Option<AbortOnDropHandle<()>>,
+    /// The session on the built-in store, which ends with the subscription.
+    _session: Option<Own>,
 }
 
 impl Subscription {
@@ -87,6 +91,7 @@ impl fmt::Debug for Subscription {
 }
 
 /// The writing end of a subscription. Never waits.
+#[derive(Debug)]
 pub(crate) struct Publisher {
     sender: mpsc::Sender<Message>,
     missed: Arc<AtomicBool>,
@@ -119,7 +124,21 @@ pub(crate) fn buffer(size: usize) -> (Publisher, Subscription) {
     let (sender, receiver) = mpsc::channel(size.max(1));
     let missed = Arc::new(AtomicBool::new(false));
     let publisher = Publisher { sender, missed: Arc::clone(&missed) };
-    (publisher, Subscription { receiver, missed, _task: None })
+    (publisher, Subscription { receiver, missed, _task: None, _session: None })
+}
+
+/// Subscribes with a session of its own on the built-in store, which fills the buffer itself.
+pub(crate) fn on_embedded(
+    embedded: &Embedded,
+    channels: &[&str],
+    patterns: &[&str],
+) -> Result<Subscription, Error> {
+    if channels.is_empty() && patterns.is_empty() {
+        return Err(Error::invalid("a subscription needs a channel or a pattern"));
+    }
+    let (publisher, mut subscription) = buffer(BUFFER);
+    subscription._session = Some(Own::listen(embedded, publisher, channels, patterns)?);
+    Ok(subscription)
 }
 
 /// Subscribes on a connection of its own. Returns once the server has confirmed, so that what is

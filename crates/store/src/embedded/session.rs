@@ -1,0 +1,156 @@
+//! A session of one's own on the built-in store: for calls that wait, and to listen.
+
+use std::time::Duration;
+
+use engine::{Outcome, Reply, SessionId};
+use redis::{Cmd, Pipeline, RedisResult, Value};
+use tokio::sync::mpsc;
+
+use super::{
+    Batch, Delivery, Embedded, Outlet, transaction,
+    value::{Argv, reply_value},
+};
+use crate::subscribe::Publisher;
+
+/// A session that ends when this is dropped.
+pub(crate) struct Own {
+    embedded: Embedded,
+    id: SessionId,
+}
+
+impl Own {
+    fn open(embedded: &Embedded, outlet: Outlet) -> Self {
+        let mut batch = embedded.batch();
+        let id = batch.connect("store", outlet);
+        drop(batch.commit());
+        Self { embedded: embedded.clone(), id }
+    }
+
+    /// A session that only listens. Deliveries go to the publisher from now on.
+    pub(crate) fn listen(
+        embedded: &Embedded,
+        publisher: Publisher,
+        channels: &[&str],
+        patterns: &[&str],
+    ) -> RedisResult<Self> {
+        let own = Self::open(embedded, Outlet::Publisher(publisher));
+        let mut batch = embedded.batch();
+        for (command, names) in [("SUBSCRIBE", channels), ("PSUBSCRIBE", patterns)] {
+            if !names.is_empty() {
+                let argv: Vec<&[u8]> =
+                    [command].iter().chain(names).map(|name| name.as_bytes()).collect();
+                if let Outcome::Reply(reply) = batch.execute(own.id, &argv) {
+                    reply_value(reply).extract_error()?;
+                }
+            }
+        }
+        drop(batch.commit());
+        Ok(own)
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let mut batch = self.embedded.batch();
+        batch.disconnect(self.id);
+        drop(batch.commit());
+    }
+}
+
+/// A session whose calls may wait.
+pub(crate) struct Waiting {
+    own: Own,
+    receiver: mpsc::Receiver<Delivery>,
+}
+
+impl Waiting {
+    pub(crate) fn open(embedded: &Embedded) -> Self {
+        // A call waits for one reply, and nothing else is sent to such a session.
+        let (sender, receiver) = mpsc::channel(1);
+        Self { own: Own::open(embedded, Outlet::Channel(sender)), receiver }
+    }
+
+    pub(crate) async fn command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        let argv = Argv::of(cmd);
+        let id = self.own.id;
+        let (outcome, commit) = {
+            let mut batch = self.own.embedded.batch();
+            let outcome = argv.with(|argv| batch.execute(id, argv));
+            (outcome, batch.commit())
+        };
+        let reply = match outcome {
+            Outcome::Reply(reply) => commit.settle(reply).await,
+            Outcome::Blocked { deadline_ms } => self.wait(deadline_ms).await,
+        };
+        Ok(reply_value(reply))
+    }
+
+    pub(crate) async fn pipeline(
+        &mut self,
+        pipeline: &Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        if pipeline.is_transaction() {
+            let (reply, commit) = {
+                let mut batch = self.own.embedded.batch();
+                let reply = transaction(&mut batch, self.own.id, pipeline);
+                (reply, batch.commit())
+            };
+            return Ok(vec![reply_value(commit.settle(reply).await).extract_error()?]);
+        }
+        let mut values = Vec::with_capacity(count);
+        for cmd in pipeline.cmd_iter().skip(offset).take(count) {
+            values.push(self.command(cmd).await?);
+        }
+        Ok(values)
+    }
+
+    /// Waits for the reply to a blocked call, until its deadline. If the caller goes away first,
+    /// the engine is told, so that no element is handed to nobody.
+    async fn wait(&mut self, deadline_ms: Option<i64>) -> Reply {
+        let giving_up = GiveUp { own: &self.own };
+        let delivery = match deadline_ms {
+            None => self.receiver.recv().await,
+            Some(deadline_ms) => {
+                let left = deadline_ms.saturating_sub(self.own.embedded.shared.clock.now().0);
+                let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
+                match tokio::time::timeout(left, self.receiver.recv()).await {
+                    Ok(delivery) => delivery,
+                    Err(_) => {
+                        // Still blocked: this is the answer. Not any more: it is on its way.
+                        match giving_up.now() {
+                            Some(reply) => return reply,
+                            None => self.receiver.recv().await,
+                        }
+                    }
+                }
+            }
+        };
+        std::mem::forget(giving_up);
+        match delivery {
+            Some(delivery) => delivery.settle(&self.own.embedded).await,
+            None => Reply::Nil,
+        }
+    }
+}
+
+/// Ends the waiting of a session when dropped.
+struct GiveUp<'a> {
+    own: &'a Own,
+}
+
+impl GiveUp<'_> {
+    fn now(&self) -> Option<Reply> {
+        let mut batch: Batch<'_> = self.own.embedded.batch();
+        let reply = batch.timed_out(self.own.id);
+        drop(batch.commit());
+        reply
+    }
+}
+
+impl Drop for GiveUp<'_> {
+    fn drop(&mut self) {
+        self.now();
+    }
+}
