@@ -8,6 +8,15 @@ pub(crate) fn int(bytes: &[u8]) -> Result<i64, Error> {
     number::parse_i64(bytes).ok_or(NOT_INTEGER)
 }
 
+/// An integer between two bounds.
+pub(crate) fn int_in(bytes: &[u8], least: i64, most: i64) -> Result<i64, Error> {
+    let n = int(bytes)?;
+    if (least..=most).contains(&n) {
+        return Ok(n);
+    }
+    Err(Error::new(format!("ERR value is out of range, value must between {least} and {most}")))
+}
+
 /// A float, `inf` included, `nan` not.
 pub(crate) fn float(bytes: &[u8]) -> Result<f64, Error> {
     number::parse_f64(bytes).ok_or(NOT_FLOAT)

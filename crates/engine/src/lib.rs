@@ -18,6 +18,7 @@ mod error;
 mod generic;
 mod notify;
 mod number;
+mod pack;
 mod reply;
 mod session;
 mod t_hash;

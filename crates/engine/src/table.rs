@@ -24,7 +24,7 @@ pub(crate) trait Keyed {
 }
 
 /// A hash table from keys to the entries that hold them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Table<T> {
     /// Segment number for each value of the first `depth` bits of a scan position.
     directory: Vec<u32>,
@@ -34,7 +34,7 @@ pub(crate) struct Table<T> {
     hasher: FixedState,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Segment<T> {
     entries: HashTable<T>,
     /// How many leading bits all entries share, and which.

@@ -1,0 +1,5 @@
+//! Behaviour of the engine alone: commands in, replies out, time as an argument.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod hash;
+mod kit;
