@@ -1,0 +1,75 @@
+//! What can go wrong, by what the caller may do about it.
+
+use store::Millis;
+
+use crate::JobId;
+
+/// A call to the queue that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The call itself is wrong; nothing was changed.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong and what would be right.
+        message: String,
+    },
+    /// There is no such job.
+    #[error("there is no job {0}")]
+    NotFound(JobId),
+    /// The job is not in a state in which this can be done.
+    #[error("job {id} is {status}")]
+    Conflict {
+        /// Which job.
+        id: JobId,
+        /// What it is instead.
+        status: String,
+    },
+    /// The lease on the job is not held any more: it ran out and was given to somebody else, or
+    /// the job was cancelled. Whatever was done for it does not count.
+    #[error("the lease on job {0} is lost")]
+    LeaseLost(JobId),
+    /// A wait ended before what was waited for.
+    #[error("nothing by {0}")]
+    TimedOut(Millis),
+    /// A stored job cannot be read.
+    #[error("job {id} is malformed: {reason}")]
+    Malformed {
+        /// Which job.
+        id: JobId,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The store failed.
+    #[error("the job store failed")]
+    Store(#[source] store::Error),
+}
+
+impl Error {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid { message: message.into() }
+    }
+
+    /// May the same call succeed later without anything being changed?
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Store(error) => {
+                error.is_unavailable()
+                    || matches!(error, store::Error::ReadOnly { .. } | store::Error::Oom)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<store::redis::RedisError> for Error {
+    fn from(error: store::redis::RedisError) -> Self {
+        Self::Store(error.into())
+    }
+}
