@@ -7,7 +7,8 @@
 //!
 //! Read in this order: [`Store`] here, `options.rs` (what can be set), `connection.rs` (the seam
 //! between the handle and its backends), `link.rs` (how a connection is kept), `script.rs`,
-//! `key.rs`, `clock.rs`, `error.rs`.
+//! `key.rs`, `clock.rs`, `error.rs`. Building blocks that several services need stand on these:
+//! [`lease`], [`limit`], [`events`], [`counter`], [`expiry`].
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), store::Error> {
@@ -22,12 +23,18 @@
 mod blocking;
 pub mod clock;
 mod connection;
+pub mod counter;
 pub mod embedded;
 mod error;
+pub mod events;
+pub mod expiry;
 mod key;
+pub mod lease;
+pub mod limit;
 mod link;
 mod options;
 pub mod script;
+mod scripts;
 mod server;
 pub mod subscribe;
 

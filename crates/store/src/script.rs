@@ -6,6 +6,8 @@
 //! digest and only on `NOSCRIPT` as text; a `NOSCRIPT` means that nothing ran, so that repeating is
 //! safe.
 
+pub mod tidy;
+
 use std::{borrow::Borrow, fmt, sync::OnceLock};
 
 use futures_util::future::BoxFuture;

@@ -3,6 +3,11 @@
 
 mod blocking;
 mod commands;
+mod counter;
+mod events;
+mod expiry;
+mod lease;
+mod limit;
 mod outage_redis;
 mod script;
 mod subscribe;

@@ -96,6 +96,18 @@ testkit::each_store! {
     }
 }
 
+testkit::scripts_test!("test", folder: "tests/lua", [echo, fail, nothing]);
+
+#[test]
+fn a_file_that_nobody_declares_and_a_wrong_header_are_found() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lua");
+    let faults = store::script::tidy::faults("other", &folder, &[fail::SCRIPT]);
+    let has = |text: &str| faults.iter().any(|fault| fault.contains(text));
+    assert!(has("echo: declared or used nowhere"), "{faults:?}");
+    assert!(has("double: declared or used nowhere"), "{faults:?}");
+    assert!(has("fail.lua: must open with `-- other/fail -- WHAT IT DOES`"), "{faults:?}");
+}
+
 #[test]
 fn libraries_come_in_front_and_the_flag_line_first() {
     let source = echo::SCRIPT.source();
