@@ -181,6 +181,12 @@ fn unknown(argv: &[&[u8]]) -> Error {
 
 /// Runs a command that may run, for a client, a transaction or a script, and gathers its effect.
 pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
+    if command.flags & WRITE != 0
+        && let Some(error) = &ctx.core.deny_writes
+        && !ctx.session.loading
+    {
+        return Reply::Error(error.clone());
+    }
     let dirty = ctx.core.dirty;
     let replaced = std::mem::take(&mut ctx.core.effects.replaced);
     ctx.core.stats.commands += 1;

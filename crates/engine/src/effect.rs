@@ -41,6 +41,19 @@ impl Effects {
         std::mem::take(&mut self.bytes)
     }
 
+    /// What was gathered so far.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Forgets what was gathered, and keeps the room for more unless it was unusually much.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        if self.bytes.capacity() > 1 << 20 {
+            self.bytes = Vec::new();
+        }
+    }
+
     fn word(&mut self, n: usize) {
         // Arguments are bounded far below 4 GiB by `proto-max-bulk-len`.
         let n = u32::try_from(n).unwrap_or(u32::MAX);

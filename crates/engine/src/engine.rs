@@ -23,7 +23,7 @@ use crate::{Now, Reply};
 /// ```
 #[derive(Debug)]
 pub struct Engine {
-    core: Core,
+    pub(crate) core: Core,
 }
 
 /// What became of a command.
@@ -63,6 +63,8 @@ pub(crate) struct Core {
     pub(crate) effects: Effects,
     pub(crate) output: Output,
     pub(crate) rng: fastrand::Rng,
+    /// Commands that write are refused with this; see [`Engine::deny_writes`].
+    pub(crate) deny_writes: Option<crate::Error>,
     /// Sessions that WATCH a key.
     pub(crate) watched: HashMap<(usize, Vec<u8>), Vec<SessionId>>,
     /// Sessions one of whose WATCHed keys has changed.

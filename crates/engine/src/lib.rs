@@ -19,6 +19,7 @@ mod generic;
 mod notify;
 mod number;
 mod pack;
+pub mod persist;
 mod reply;
 mod session;
 mod t_hash;

@@ -22,6 +22,8 @@ pub(crate) struct Session {
     pub(crate) in_script: bool,
     /// EXEC runs in this session: blocking commands answer at once.
     pub(crate) in_exec: bool,
+    /// Effects of a log are run in this session: no limits of memory, nothing is denied.
+    pub(crate) loading: bool,
 }
 
 impl Session {
@@ -35,6 +37,7 @@ impl Session {
             address,
             in_script: false,
             in_exec: false,
+            loading: false,
         }
     }
 }

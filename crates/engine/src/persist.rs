@@ -1,0 +1,36 @@
+//! What goes to disk and comes back: bytes in, bytes out. Files are opened elsewhere.
+//!
+//! The log is a sequence of records, each the effects of one command, script or transaction, framed
+//! with its length, a checksum and its number (`persist/log.rs`). A snapshot is the same kind of
+//! records, holding commands that rebuild every key (`persist/snapshot.rs`). Both are read back by
+//! running the effects (`persist/load.rs`), so there is one way into the keyspace. Invariant:
+//! whatever the bytes are, reading them ends with the state as of some record, or with an error;
+//! never with a panic, and never with a value nobody wrote.
+
+mod load;
+mod log;
+mod snapshot;
+
+pub use load::{Applied, BadEffects};
+pub use log::{Decoded, Fault, HEADER, Kind, MOST, append_mark, append_record, decode, resync};
+pub use snapshot::{SnapshotCursor, SnapshotStep};
+
+use crate::{Engine, Error};
+
+impl Engine {
+    /// Effects gathered since they were last cleared, for the log; see `effect.rs`.
+    pub fn effects(&self) -> &[u8] {
+        self.core.effects.bytes()
+    }
+
+    /// Forgets the gathered effects.
+    pub fn clear_effects(&mut self) {
+        self.core.effects.clear();
+    }
+
+    /// Refuses commands that write, with this error, until told otherwise: what the keeper of the
+    /// log does while it cannot be written. Reads go on.
+    pub fn deny_writes(&mut self, error: Option<Error>) {
+        self.core.deny_writes = error;
+    }
+}

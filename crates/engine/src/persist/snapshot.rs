@@ -1,0 +1,148 @@
+//! The keyspace as effects that rebuild it, a bounded number of keys at a time.
+//!
+//! A cursor goes through every database. As long as nothing is written in between, the steps
+//! together hold every key once; keys may expire meanwhile.
+
+use crate::Engine;
+use crate::db::{Entry, NEVER};
+use crate::pack::Scratch;
+use crate::value::Value;
+
+/// Elements of a collection that one effect adds at most.
+const ELEMENTS: usize = 512;
+
+/// Where a snapshot goes on.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotCursor {
+    db: usize,
+    place: u64,
+}
+
+/// What one step of a snapshot brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotStep {
+    /// Where to go on; none when it was the last step.
+    pub next: Option<SnapshotCursor>,
+    /// How many keys it was.
+    pub keys: usize,
+}
+
+impl Engine {
+    /// Adds the effects that rebuild about `count` keys from `cursor` on to `out`.
+    pub fn snapshot(&self, cursor: SnapshotCursor, count: usize, out: &mut Vec<u8>) -> SnapshotStep {
+        let mut keys = 0;
+        let SnapshotCursor { mut db, mut place } = cursor;
+        while let Some(found) = self.core.dbs.get(db) {
+            if !found.keys.is_empty() {
+                place = found.keys.scan(place, count, |entry| {
+                    rebuild(db, entry, out);
+                    keys += 1;
+                });
+                if place != 0 {
+                    return SnapshotStep { next: Some(SnapshotCursor { db, place }), keys };
+                }
+            }
+            db += 1;
+            place = 0;
+            if keys >= count && db < self.core.dbs.len() {
+                return SnapshotStep { next: Some(SnapshotCursor { db, place }), keys };
+            }
+        }
+        SnapshotStep { next: None, keys }
+    }
+}
+
+/// Adds the effects that make one key.
+fn rebuild(db: usize, entry: &Entry, out: &mut Vec<u8>) {
+    let key = &*entry.key;
+    let mut scratch: Scratch = [0; 36];
+    match &entry.value {
+        Value::Str(string) => {
+            let mut effect = Effect::new(out, db);
+            effect.arg(b"SET");
+            effect.arg(key);
+            effect.arg(&string.to_bytes());
+        }
+        Value::Hash(hash) => {
+            let mut effects = Chunks::new(out, db, b"HSET", key);
+            for (field, value) in hash.iter() {
+                effects.next();
+                effects.arg(field.bytes(&mut scratch));
+                effects.arg(value.bytes(&mut scratch));
+            }
+        }
+        Value::List(_) | Value::Set(_) | Value::Zset(_) | Value::Stream(_) => {}
+    }
+    if entry.expires_at != NEVER {
+        let mut effect = Effect::new(out, db);
+        effect.arg(b"PEXPIREAT");
+        effect.arg(key);
+        effect.arg(itoa::Buffer::new().format(entry.expires_at).as_bytes());
+    }
+}
+
+/// One effect under way; see `effect.rs` for the form.
+struct Effect<'a> {
+    out: &'a mut Vec<u8>,
+    /// Where its number of arguments is.
+    count_at: usize,
+    count: u32,
+}
+
+impl<'a> Effect<'a> {
+    fn new(out: &'a mut Vec<u8>, db: usize) -> Self {
+        out.extend_from_slice(&word(db));
+        let count_at = out.len();
+        out.extend_from_slice(&[0; 4]);
+        Effect { out, count_at, count: 0 }
+    }
+
+    fn arg(&mut self, bytes: &[u8]) {
+        self.count += 1;
+        self.out.extend_from_slice(&word(bytes.len()));
+        self.out.extend_from_slice(bytes);
+        if let Some(place) = self.out.get_mut(self.count_at..self.count_at + 4) {
+            place.copy_from_slice(&self.count.to_le_bytes());
+        }
+    }
+}
+
+/// As many effects of one command on one key as its elements need.
+struct Chunks<'a> {
+    out: &'a mut Vec<u8>,
+    db: usize,
+    command: &'static [u8],
+    key: &'a [u8],
+    count_at: usize,
+    count: u32,
+    elements: usize,
+}
+
+impl<'a> Chunks<'a> {
+    fn new(out: &'a mut Vec<u8>, db: usize, command: &'static [u8], key: &'a [u8]) -> Self {
+        Chunks { out, db, command, key, count_at: 0, count: 0, elements: ELEMENTS }
+    }
+
+    /// The next element begins.
+    fn next(&mut self) {
+        if self.elements >= ELEMENTS {
+            let mut effect = Effect::new(self.out, self.db);
+            effect.arg(self.command);
+            effect.arg(self.key);
+            (self.count_at, self.count) = (effect.count_at, effect.count);
+            self.elements = 0;
+        }
+        self.elements += 1;
+    }
+
+    fn arg(&mut self, bytes: &[u8]) {
+        let mut effect = Effect { out: self.out, count_at: self.count_at, count: self.count };
+        effect.arg(bytes);
+        self.count = effect.count;
+    }
+}
+
+fn word(n: usize) -> [u8; 4] {
+    // Strings are bounded far below 4 GiB by `proto-max-bulk-len`.
+    u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes()
+}
