@@ -29,7 +29,12 @@ pub struct SnapshotStep {
 
 impl Engine {
     /// Adds the effects that rebuild about `count` keys from `cursor` on to `out`.
-    pub fn snapshot(&self, cursor: SnapshotCursor, count: usize, out: &mut Vec<u8>) -> SnapshotStep {
+    pub fn snapshot(
+        &self,
+        cursor: SnapshotCursor,
+        count: usize,
+        out: &mut Vec<u8>,
+    ) -> SnapshotStep {
         let mut keys = 0;
         let SnapshotCursor { mut db, mut place } = cursor;
         while let Some(found) = self.core.dbs.get(db) {
