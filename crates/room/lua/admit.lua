@@ -1,0 +1,82 @@
+-- room/admit -- let the next ones in, within both limits.
+--
+-- KEYS   1 meta         hash    configuration and status of the queue
+--        2 state        hash    counters, clocks
+--        3 positions    zset    who waits; score = admission order
+--        4 lane0        list    waiting ids of level 0
+--        5 lane1        list    level 1
+--        6 lane2        list    level 2
+--        7 lane3        list    level 3
+--        8 heartbeat    zset    last sign of life, Unix seconds
+--        9 claims       zset    admitted ids; score = claim_by_ms
+--       10 active       set     ids of running sessions
+--       11 tokens       string  admissions the rate allows
+--       12 last_update  string  Unix seconds the tokens are true for
+--       13 stats        hash    counters of this hour
+--       14 events       stream  what happened
+--       15.. places     hash    the places that may be admitted, as peeked
+-- ARGV   1 now_ms  2 queue_id  3 by_hand  4.. ids  (id, session_id for each place)
+-- REPLY  {'admitted', id, …} | {'moved', id, …} | {'stopped'} | {'unknown_queue'}
+--
+-- Keeps: admitted + active <= max_active; admissions <= burst + rate × time; only who is next in
+-- line at this instant is admitted, so a place peeked by two instances is admitted once. 'moved'
+-- says that somebody else came first in line and the caller should peek again. Repeating a call
+-- admits nobody twice.
+local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
+local heartbeat, claims, active = KEYS[8], KEYS[9], KEYS[10]
+local tokens, last_update, stats, events = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local now_ms, queue_id, by_hand = tonumber(ARGV[1]), ARGV[2], ARGV[3] == '1'
+local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
+  'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share',
+  'claim_window_seconds', 'position_ttl')
+if not m[1] then
+  return { 'unknown_queue' }
+end
+if not (m[1] == 'active' or (by_hand and m[1] == 'paused')) then
+  return { 'stopped' }
+end
+
+local declared, sessions, count = {}, {}, 0
+for i = 4, #ARGV, 2 do
+  count = count + 1
+  declared[ARGV[i]] = KEYS[14 + count]
+  sessions[ARGV[i]] = ARGV[i + 1]
+end
+local rate = rate_of(m[3], m[4], m[5])
+local have, rem, last_ms = bucket(tokens, last_update, state, now_ms, rate)
+local most = math.min(count, free_slots(m[2], claims, active))
+if not by_hand then
+  most = math.min(most, have)
+end
+local line = line_of(m[6], m[7], redis.call('HGET', state, 'since_normal'), now_ms)
+local order = next_in_line(positions, line, most)
+
+local k = { positions = positions, heartbeat = heartbeat, claims = claims, events = events,
+  queue_id = queue_id, position_ttl = m[9] }
+local claim_ms = num(m[8], 120) * 1000
+local reply, waits, since = { 'admitted' }, {}, line.since
+for i = 1, #order, 2 do
+  local id, score = order[i], order[i + 1]
+  if not declared[id] then
+    reply[1] = 'moved'
+    break
+  end
+  waits[#waits + 1] = let_in(k, id, declared[id], score, sessions[id], now_ms, claim_ms)
+  reply[#reply + 1] = id
+  if line.share > 0 then
+    since = tonumber(score) >= line.normal and 0 or since + 1
+  end
+end
+if #waits > 0 then
+  if not by_hand then
+    put_bucket(tokens, last_update, state, have - #waits, rem, last_ms)
+  end
+  if line.share > 0 then
+    redis.call('HSET', state, 'since_normal', int(math.min(since, line.share - 1)))
+  end
+  count_admitted(state, stats, now_ms, waits)
+  for i = 4, 7 do
+    drop_dead(KEYS[i], positions, #waits + 100)
+  end
+end
+return reply

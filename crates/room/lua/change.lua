@@ -1,0 +1,49 @@
+-- room/change -- change the configuration of a queue.
+--
+-- KEYS   1 meta         hash    configuration and status of the queue
+--        2 state        hash    counters, clocks
+--        3 positions    zset    who waits; score = admission order
+--        4 lane1        list    waiting ids of level 1
+--        5 lane2        list    level 2
+--        6 lane3        list    level 3
+--        7 tokens       string  admissions the rate allows
+--        8 last_update  string  Unix seconds the tokens are true for
+--        9 events       stream  what happened
+-- ARGV   1 now_ms  2 expected_version  3 policy  4.. fields  (name, value of each)
+-- REPLY  {'changed', version} | {'conflict', version} | {'levels_wait'} | {'unknown_queue'}
+--
+-- Keeps: time before the change counts at the old rate; the priority policy changes only while
+-- nobody above level 0 waits, because the scores of two policies do not mix.
+local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
+local tokens, last_update, events = KEYS[7], KEYS[8], KEYS[9]
+local now_ms, expected, policy = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local m = redis.call('HMGET', meta, 'status', 'version', 'admission_count', 'admission_per_seconds',
+  'admission_burst', 'priority_policy')
+if not m[1] then
+  return { 'unknown_queue' }
+end
+if expected ~= '' and expected ~= m[2] then
+  return { 'conflict', m[2] or '0' }
+end
+if policy ~= '' and policy ~= m[6] then
+  for i = 4, 6 do
+    drop_dead(KEYS[i], positions, 10000)
+    if redis.call('LLEN', KEYS[i]) > 0 then
+      return { 'levels_wait' }
+    end
+  end
+end
+if m[1] == 'active' then
+  local have, rem, last_ms = bucket(tokens, last_update, state, now_ms, rate_of(m[3], m[4], m[5]))
+  put_bucket(tokens, last_update, state, have, rem, last_ms)
+end
+for i = 4, #ARGV, 2 do
+  redis.call('HSET', meta, ARGV[i], ARGV[i + 1])
+end
+if redis.call('HGET', meta, 'admission_per_seconds') ~= m[4] then
+  redis.call('HSET', state, 'rem', '0')
+end
+redis.call('HSET', meta, 'updated_at', int(math.floor(now_ms / 1000)))
+local version = redis.call('HINCRBY', meta, 'version', '1')
+emit(events, 'queue.updated', now_ms, '{"version":' .. int(version) .. '}')
+return { 'changed', int(version) }

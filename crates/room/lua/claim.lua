@@ -1,0 +1,58 @@
+-- room/claim -- an admitted visitor arrives: the offer becomes a session.
+--
+-- KEYS   1 meta       hash    configuration and status of the queue
+--        2 state      hash    counters, clocks
+--        3 positions  zset    who waits; score = admission order
+--        4 claims     zset    admitted ids; score = claim_by_ms
+--        5 active     set     ids of running sessions
+--        6 deadlines  zset    running sessions; score = when each ends, in ms
+--        7 stats      hash    counters of this hour
+--        8 events     stream  what happened
+--        9 position   hash    the place
+--       10 session    hash    the session to start
+-- ARGV   1 now_ms  2 queue_id  3 id  4 session_id  5 user_id  6 ip_address  7 user_agent  8 token
+-- REPLY  {'started', session_id, expires_ms, hard_ms} | {'active', session_id}
+--        | {'moved', session_id} | {'waiting'} | {'ended', status, reason} | {'unknown'}
+--        | {'unknown_queue'}
+--
+-- Keeps: one session per place: claiming twice finds the first session. Admitted + active does not
+-- change. 'moved' says that the place was admitted under another session id than the caller read.
+local meta, state, positions, claims, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local deadlines, stats, events, position, session = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local now_ms, queue_id, id, session_id = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'session_max_seconds', 'session_ttl')
+if not m[3] then
+  return { 'unknown_queue' }
+end
+local p = redis.call('HMGET', position, 'status', 'reason', 'session_id')
+if not redis.call('ZSCORE', claims, id) then
+  if redis.call('ZSCORE', positions, id) then
+    return { 'waiting' }
+  elseif not p[1] then
+    return { 'unknown' }
+  elseif p[1] == 'active' then
+    return { 'active', p[3] or '' }
+  end
+  return { 'ended', p[1], p[2] or '' }
+end
+if p[3] and p[3] ~= '' and p[3] ~= session_id then
+  return { 'moved', p[3] }
+end
+local hard_s = num(m[2], 14400)
+local hard_ms = now_ms + hard_s * 1000
+local until_ms = math.min(now_ms + num(m[1], 1800) * 1000, hard_ms)
+local now_s = int(math.floor(now_ms / 1000))
+redis.call('ZREM', claims, id)
+redis.call('SADD', active, session_id)
+redis.call('ZADD', deadlines, int(until_ms), session_id)
+redis.call('HSET', session, 'queue_id', queue_id, 'position_id', id, 'user_id', ARGV[5],
+  'ip_address', ARGV[6], 'user_agent', ARGV[7], 'token', ARGV[8], 'started_at', now_s,
+  'expires_at', int(math.floor(until_ms / 1000)), 'last_activity', now_s, 'page_views', '0',
+  'status', 'active', 'hard_until_ms', int(hard_ms))
+redis.call('EXPIRE', session, m[3])
+redis.call('HSET', position, 'queue_id', queue_id, 'status', 'active', 'session_id', session_id)
+redis.call('EXPIRE', position, int(hard_s + 600))
+count_one(stats, state, 'total_claimed', '1')
+emit(events, 'session.started', now_ms,
+  '{"session_id":"' .. session_id .. '","position_id":"' .. id .. '"}')
+return { 'started', session_id, int(until_ms), int(hard_ms) }

@@ -1,0 +1,26 @@
+-- room/compact -- take the ids that no longer wait out of a lane, a piece at a time.
+--
+-- KEYS   1 lane       list  waiting ids of one level, with tombstones among them
+--        2 spare      list  the part already gone through
+--        3 positions  zset  who waits; score = admission order
+-- ARGV   1 most
+-- REPLY  {'more'} | {'done'}
+--
+-- Keeps: order. Until the last piece the lane is spare followed by lane; then the spare takes its
+-- name. Whoever joins meanwhile is behind.
+local lane, spare, positions = KEYS[1], KEYS[2], KEYS[3]
+local most = tonumber(ARGV[1])
+local part = redis.call('LRANGE', lane, '0', int(most - 1))
+for _, id in ipairs(part) do
+  if redis.call('ZSCORE', positions, id) then
+    redis.call('RPUSH', spare, id)
+  end
+end
+redis.call('LTRIM', lane, int(most), '-1')
+if redis.call('LLEN', lane) > 0 then
+  return { 'more' }
+end
+if redis.call('EXISTS', spare) == 1 then
+  redis.call('RENAME', spare, lane)
+end
+return { 'done' }

@@ -1,0 +1,27 @@
+-- room/create -- make a queue that does not exist yet.
+--
+-- KEYS   1 meta         hash    configuration and status of the queue
+--        2 state        hash    counters, clocks
+--        3 tokens       string  admissions the rate allows
+--        4 last_update  string  Unix seconds the tokens are true for
+--        5 events       stream  what happened
+-- ARGV   1 now_ms  2 burst  3 request_id  4.. fields  (name, value of each)
+-- REPLY  {'created'} | {'exists'}
+--
+-- Keeps: an existing queue is not touched; the same request repeated answers the same.
+local meta, state, tokens, last_update, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now_ms = tonumber(ARGV[1])
+if redis.call('EXISTS', meta) == 1 then
+  if redis.call('HGET', meta, 'created_by') == ARGV[3] then
+    return { 'created' }
+  end
+  return { 'exists' }
+end
+for i = 4, #ARGV, 2 do
+  redis.call('HSET', meta, ARGV[i], ARGV[i + 1])
+end
+redis.call('HSET', meta, 'created_by', ARGV[3])
+redis.call('HSET', state, 'beat_ms', int(now_ms), 'last_ticket', '0', 'epoch', '1')
+put_bucket(tokens, last_update, state, tonumber(ARGV[2]), 0, now_ms)
+emit(events, 'queue.created', now_ms, '{}')
+return { 'created' }

@@ -1,0 +1,40 @@
+-- room/end_session -- end one session: completed, terminated or revoked.
+--
+-- KEYS   1 meta        hash    configuration and status of the queue
+--        2 state       hash    counters, clocks
+--        3 active      set     ids of running sessions
+--        4 deadlines   zset    running sessions; score = when each ends, in ms
+--        5 stats       hash    counters of this hour
+--        6 events      stream  what happened
+--        7 session     hash    the session
+--        8 position    hash    its place
+--        9 revocation  string  why the session's token is void
+-- ARGV   1 now_ms  2 session_id  3 session_status  4 position_status  5 reason  6 event  7 counter
+--        8 void
+-- REPLY  {'ended'} | {'over', status, reason} | {'unknown'} | {'unknown_queue'}
+--
+-- Keeps: a session ends once; the slot is free in the same step; the token is void until the last
+-- instant any copy of it could be valid.
+local meta, state, active, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stats, events, session, position, revocation = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local now_ms, session_id = tonumber(ARGV[1]), ARGV[2]
+local ttl = redis.call('HGET', meta, 'position_ttl')
+if not ttl then
+  return { 'unknown_queue' }
+end
+local s = redis.call('HMGET', session, 'status', 'reason', 'hard_until_ms')
+if redis.call('SISMEMBER', active, session_id) == 0 then
+  if not s[1] then
+    return { 'unknown' }
+  end
+  return { 'over', s[1], s[2] or '' }
+end
+local k = { active = active, deadlines = deadlines, events = events, position_ttl = ttl }
+close_session(k, session, session_id, position,
+  { session = ARGV[3], position = ARGV[4], reason = ARGV[5], event = ARGV[6] }, now_ms)
+count_one(stats, state, ARGV[7], '1')
+if ARGV[8] == '1' then
+  local left = math.max(0, num(s[3], now_ms) - now_ms)
+  redis.call('SET', revocation, ARGV[5], 'EX', int(math.floor(left / 1000) + 60))
+end
+return { 'ended' }

@@ -1,0 +1,48 @@
+-- room/expire -- end the places whose holders have been silent for too long.
+--
+-- KEYS   1 meta       hash    configuration and status of the queue
+--        2 state      hash    counters, clocks
+--        3 positions  zset    who waits; score = admission order
+--        4 heartbeat  zset    last sign of life, Unix seconds
+--        5 stats      hash    counters of this hour
+--        6 events     stream  what happened
+--        7.. places   hash    the places that looked silent
+-- ARGV   1 now_ms  2 stall_ms  3.. ids
+-- REPLY  {'expired', id, …} | {'stopped'} | {'unknown_queue'}
+--
+-- Keeps: silence is judged here, in the step that ends the place; a heartbeat or an admission in
+-- between wins. Nobody is ended while the clocks stand still, nor sooner than a whole hold time
+-- after they went on.
+local meta, state, positions, heartbeat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stats, events = KEYS[5], KEYS[6]
+local now_ms = tonumber(ARGV[1])
+local m = redis.call('HMGET', meta, 'status', 'heartbeat_timeout_seconds', 'position_ttl')
+if not m[1] then
+  return { 'unknown_queue' }
+end
+if stopped(m[1], state, now_ms, tonumber(ARGV[2])) then
+  return { 'stopped' }
+end
+local timeout = num(m[2], 480) * 1000
+if num(redis.call('HGET', state, 'floor_ms'), 0) + timeout > now_ms then
+  return { 'stopped' }
+end
+local reply = { 'expired' }
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  local seen = num(redis.call('ZSCORE', heartbeat, id))
+  if not redis.call('ZSCORE', positions, id) then
+    redis.call('ZREM', heartbeat, id)
+  elseif not seen or (seen + 1) * 1000 + timeout <= now_ms then
+    redis.call('ZREM', positions, id)
+    redis.call('ZREM', heartbeat, id)
+    finish(KEYS[4 + i], 'expired', 'hold_timeout', now_ms, m[3])
+    emit(events, 'position.expired', now_ms,
+      '{"position_id":"' .. id .. '","reason":"hold_timeout"}')
+    reply[#reply + 1] = id
+  end
+end
+if #reply > 1 then
+  count_one(stats, state, 'total_expired', int(#reply - 1))
+end
+return reply

@@ -1,0 +1,46 @@
+-- room/expire_sessions -- end the sessions whose idle or hard limit is over.
+--
+-- KEYS   1 meta        hash    configuration and status of the queue
+--        2 state       hash    counters, clocks
+--        3 active      set     ids of running sessions
+--        4 deadlines   zset    running sessions; score = when each ends, in ms
+--        5 stats       hash    counters of this hour
+--        6 events      stream  what happened
+--        7.. sessions  hash    session and place of each, in turn
+-- ARGV   1 now_ms  2 stall_ms  3.. ids
+-- REPLY  {'expired', n} | {'stopped'} | {'unknown_queue'}
+--
+-- Keeps: the deadline is looked at in the step that ends the session; activity in between wins.
+-- After the service was away every session has a whole idle time again.
+local meta, state, active, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stats, events = KEYS[5], KEYS[6]
+local now_ms = tonumber(ARGV[1])
+local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'position_ttl')
+if not m[2] then
+  return { 'unknown_queue' }
+end
+if stopped('active', state, now_ms, tonumber(ARGV[2])) then
+  return { 'stopped' }
+end
+if num(redis.call('HGET', state, 'up_ms'), 0) + num(m[1], 1800) * 1000 > now_ms then
+  return { 'stopped' }
+end
+local k = { active = active, deadlines = deadlines, events = events, position_ttl = m[2] }
+local n = 0
+for i = 3, #ARGV do
+  local session_id = ARGV[i]
+  local session, position = KEYS[2 * i + 1], KEYS[2 * i + 2]
+  local by = num(redis.call('ZSCORE', deadlines, session_id))
+  if by and by <= now_ms then
+    local hard = num(redis.call('HGET', session, 'hard_until_ms'), by + 1)
+    local reason = hard <= now_ms and 'session_cap' or 'session_idle'
+    close_session(k, session, session_id, position,
+      { session = 'expired', position = 'expired', reason = reason, event = 'session.expired' },
+      now_ms)
+    n = n + 1
+  end
+end
+if n > 0 then
+  count_one(stats, state, 'total_sessions_expired', int(n))
+end
+return { 'expired', int(n) }

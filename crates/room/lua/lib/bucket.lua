@@ -1,0 +1,30 @@
+-- bucket(tokens, last_update, state, now_ms, rate): what the rate allows now, without writing:
+-- whole tokens, the remainder in parts of rate.per_ms, and the instant both are true for.
+-- Whole-number arithmetic, so the result does not depend on how often it is asked.
+local function bucket(tokens, last_update, state, now_ms, rate)
+  local have = num(redis.call('GET', tokens))
+  local last = num(redis.call('GET', last_update))
+  if not have or not last then
+    return rate.burst, 0, now_ms
+  end
+  local last_ms = math.floor(last * 1000 + 0.5)
+  local rem = num(redis.call('HGET', state, 'rem'), 0)
+  local elapsed = now_ms - last_ms
+  if elapsed < 0 then
+    -- A caller a little behind adds nothing; a clock set back starts anew from there.
+    if elapsed < -1000 then last_ms = now_ms end
+    return math.min(have, rate.burst), rem, last_ms
+  end
+  if rate.count == 0 then
+    return math.min(have, rate.burst), 0, now_ms
+  end
+  if elapsed * 1.0 >= (rate.burst - have) * 1.0 * rate.per_ms / rate.count then
+    return rate.burst, 0, now_ms
+  end
+  local parts = elapsed * rate.count + rem
+  local added = math.floor(parts / rate.per_ms)
+  if have + added >= rate.burst then
+    return rate.burst, 0, now_ms
+  end
+  return have + added, parts - added * rate.per_ms, now_ms
+end

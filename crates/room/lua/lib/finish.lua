@@ -1,0 +1,10 @@
+-- finish(position, status, reason, now_ms, ttl): marks a place that exists as ended, and keeps the
+-- record for a while so that its holder can be told why. Never makes a record.
+local function finish(position, status, reason, now_ms, ttl)
+  if redis.call('EXISTS', position) == 0 then
+    return
+  end
+  redis.call('HSET', position, 'status', status, 'reason', reason,
+    'ended_at', int(math.floor(now_ms / 1000)))
+  redis.call('EXPIRE', position, ttl)
+end

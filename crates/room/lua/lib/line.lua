@@ -1,0 +1,12 @@
+-- line_of(policy, share, since, now_ms): how the line is ordered. share = k means that at least
+-- one admission in k goes to level 0 while somebody of level 0 waits; since = admissions of other
+-- levels since the last one of level 0. Scores of level 0 are at or above `normal`.
+local function line_of(policy, share, since, now_ms)
+  local k = num(share, 0)
+  if policy ~= 'strict' or k < 2 then k = 0 end
+  return {
+    share = k,
+    since = math.min(num(since, 0), math.max(k - 1, 0)),
+    normal = now_ms * 1000 - 500000000000000,
+  }
+end

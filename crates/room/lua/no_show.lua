@@ -1,0 +1,67 @@
+-- room/no_show -- take back the offers nobody claimed: the first time the place goes back to the
+-- head of its lane, the second time it ends.
+--
+-- KEYS   1 meta       hash    configuration and status of the queue
+--        2 state      hash    counters, clocks
+--        3 positions  zset    who waits; score = admission order
+--        4 lane0      list    waiting ids of level 0
+--        5 lane1      list    level 1
+--        6 lane2      list    level 2
+--        7 lane3      list    level 3
+--        8 heartbeat  zset    last sign of life, Unix seconds
+--        9 claims     zset    admitted ids; score = claim_by_ms
+--       10 stats      hash    counters of this hour
+--       11 events     stream  what happened
+--       12.. places   hash    the places whose claim window seems over
+-- ARGV   1 now_ms  2 stall_ms  3 queue_id  4.. ids
+-- REPLY  {'done', returned, expired} | {'stopped'} | {'unknown_queue'}
+--
+-- Keeps: the slot is free in the same step. A place that returns has its old score, so it stands
+-- before everybody of its lane who was behind it. A claim in between wins.
+local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
+local heartbeat, claims, stats, events = KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local now_ms = tonumber(ARGV[1])
+local m = redis.call('HMGET', meta, 'status', 'claim_window_seconds', 'position_ttl')
+if not m[1] then
+  return { 'unknown_queue' }
+end
+if stopped(m[1], state, now_ms, tonumber(ARGV[2])) then
+  return { 'stopped' }
+end
+if num(redis.call('HGET', state, 'floor_ms'), 0) + num(m[2], 120) * 1000 > now_ms then
+  return { 'stopped' }
+end
+local now_s = int(math.floor(now_ms / 1000))
+local returned, expired = 0, 0
+for i = 4, #ARGV do
+  local id, position = ARGV[i], KEYS[8 + i]
+  local by = num(redis.call('ZSCORE', claims, id))
+  if by and by <= now_ms then
+    local p = redis.call('HMGET', position, 'returns', 'score', 'priority')
+    redis.call('ZREM', claims, id)
+    if p[2] and not p[1] then
+      local lane = KEYS[4 + num(p[3], 0)]
+      drop_dead(lane, positions, 1000)
+      redis.call('ZADD', positions, p[2], id)
+      redis.call('ZADD', heartbeat, now_s, id)
+      back_in_lane(lane, positions, id, tonumber(p[2]))
+      redis.call('HSET', position, 'status', 'waiting', 'session_id', '', 'returns', '1',
+        'last_heartbeat', now_s)
+      redis.call('EXPIRE', position, m[3])
+      emit(events, 'position.returned', now_ms, '{"position_id":"' .. id .. '"}')
+      returned = returned + 1
+    else
+      finish(position, 'expired', 'claim_timeout', now_ms, m[3])
+      emit(events, 'position.expired', now_ms,
+        '{"position_id":"' .. id .. '","reason":"claim_timeout"}')
+      expired = expired + 1
+    end
+  end
+end
+if expired > 0 then
+  count_one(stats, state, 'total_expired', int(expired))
+end
+if returned + expired > 0 then
+  count_one(stats, state, 'total_no_show', int(returned + expired))
+end
+return { 'done', int(returned), int(expired) }
