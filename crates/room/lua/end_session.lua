@@ -24,6 +24,7 @@ if not ttl then
 end
 local s = redis.call('HMGET', session, 'status', 'reason', 'hard_until_ms')
 if redis.call('SISMEMBER', active, session_id) == 0 then
+  redis.call('ZREM', deadlines, session_id)
   if not s[1] then
     return { 'unknown' }
   end

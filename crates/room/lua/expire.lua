@@ -8,7 +8,7 @@
 --        6 events     stream  what happened
 --        7.. places   hash    the places that looked silent
 -- ARGV   1 now_ms  2 stall_ms  3.. ids
--- REPLY  {'expired', id, …} | {'stopped'} | {'unknown_queue'}
+-- REPLY  {'expired', n, strays} | {'stopped'} | {'unknown_queue'}
 --
 -- Keeps: silence is judged here, in the step that ends the place; a heartbeat or an admission in
 -- between wins. Nobody is ended while the clocks stand still, nor sooner than a whole hold time
@@ -27,22 +27,23 @@ local timeout = num(m[2], 480) * 1000
 if num(redis.call('HGET', state, 'floor_ms'), 0) + timeout > now_ms then
   return { 'stopped' }
 end
-local reply = { 'expired' }
+local n, strays = 0, 0
 for i = 3, #ARGV do
   local id = ARGV[i]
   local seen = num(redis.call('ZSCORE', heartbeat, id))
   if not redis.call('ZSCORE', positions, id) then
     redis.call('ZREM', heartbeat, id)
+    strays = strays + 1
   elseif not seen or (seen + 1) * 1000 + timeout <= now_ms then
     redis.call('ZREM', positions, id)
     redis.call('ZREM', heartbeat, id)
     finish(KEYS[4 + i], 'expired', 'hold_timeout', now_ms, m[3])
     emit(events, 'position.expired', now_ms,
       '{"position_id":"' .. id .. '","reason":"hold_timeout"}')
-    reply[#reply + 1] = id
+    n = n + 1
   end
 end
-if #reply > 1 then
-  count_one(stats, state, 'total_expired', int(#reply - 1))
+if n > 0 then
+  count_one(stats, state, 'total_expired', int(n))
 end
-return reply
+return { 'expired', int(n), int(strays) }

@@ -8,7 +8,7 @@
 --        6 heartbeat  zset    last sign of life, Unix seconds
 --        7 ipmap      string  the place of this address
 -- ARGV   1 now_ms  2 id  3 queue_id  4 level
--- REPLY  as room/status
+-- REPLY  {status, …} as room/status
 --
 -- Keeps: an ended place stays ended. A place in the line whose record ran out of time during an
 -- outage gets its record back; the line is the truth.

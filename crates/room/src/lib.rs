@@ -1,1 +1,244 @@
-//! A virtual waiting room: holds a crowd outside, shows true positions, lets in what fits.
+//! A virtual waiting room: holds a crowd outside a site, shows each visitor a true position, lets in
+//! what the site can take.
+//!
+//! # What a room promises
+//! - **Order.** Within a priority level, first come is first served; the position shown is one more
+//!   than the number of visitors who will be let in before, if nobody joins or leaves.
+//! - **Two limits, both hard.** Never more than `max_active` admitted and active together; never
+//!   more admissions than the burst and the rate allow over any span of time, however many
+//!   instances admit at once and however often they try.
+//! - **A place is not lost by accident.** Refreshing, a sleeping phone, a pause, a crash of the
+//!   service or of the store do not cost it; clocks stand still meanwhile.
+//! - **An offer is a lease.** Who is admitted and does not come gives the slot back, returns once to
+//!   the head of the lane, then loses the place. No session outlives its limits.
+//!
+//! # How it works
+//! Everything that must be atomic is a script in `lua/`, run by the built-in store and by a Redis
+//! server alike; every key a script touches is declared. A place goes
+//! `waiting → admitted → active → completed`, or ends as expired, cancelled or revoked with a
+//! [`Reason`]. [`Keeper`] does what time brings: admits, takes offers back, ends the silent.
+//!
+//! Read in this order: `config.rs`, `keys.rs`, `place.rs` (what is shown), then a verb per file:
+//! `queue.rs`, `join.rs`, `status.rs`, `admit.rs`, `claim.rs`, `session.rs`, `leave.rs`,
+//! `keeper.rs`; and `token.rs`, `pass.rs`, `invite.rs` for what visitors carry.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), room::Error> {
+//! use room::{NewPlace, QueueConfig, QueueId, Rate, Room, State};
+//!
+//! let store = store::Store::open("embedded:").await?;
+//! let room = Room::open(store, room::Options::default()).await?;
+//! let queue = QueueId::parse("concert-tickets")?;
+//! let config = QueueConfig { admission: Rate::new(500, 60), ..QueueConfig::default() };
+//! room.create_queue(&queue, config).await?;
+//!
+//! let joined = room.join(&queue, NewPlace::default()).await?;
+//! match joined.place.state {
+//!     State::Waiting => println!("you are number {:?}", joined.place.position),
+//!     State::Admitted => println!("come in"),
+//!     other => println!("{other:?}"),
+//! }
+//! # Ok(()) }
+//! ```
+
+mod address;
+mod admit;
+mod claim;
+mod config;
+mod error;
+mod estimate;
+mod ids;
+mod invite;
+mod join;
+mod keeper;
+mod keys;
+mod leave;
+mod place;
+mod pulse;
+mod queue;
+mod reply;
+mod scripts;
+mod session;
+mod status;
+pub mod token;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::RwLock;
+use store::{Millis, Store};
+
+pub use crate::{
+    admit::Admitted,
+    claim::{Claim, Visitor},
+    config::{
+        Bound, CLAIM_WINDOW, Duplicates, HEARTBEAT_INTERVAL, HOLD, MAX_ACTIVE, MAX_QUEUE_SIZE,
+        POLL_CEILING, POLL_FLOOR, Policy, QueueConfig, QueueStatus, RATE_BURST, RATE_COUNT,
+        RATE_PER, RESERVED_SHARE, Rate, SESSION_MAX, SESSION_TIMEOUT, USER_AGENT_BYTES,
+    },
+    error::Error,
+    estimate::{Estimate, NoEstimate},
+    ids::{Level, PositionId, QueueId, SessionId},
+    invite::Invite,
+    join::{Joined, NewPlace, Proof},
+    keeper::{Keeper, Swept},
+    leave::Left,
+    place::{Place, Reason, State},
+    queue::{Ended, Queue},
+    session::{End, Session, SessionStatus},
+};
+use crate::{
+    keys::{QueueKeys, RoomKeys},
+    pulse::Pulse,
+};
+
+/// How a room works, apart from what each queue is set to.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How often the keeper looks. Default 100 ms; the limits do not depend on it.
+    pub tick: Duration,
+    /// A gap in the keeper's work after which it counts as an outage and clocks start afresh.
+    /// Default 10 s.
+    pub stall: Duration,
+    /// How long a repeated idempotency key finds its place. Default 10 min.
+    pub idempotency: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            tick: Duration::from_millis(100),
+            stall: Duration::from_secs(10),
+            idempotency: Duration::from_secs(600),
+        }
+    }
+}
+
+/// The waiting room. A cheap clone; all clones and all instances on one store share its queues.
+#[derive(Clone)]
+pub struct Room(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    options: Options,
+    keys: RoomKeys,
+    /// Spelled-out keys of known queues, at most [`KNOWN_QUEUES`].
+    queues: RwLock<HashMap<QueueId, Arc<QueueKeys>>>,
+    /// What is the same for every visitor of a queue, a second old at most.
+    pulses: RwLock<HashMap<QueueId, Arc<Pulse>>>,
+    /// The last ticket proposed here.
+    ticket: AtomicU64,
+    addresses: address::Addresses,
+}
+
+/// How many queues are remembered between calls. Above it the memory starts anew, so that asking
+/// for made-up names cannot fill it.
+const KNOWN_QUEUES: usize = 4_096;
+
+impl Room {
+    /// Opens the waiting room on a store.
+    pub async fn open(store: Store, options: Options) -> Result<Self, Error> {
+        Ok(Self(Arc::new(Inner {
+            store,
+            options,
+            keys: RoomKeys::new(),
+            queues: RwLock::default(),
+            pulses: RwLock::default(),
+            ticket: AtomicU64::new(0),
+            addresses: address::Addresses::default(),
+        })))
+    }
+
+    /// The store the room lives in.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// How the room works.
+    pub fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    fn now(&self) -> Millis {
+        self.0.store.now()
+    }
+
+    fn keys(&self, queue: &QueueId) -> Arc<QueueKeys> {
+        if let Some(keys) = self.0.queues.read().get(queue) {
+            return Arc::clone(keys);
+        }
+        let keys = Arc::new(QueueKeys::of(self.0.store.layout(), queue));
+        let mut known = self.0.queues.write();
+        if known.len() >= KNOWN_QUEUES {
+            known.clear();
+        }
+        known.insert(queue.clone(), Arc::clone(&keys));
+        keys
+    }
+
+    /// A ticket to propose: the current microsecond, and more than the last one proposed here.
+    fn propose_ticket(&self, now: Millis, after: u64) -> u64 {
+        let now_us = u64::try_from(now.0).unwrap_or(0).saturating_mul(1000);
+        let least = now_us.max(after.saturating_add(1));
+        let mut proposed = least;
+        let _ = self.0.ticket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+            proposed = least.max(last.saturating_add(1));
+            Some(proposed)
+        }); // always Some, so it cannot fail
+        proposed
+    }
+
+    fn stall_ms(&self) -> i64 {
+        i64::try_from(self.0.options.stall.as_millis()).unwrap_or(i64::MAX)
+    }
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Room").field("options", &self.0.options).finish_non_exhaustive()
+    }
+}
+
+/// The hour of a moment as statistics name it: `YYYYMMDDHH`, UTC.
+fn hour(now: Millis) -> String {
+    let hours = now.0.div_euclid(3_600_000);
+    let (days, hour) = (hours.div_euclid(24), hours.rem_euclid(24));
+    // Days to a date by the civil calendar of 400-year eras, which start on 1 March.
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}{month:02}{day:02}{hour:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_hour_is_named_by_its_date() {
+        for (ms, name) in [
+            (0, "1970010100"),
+            (1_704_110_400_000, "2024010112"),
+            (1_709_164_799_999, "2024022823"),
+            (1_709_164_800_000, "2024022900"),
+            (1_767_225_599_999, "2025123123"),
+            (4_107_542_400_000, "2100030100"),
+        ] {
+            assert_eq!(hour(Millis(ms)), name);
+        }
+    }
+}

@@ -10,5 +10,6 @@ local function let_in(k, id, position, score, session_id, now_ms, claim_ms)
   redis.call('EXPIRE', position, k.position_ttl)
   emit(k.events, 'position.admitted', now_ms,
     '{"position_id":"' .. id .. '","session_id":"' .. session_id .. '"}')
-  return math.max(0, now_ms - joined_ms(id))
+  local joined = joined_ms(id)
+  return joined == 0 and 0 or math.max(0, now_ms - joined)
 end

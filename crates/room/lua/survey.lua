@@ -1,0 +1,55 @@
+-- room/survey -- keep the beat of a queue and see what there is to do.
+--
+-- KEYS   1 meta         hash    configuration and status of the queue
+--        2 state        hash    counters, clocks
+--        3 positions    zset    who waits; score = admission order
+--        4 claims       zset    admitted ids; score = claim_by_ms
+--        5 active       set     ids of running sessions
+--        6 deadlines    zset    running sessions; score = when each ends, in ms
+--        7 tokens       string  admissions the rate allows
+--        8 last_update  string  Unix seconds the tokens are true for
+--        9.. lists      list    the four lanes, then their four spares
+-- ARGV   1 now_ms  2 stall_ms  3 most
+-- REPLY  {word, {next ids}, {overdue claims}, {overdue sessions}, {waiting, list lengths…}} with
+--        word = 'survey' | 'returned' | 'unknown_queue'
+--
+-- Keeps: nobody loses a place to an outage: after a gap in the beat longer than stall_ms, deadlines
+-- count from the return at the earliest ('returned').
+local meta, state, positions, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local active, deadlines, tokens, last_update = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local now_ms, most = tonumber(ARGV[1]), tonumber(ARGV[3])
+local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
+  'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share')
+if not m[1] then
+  return { 'unknown_queue', {}, {}, {}, {} }
+end
+
+local word = 'survey'
+local beat = num(redis.call('HGET', state, 'beat_ms'))
+if beat and now_ms - beat > tonumber(ARGV[2]) then
+  redis.call('HSET', state, 'beat_ms', int(now_ms), 'floor_ms', int(now_ms), 'up_ms', int(now_ms))
+  word = 'returned'
+elseif not beat or now_ms - beat >= 1000 or now_ms < beat then
+  redis.call('HSET', state, 'beat_ms', int(now_ms))
+end
+
+local waiting = redis.call('ZCARD', positions)
+local late = redis.call('ZRANGEBYSCORE', claims, '-inf', int(now_ms), 'LIMIT', '0', int(most))
+local over = redis.call('ZRANGEBYSCORE', deadlines, '-inf', int(now_ms), 'LIMIT', '0', int(most))
+local ids = {}
+if m[1] == 'active' and waiting > 0 then
+  local n = math.min(most, waiting, free_slots(m[2], claims, active))
+  if n > 0 then
+    n = math.min(n, (bucket(tokens, last_update, state, now_ms, rate_of(m[3], m[4], m[5]))))
+  end
+  local line = line_of(m[6], m[7], redis.call('HGET', state, 'since_normal'), now_ms)
+  local order = next_in_line(positions, line, n)
+  for i = 1, #order, 2 do
+    ids[#ids + 1] = order[i]
+  end
+end
+local lengths = { waiting }
+for i = 9, #KEYS do
+  lengths[#lengths + 1] = redis.call('LLEN', KEYS[i])
+end
+return { word, ids, late, over, lengths }

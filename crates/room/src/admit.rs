@@ -1,0 +1,129 @@
+//! Letting the next ones in.
+
+use store::{Key, Store};
+
+use crate::{
+    Error, PositionId, QueueId, Room, SessionId, hour, keys::QueueKeys, reply::Reply, scripts,
+};
+
+/// What an admission came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admitted {
+    /// Who was let in, in order.
+    pub ids: Vec<PositionId>,
+}
+
+/// Places admitted in one step.
+pub(crate) const BATCH: usize = 200;
+
+impl Room {
+    /// Lets in as many as both limits allow now, `most` at most. Called by the keeper; calling it
+    /// more often changes nothing.
+    pub async fn admit(&self, queue: &QueueId, most: usize) -> Result<Admitted, Error> {
+        self.let_in(queue, most, false).await
+    }
+
+    /// An operator lets in `most` by hand: the rate does not count and is not used up, `max_active`
+    /// holds. Works while the queue is paused, too.
+    pub async fn admit_by_hand(&self, queue: &QueueId, most: usize) -> Result<Admitted, Error> {
+        self.let_in(queue, most, true).await
+    }
+
+    async fn let_in(&self, queue: &QueueId, most: usize, by_hand: bool) -> Result<Admitted, Error> {
+        let keys = self.keys(queue);
+        let mut admitted = Admitted::default();
+        let mut moved = 0;
+        while admitted.ids.len() < most {
+            let reply = scripts::peek::run(
+                &self.0.store,
+                scripts::peek::Keys {
+                    meta: &keys.meta,
+                    state: &keys.state,
+                    positions: &keys.positions,
+                    claims: &keys.claims,
+                    active: &keys.active,
+                    tokens: &keys.tokens,
+                    last_update: &keys.last_update,
+                },
+                scripts::peek::Args {
+                    now_ms: self.now(),
+                    most: BATCH.min(most - admitted.ids.len()),
+                    by_hand: u8::from(by_hand),
+                },
+            )
+            .await?;
+            let reply = Reply::of(scripts::peek::SCRIPT, reply)?;
+            let next = reply.rest();
+            if next.is_empty() {
+                break;
+            }
+            let step = self.admit_these(queue, &keys, next, by_hand).await?;
+            admitted.ids.extend(step.ids);
+            // Others admit as well; look again, but not for ever.
+            moved += u32::from(step.moved);
+            if moved > 8 {
+                break;
+            }
+        }
+        Ok(admitted)
+    }
+
+    /// Admits those of `next` who are next in line at that instant.
+    pub(crate) async fn admit_these(
+        &self,
+        queue: &QueueId,
+        keys: &QueueKeys,
+        next: &[String],
+        by_hand: bool,
+    ) -> Result<Step, Error> {
+        let ids: Vec<PositionId> =
+            next.iter().map(|id| PositionId::parse(id)).collect::<Result<_, _>>()?;
+        let now = self.now();
+        let store: &Store = &self.0.store;
+        let reply = scripts::admit::run(
+            store,
+            scripts::admit::Keys {
+                meta: &keys.meta,
+                state: &keys.state,
+                positions: &keys.positions,
+                lane0: &keys.lanes[0],
+                lane1: &keys.lanes[1],
+                lane2: &keys.lanes[2],
+                lane3: &keys.lanes[3],
+                heartbeat: &keys.heartbeat,
+                claims: &keys.claims,
+                active: &keys.active,
+                tokens: &keys.tokens,
+                last_update: &keys.last_update,
+                stats: keys.stats(&hour(now)),
+                events: &keys.events,
+                places: ids.iter().map(|id| keys.position(id)).collect::<Vec<Key>>(),
+            },
+            scripts::admit::Args {
+                now_ms: now,
+                queue_id: queue.as_str(),
+                by_hand: u8::from(by_hand),
+                ids: ids
+                    .iter()
+                    .flat_map(|id| [id.to_string(), SessionId::fresh().to_string()])
+                    .collect::<Vec<_>>(),
+            },
+        )
+        .await?;
+        let reply = Reply::of(scripts::admit::SCRIPT, reply)?;
+        let ids = reply.rest().iter().map(|id| PositionId::parse(id)).collect::<Result<_, _>>();
+        match reply.word() {
+            "admitted" => Ok(Step { ids: ids?, moved: false }),
+            "moved" => Ok(Step { ids: ids?, moved: true }),
+            "stopped" => Ok(Step { ids: Vec::new(), moved: true }),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+/// One step of an admission.
+pub(crate) struct Step {
+    pub(crate) ids: Vec<PositionId>,
+    /// The line was another one than peeked.
+    pub(crate) moved: bool,
+}

@@ -1,0 +1,97 @@
+//! An admitted visitor arrives: the offer becomes a session.
+
+use std::net::IpAddr;
+
+use crate::{
+    Error, PositionId, QueueId, Reason, Room, Session, SessionId, State, hour, join::cut,
+    reply::Reply, scripts,
+};
+
+/// Who arrives.
+#[derive(Clone, Debug, Default)]
+pub struct Visitor {
+    /// The visitor's id on the protected site, if known; up to 200 characters.
+    pub user_id: String,
+    /// Where the visitor comes from; kept only if the queue keeps addresses.
+    pub address: Option<IpAddr>,
+    /// The visitor's user agent; cut to what the queue keeps.
+    pub user_agent: String,
+}
+
+/// What claiming came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Claim {
+    /// The session runs; it was started now or before.
+    Session(Session),
+    /// Not admitted yet.
+    Waiting,
+    /// The place is over.
+    Over(State, Option<Reason>),
+}
+
+impl Room {
+    /// Starts the session of an admitted place. Claiming twice finds the first session.
+    pub async fn claim(
+        &self,
+        queue: &QueueId,
+        id: &PositionId,
+        visitor: &Visitor,
+    ) -> Result<Claim, Error> {
+        if visitor.user_id.len() > 200 || visitor.user_id.chars().any(char::is_control) {
+            return Err(Error::invalid("user_id", "up to 200 characters"));
+        }
+        let keys = self.keys(queue);
+        let pulse = self.pulse(queue).await?;
+        // The session's id is written at admission, so its key can be named.
+        let mut offered = self.status(queue, id).await?.session;
+        for _ in 0..4 {
+            let session = offered.unwrap_or_else(SessionId::fresh);
+            let now = self.now();
+            let address = visitor.address.filter(|_| pulse.config.store_addresses);
+            let reply = scripts::claim::run(
+                &self.0.store,
+                scripts::claim::Keys {
+                    meta: &keys.meta,
+                    state: &keys.state,
+                    positions: &keys.positions,
+                    claims: &keys.claims,
+                    active: &keys.active,
+                    deadlines: &keys.deadlines,
+                    stats: keys.stats(&hour(now)),
+                    events: &keys.events,
+                    position: keys.position(id),
+                    session: keys.session(&session),
+                },
+                scripts::claim::Args {
+                    now_ms: now,
+                    queue_id: queue.as_str(),
+                    id: id.to_string(),
+                    session_id: session.to_string(),
+                    user_id: &visitor.user_id,
+                    ip_address: address.map(|ip| ip.to_string()),
+                    user_agent: cut(&visitor.user_agent, pulse.config.user_agent_bytes as usize),
+                    token: "",
+                },
+            )
+            .await?;
+            let reply = Reply::of(scripts::claim::SCRIPT, reply)?;
+            match reply.word() {
+                "started" | "active" => {
+                    let session = SessionId::parse(reply.text(1))?;
+                    return Ok(Claim::Session(self.session(queue, &session).await?));
+                }
+                "moved" => offered = Some(SessionId::parse(reply.text(1))?),
+                "waiting" => return Ok(Claim::Waiting),
+                "ended" => {
+                    let reason = Reason::read(reply.text(2));
+                    let state =
+                        State::read(reply.text(1), reason).ok_or_else(|| reply.unexpected())?;
+                    return Ok(Claim::Over(state, reason));
+                }
+                "unknown" => return Err(Error::UnknownPosition),
+                _ => return Err(reply.unexpected()),
+            }
+        }
+        Err(Error::Busy)
+    }
+}

@@ -1,0 +1,527 @@
+//! What an operator sets for a queue, with every bound and its reason.
+//!
+//! [`QueueConfig`] is a plain struct; [`QueueConfig::check`] refuses what is out of bounds before
+//! anything is stored, and `fields` is the stored form: the documented fields of
+//! `queue:{id}:meta` and ours beside them.
+
+use std::{collections::HashMap, time::Duration};
+
+use serde_json::{Map, Value};
+
+use crate::Error;
+
+/// A bound on a setting: what it is by default, at least and at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    /// What a setting is named in errors.
+    pub name: &'static str,
+    /// The value if none is given.
+    pub default: u64,
+    /// The least.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+}
+
+impl Bound {
+    const fn new(name: &'static str, default: u64, least: u64, most: u64) -> Self {
+        Self { name, default, least, most }
+    }
+
+    fn check(&self, value: u64) -> Result<(), Error> {
+        if (self.least..=self.most).contains(&value) {
+            Ok(())
+        } else {
+            Err(Error::invalid(self.name, format!("from {} to {}", self.least, self.most)))
+        }
+    }
+}
+
+/// Visitors admitted or active at once; 0 is no limit. The most is what one site may have, far
+/// above any; it keeps arithmetic in scripts exact.
+pub const MAX_ACTIVE: Bound = Bound::new("max_active", 1_000, 0, 10_000_000);
+/// Visitors who may wait; 0 is no limit.
+pub const MAX_QUEUE_SIZE: Bound = Bound::new("max_queue_size", 50_000, 0, 100_000_000);
+/// Admissions per period; 0 is none but by hand. More than a million a second is no limit at all.
+pub const RATE_COUNT: Bound = Bound::new("admission.count", 10, 0, 1_000_000);
+/// The period in seconds, up to a day.
+pub const RATE_PER: Bound = Bound::new("admission.per_seconds", 1, 1, 86_400);
+/// Admissions at once after a lull. By default what one second of the rate is, at least one.
+pub const RATE_BURST: Bound = Bound::new("admission.burst", 10, 1, 1_000_000);
+/// Seconds an admitted visitor has to arrive. Two minutes: a phone must be picked up.
+pub const CLAIM_WINDOW: Bound = Bound::new("claim_window", 120, 5, 3_600);
+/// Seconds a silent place is held beyond three missed polls. Browsers call hidden tabs once a
+/// minute, phones sleep: five minutes by default, never below one.
+pub const HOLD: Bound = Bound::new("hold", 300, 60, 86_400);
+/// Seconds between polls when the wait is not known.
+pub const HEARTBEAT_INTERVAL: Bound = Bound::new("heartbeat_interval", 10, 1, 60);
+/// The least seconds between polls near the front.
+pub const POLL_FLOOR: Bound = Bound::new("poll_floor", 5, 1, 60);
+/// The most seconds between polls far from the front. Hidden tabs are called once a minute anyway.
+pub const POLL_CEILING: Bound = Bound::new("poll_ceiling", 60, 5, 120);
+/// Seconds without activity after which a session ends.
+pub const SESSION_TIMEOUT: Bound = Bound::new("session_timeout", 1_800, 10, 86_400);
+/// Seconds after which a session ends whatever happens.
+pub const SESSION_MAX: Bound = Bound::new("session_max", 14_400, 10, 604_800);
+/// One admission in this many is kept for level 0 under the strict policy; 0 is none.
+pub const RESERVED_SHARE: Bound = Bound::new("reserved_share", 5, 0, 1_000);
+/// Bytes of the user agent that are kept. 64 keep a record compact in Redis.
+pub const USER_AGENT_BYTES: Bound = Bound::new("user_agent_bytes", 64, 0, 512);
+
+/// How fast visitors are let in: `count` per `per_seconds`, and `burst` at once after a lull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Admissions in a period.
+    pub count: u32,
+    /// The period in seconds.
+    pub per_seconds: u32,
+    /// Admissions at once at most.
+    pub burst: u32,
+}
+
+impl Rate {
+    /// `count` in `per_seconds`, with a burst of one second's worth.
+    ///
+    /// ```
+    /// use room::Rate;
+    /// assert_eq!(Rate::new(500, 60).burst, 9);
+    /// assert_eq!(Rate::new(1, 60).burst, 1);
+    /// ```
+    pub fn new(count: u32, per_seconds: u32) -> Self {
+        Self { count, per_seconds, burst: count.div_ceil(per_seconds.max(1)).max(1) }
+    }
+
+    /// The same rate with another burst.
+    pub fn with_burst(self, burst: u32) -> Self {
+        Self { burst, ..self }
+    }
+
+    /// Admissions per second.
+    pub fn per_second(&self) -> f64 {
+        f64::from(self.count) / f64::from(self.per_seconds.max(1))
+    }
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self::new(10, 1)
+    }
+}
+
+/// How levels above 0 get ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// At joining, level 1 skips a tenth of the line, level 2 half of it, level 3 goes first.
+    #[default]
+    Skip,
+    /// Level 3 before 2 before 1 before 0, with a share kept for level 0.
+    Strict,
+}
+
+impl Policy {
+    /// The stored word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Policy::Skip => "skip",
+            Policy::Strict => "strict",
+        }
+    }
+
+    /// Reads the stored word.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        match text {
+            "skip" => Ok(Policy::Skip),
+            "strict" => Ok(Policy::Strict),
+            _ => Err(Error::invalid("priority_policy", "skip or strict")),
+        }
+    }
+}
+
+/// What makes two visitors the same one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Duplicates {
+    /// The same signed token (or idempotency key). A campus behind one address is many visitors.
+    #[default]
+    Token,
+    /// Also the same network address.
+    Ip,
+}
+
+impl Duplicates {
+    /// The stored word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Duplicates::Token => "token",
+            Duplicates::Ip => "ip",
+        }
+    }
+
+    /// Reads the stored word.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        match text {
+            "token" => Ok(Duplicates::Token),
+            "ip" => Ok(Duplicates::Ip),
+            _ => Err(Error::invalid("duplicates", "token or ip")),
+        }
+    }
+}
+
+/// Whether a queue lets people in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueStatus {
+    /// Lets people in.
+    Active,
+    /// People may join and keep their places; nobody is let in; clocks stand still.
+    Paused,
+    /// Nobody may join; places are kept; nobody is let in; clocks stand still.
+    Maintenance,
+}
+
+impl QueueStatus {
+    /// The stored word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            QueueStatus::Active => "active",
+            QueueStatus::Paused => "paused",
+            QueueStatus::Maintenance => "maintenance",
+        }
+    }
+
+    /// Reads the stored word; a queue being taken away counts as closed.
+    pub(crate) fn read(text: &str) -> Self {
+        match text {
+            "active" => QueueStatus::Active,
+            "paused" => QueueStatus::Paused,
+            _ => QueueStatus::Maintenance,
+        }
+    }
+}
+
+/// The settings of a queue.
+///
+/// ```
+/// use room::{QueueConfig, Rate};
+/// let config = QueueConfig {
+///     name: "Summer tour".into(),
+///     target_url: "https://example.com/checkout".into(),
+///     admission: Rate::new(500, 60),
+///     ..QueueConfig::default()
+/// };
+/// assert!(config.check().is_ok());
+/// assert!(QueueConfig { target_url: "javascript:alert(1)".into(), ..config }.check().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueConfig {
+    /// What people call it; up to 200 characters.
+    pub name: String,
+    /// Where admitted visitors go: an `http` or `https` URL, or empty.
+    pub target_url: String,
+    /// Visitors admitted or active at once; 0 is no limit. See [`MAX_ACTIVE`].
+    pub max_active: u32,
+    /// Visitors who may wait; 0 is no limit. See [`MAX_QUEUE_SIZE`].
+    pub max_queue_size: u32,
+    /// How fast visitors are let in.
+    pub admission: Rate,
+    /// How levels above 0 get ahead.
+    pub policy: Policy,
+    /// Under the strict policy, one admission in this many goes to level 0. See [`RESERVED_SHARE`].
+    pub reserved_share: u32,
+    /// How long an admitted visitor has to arrive. See [`CLAIM_WINDOW`].
+    pub claim_window: Duration,
+    /// How long a silent place is held beyond three missed polls. See [`HOLD`].
+    pub hold: Duration,
+    /// Time between polls when the wait is not known. See [`HEARTBEAT_INTERVAL`].
+    pub heartbeat_interval: Duration,
+    /// The least time between polls. See [`POLL_FLOOR`].
+    pub poll_floor: Duration,
+    /// The most time between polls. See [`POLL_CEILING`].
+    pub poll_ceiling: Duration,
+    /// A session ends after this long without activity. See [`SESSION_TIMEOUT`].
+    pub session_timeout: Duration,
+    /// A session ends after this long whatever happens. See [`SESSION_MAX`].
+    pub session_max: Duration,
+    /// Does activity renew a session? If not, it ends `session_timeout` after it began.
+    pub session_renewal: bool,
+    /// What makes two visitors the same one.
+    pub duplicates: Duplicates,
+    /// Keep plain network addresses as well as their keyed hashes. Off unless asked for.
+    pub store_addresses: bool,
+    /// How much of the user agent is kept. See [`USER_AGENT_BYTES`].
+    pub user_agent_bytes: u32,
+    /// What the operator tells those who wait, by language tag; each up to 1,000 characters.
+    pub message: Map<String, Value>,
+    /// Settings of the layers above (routes, cookies, pages), kept as they are; up to 16 KiB.
+    pub attributes: Map<String, Value>,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        let seconds = |bound: Bound| Duration::from_secs(bound.default);
+        Self {
+            name: String::new(),
+            target_url: String::new(),
+            max_active: 1_000,
+            max_queue_size: 50_000,
+            admission: Rate::default(),
+            policy: Policy::default(),
+            reserved_share: 5,
+            claim_window: seconds(CLAIM_WINDOW),
+            hold: seconds(HOLD),
+            heartbeat_interval: seconds(HEARTBEAT_INTERVAL),
+            poll_floor: seconds(POLL_FLOOR),
+            poll_ceiling: seconds(POLL_CEILING),
+            session_timeout: seconds(SESSION_TIMEOUT),
+            session_max: seconds(SESSION_MAX),
+            session_renewal: true,
+            duplicates: Duplicates::default(),
+            store_addresses: false,
+            user_agent_bytes: 64,
+            message: Map::new(),
+            attributes: Map::new(),
+        }
+    }
+}
+
+impl QueueConfig {
+    /// Refuses what is out of bounds, naming the field.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.name.chars().count() > 200 || self.name.chars().any(char::is_control) {
+            return Err(Error::invalid("name", "up to 200 characters, none of them control"));
+        }
+        check_target(&self.target_url)?;
+        MAX_ACTIVE.check(self.max_active.into())?;
+        MAX_QUEUE_SIZE.check(self.max_queue_size.into())?;
+        RATE_COUNT.check(self.admission.count.into())?;
+        RATE_PER.check(self.admission.per_seconds.into())?;
+        RATE_BURST.check(self.admission.burst.into())?;
+        RESERVED_SHARE.check(self.reserved_share.into())?;
+        if self.reserved_share == 1 {
+            return Err(Error::invalid("reserved_share", "0, or 2 and more"));
+        }
+        for (bound, value) in [
+            (CLAIM_WINDOW, self.claim_window),
+            (HOLD, self.hold),
+            (HEARTBEAT_INTERVAL, self.heartbeat_interval),
+            (POLL_FLOOR, self.poll_floor),
+            (POLL_CEILING, self.poll_ceiling),
+            (SESSION_TIMEOUT, self.session_timeout),
+            (SESSION_MAX, self.session_max),
+        ] {
+            if value.subsec_nanos() != 0 {
+                return Err(Error::invalid(bound.name, "whole seconds"));
+            }
+            bound.check(value.as_secs())?;
+        }
+        if self.poll_floor > self.poll_ceiling || self.heartbeat_interval > self.poll_ceiling {
+            return Err(Error::invalid(
+                "poll_ceiling",
+                "not below poll_floor and heartbeat_interval",
+            ));
+        }
+        if self.session_max < self.session_timeout {
+            return Err(Error::invalid("session_max", "not below session_timeout"));
+        }
+        USER_AGENT_BYTES.check(self.user_agent_bytes.into())?;
+        for (language, text) in &self.message {
+            let tag = !language.is_empty()
+                && language.len() <= 35
+                && language.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+            let short = text.as_str().is_some_and(|text| text.chars().count() <= 1_000);
+            if !tag || !short || self.message.len() > 100 {
+                return Err(Error::invalid(
+                    "message",
+                    "up to 100 language tags, each with up to 1,000 characters",
+                ));
+            }
+        }
+        if Value::Object(self.attributes.clone()).to_string().len() > 16 * 1024 {
+            return Err(Error::invalid("attributes", "up to 16 KiB of JSON"));
+        }
+        Ok(())
+    }
+
+    /// Silence after which a place ends: three polls at the longest interval ever told, and the
+    /// hold.
+    pub fn heartbeat_timeout(&self) -> Duration {
+        self.hold + 3 * self.poll_ceiling
+    }
+
+    /// How long a place's record lives without a sign of life. Only cleans up; the deadline decides.
+    pub(crate) fn position_ttl(&self) -> u64 {
+        1_800.max(self.heartbeat_timeout().as_secs() + 600)
+    }
+
+    /// How long a session's record lives without activity. Only cleans up; the deadline decides.
+    pub(crate) fn session_ttl(&self) -> u64 {
+        3_600.max(self.session_timeout.as_secs() + 600)
+    }
+
+    /// The stored form.
+    pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
+        let seconds = |duration: Duration| duration.as_secs().to_string();
+        let object = |map: &Map<String, Value>| match map.is_empty() {
+            true => String::new(),
+            false => Value::Object(map.clone()).to_string(),
+        };
+        let rate = &self.admission;
+        let per_second = match rate.count % rate.per_seconds.max(1) {
+            0 => (rate.count / rate.per_seconds.max(1)).to_string(),
+            _ => format!("{:.6}", rate.per_second()).trim_end_matches('0').to_owned(),
+        };
+        vec![
+            ("name", self.name.clone()),
+            ("target_url", self.target_url.clone()),
+            ("max_active", self.max_active.to_string()),
+            ("max_queue_size", self.max_queue_size.to_string()),
+            ("admission_rate", per_second),
+            ("admission_count", rate.count.to_string()),
+            ("admission_per_seconds", rate.per_seconds.to_string()),
+            ("admission_burst", rate.burst.to_string()),
+            ("priority_policy", self.policy.as_str().to_owned()),
+            ("reserved_share", self.reserved_share.to_string()),
+            ("claim_window_seconds", seconds(self.claim_window)),
+            ("hold_seconds", seconds(self.hold)),
+            ("heartbeat_interval_seconds", seconds(self.heartbeat_interval)),
+            ("heartbeat_timeout_seconds", seconds(self.heartbeat_timeout())),
+            ("poll_floor_seconds", seconds(self.poll_floor)),
+            ("poll_ceiling_seconds", seconds(self.poll_ceiling)),
+            ("session_timeout_seconds", seconds(self.session_timeout)),
+            ("session_max_seconds", seconds(self.session_max)),
+            ("session_renewal", u8::from(self.session_renewal).to_string()),
+            ("duplicates", self.duplicates.as_str().to_owned()),
+            ("store_addresses", u8::from(self.store_addresses).to_string()),
+            ("user_agent_bytes", self.user_agent_bytes.to_string()),
+            ("message", object(&self.message)),
+            ("attributes", object(&self.attributes)),
+            ("position_ttl", self.position_ttl().to_string()),
+            ("session_ttl", self.session_ttl().to_string()),
+        ]
+    }
+
+    /// Reads the stored form; a field that is missing or not readable (a queue made by hand) has
+    /// its default.
+    pub(crate) fn read(fields: &HashMap<String, String>) -> Self {
+        let default = Self::default();
+        let text = |name: &str| fields.get(name).cloned().unwrap_or_default();
+        let number = |name: &str| fields.get(name).and_then(|value| value.parse::<u32>().ok());
+        let seconds = |name: &str, default: Duration| {
+            number(name).map_or(default, |n| Duration::from_secs(n.into()))
+        };
+        let object = |name: &str| {
+            fields
+                .get(name)
+                .and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok())
+                .unwrap_or_default()
+        };
+        let admission = Rate {
+            count: number("admission_count").unwrap_or(1),
+            per_seconds: number("admission_per_seconds").unwrap_or(1).max(1),
+            burst: number("admission_burst").unwrap_or(1),
+        };
+        Self {
+            name: text("name"),
+            target_url: text("target_url"),
+            max_active: number("max_active").unwrap_or(default.max_active),
+            max_queue_size: number("max_queue_size").unwrap_or(default.max_queue_size),
+            admission,
+            policy: Policy::parse(&text("priority_policy")).unwrap_or_default(),
+            reserved_share: number("reserved_share").unwrap_or(0),
+            claim_window: seconds("claim_window_seconds", default.claim_window),
+            hold: seconds("hold_seconds", default.hold),
+            heartbeat_interval: seconds("heartbeat_interval_seconds", default.heartbeat_interval),
+            poll_floor: seconds("poll_floor_seconds", default.poll_floor),
+            poll_ceiling: seconds("poll_ceiling_seconds", default.poll_ceiling),
+            session_timeout: seconds("session_timeout_seconds", default.session_timeout),
+            session_max: seconds("session_max_seconds", default.session_max),
+            session_renewal: text("session_renewal") != "0",
+            duplicates: Duplicates::parse(&text("duplicates")).unwrap_or_default(),
+            store_addresses: text("store_addresses") == "1",
+            user_agent_bytes: number("user_agent_bytes").unwrap_or(default.user_agent_bytes),
+            message: object("message"),
+            attributes: object("attributes"),
+        }
+    }
+}
+
+/// A target is an absolute `http` or `https` URL with a host and without a user part.
+fn check_target(url: &str) -> Result<(), Error> {
+    let bad = || Error::invalid("target_url", "an http or https URL of up to 2,048 characters");
+    if url.is_empty() {
+        return Ok(());
+    }
+    let rest =
+        url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")).ok_or_else(bad)?;
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let plain = url.len() <= 2_048
+        && url.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'\\' | b'"' | b'<' | b'>'));
+    let named = !host.is_empty() && !host.contains('@') && !host.starts_with(':');
+    if plain && named { Ok(()) } else { Err(bad()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> QueueConfig {
+        QueueConfig {
+            name: "Concert".into(),
+            target_url: "https://example.com/x".into(),
+            admission: Rate::new(500, 60),
+            message: [("en".to_owned(), Value::from("soon"))].into_iter().collect(),
+            ..QueueConfig::default()
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_read_back() {
+        let stored: HashMap<String, String> =
+            config().fields().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        assert_eq!(QueueConfig::read(&stored), config());
+        assert_eq!(stored["admission_rate"], "8.333333");
+        assert_eq!(stored["position_ttl"], "1800");
+        assert_eq!(stored["session_ttl"], "3600");
+    }
+
+    #[test]
+    fn bounds_are_named() {
+        let check = |config: QueueConfig| match config.check() {
+            Err(Error::Invalid { field, .. }) => field,
+            other => panic!("{other:?}"),
+        };
+        let c = config;
+        let seconds = Duration::from_secs;
+        assert_eq!(check(QueueConfig { hold: seconds(59), ..c() }), "hold");
+        assert_eq!(check(QueueConfig { claim_window: seconds(0), ..c() }), "claim_window");
+        assert_eq!(
+            check(QueueConfig { admission: Rate::new(1, 0), ..c() }),
+            "admission.per_seconds"
+        );
+        assert_eq!(check(QueueConfig { session_max: seconds(60), ..c() }), "session_max");
+        assert_eq!(check(QueueConfig { reserved_share: 1, ..c() }), "reserved_share");
+        assert_eq!(check(QueueConfig { name: "a\nb".into(), ..c() }), "name");
+        let message = [("e n".to_owned(), Value::from("x"))].into_iter().collect();
+        assert_eq!(check(QueueConfig { message, ..c() }), "message");
+    }
+
+    #[test]
+    fn a_target_is_a_plain_web_address() {
+        for good in ["https://shop.example", "http://127.0.0.1:3000/a?b=c", ""] {
+            assert!(check_target(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "javascript:alert(1)",
+            "//evil.example",
+            "https://",
+            "https:evil",
+            "https://a@evil/",
+            "https:///x",
+            "/checkout",
+            "https://a\\@b",
+            "https://a b",
+            "ftp://a",
+            "https://:80",
+        ] {
+            assert!(check_target(bad).is_err(), "{bad}");
+        }
+    }
+}

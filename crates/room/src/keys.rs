@@ -1,0 +1,197 @@
+//! Every key of the waiting room, and nowhere else.
+//!
+//! In the standalone layout the names are those of the documented schema; in the cluster layout the
+//! queue id is the hash tag, so that everything one script touches lives in one slot. Sign-of-life
+//! times, which the schema keeps in one set, are then one set per queue.
+
+#![expect(clippy::disallowed_methods, reason = "keys are built here")]
+
+use store::{Key, Layout};
+
+use crate::ids::{PositionId, QueueId, SessionId};
+
+/// Keys that belong to the service as a whole.
+#[derive(Clone, Debug)]
+pub(crate) struct RoomKeys {
+    /// SET of the ids of all queues.
+    pub(crate) queues: Key,
+    /// HASH of signing keys: key id to sealed key.
+    pub(crate) signing: Key,
+}
+
+impl RoomKeys {
+    pub(crate) fn new() -> Self {
+        Self { queues: Key::raw("queues"), signing: Key::raw("room:signing") }
+    }
+
+    /// STRING: the key of one day under which addresses are hashed. Gone after two days.
+    pub(crate) fn address_key(&self, day: i64) -> Key {
+        Key::raw(format!("room:address-key:{day}"))
+    }
+
+    /// ZSET: requests of one client for one action within the window; member = request id,
+    /// score = Unix milliseconds. TTL = the window.
+    pub(crate) fn rate_limit(&self, layout: Layout, identifier: &str, action: &str) -> Key {
+        Key::raw(format!("ratelimit:{}:{action}", layout.tag(identifier)))
+    }
+}
+
+/// Keys of one queue.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueKeys {
+    layout: Layout,
+    queue: String,
+    /// HASH: name, target_url, limits, rates, status and the other settings.
+    pub(crate) meta: Key,
+    /// HASH: last ticket, lifetime counters, clocks, admissions of the last minutes.
+    pub(crate) state: Key,
+    /// ZSET of waiting places; score = the order of admission (microseconds).
+    pub(crate) positions: Key,
+    /// LISTs of waiting places by level, first come first.
+    pub(crate) lanes: [Key; 4],
+    /// LISTs that take over while a lane is being compacted.
+    pub(crate) spares: [Key; 4],
+    /// ZSET of waiting places; score = last sign of life, Unix seconds.
+    pub(crate) heartbeat: Key,
+    /// ZSET of admitted places; score = when the claim window ends, Unix milliseconds.
+    pub(crate) claims: Key,
+    /// SET of running sessions.
+    pub(crate) active: Key,
+    /// ZSET of running sessions; score = when each ends, Unix milliseconds.
+    pub(crate) deadlines: Key,
+    /// STRING: admissions the rate allows now.
+    pub(crate) tokens: Key,
+    /// STRING: Unix seconds, with milliseconds, for which the tokens are true.
+    pub(crate) last_update: Key,
+    /// STREAM of events, capped.
+    pub(crate) events: Key,
+}
+
+impl QueueKeys {
+    pub(crate) fn of(layout: Layout, queue: &QueueId) -> Self {
+        let q = layout.tag(queue.as_str());
+        Self {
+            layout,
+            queue: queue.to_string(),
+            meta: Key::raw(format!("queue:{q}:meta")),
+            state: Key::raw(format!("queue:{q}:state")),
+            positions: Key::raw(format!("queue:{q}:positions")),
+            lanes: std::array::from_fn(|p| Key::raw(format!("queue:{q}:waiting:{p}"))),
+            spares: std::array::from_fn(|p| Key::raw(format!("queue:{q}:waiting:{p}:spare"))),
+            heartbeat: match layout {
+                Layout::Standalone => Key::raw("heartbeat:active"),
+                Layout::Cluster => Key::raw(format!("heartbeat:{q}:active")),
+            },
+            claims: Key::raw(format!("queue:{q}:admitted")),
+            active: Key::raw(format!("queue:{q}:sessions:active")),
+            deadlines: Key::raw(format!("queue:{q}:sessions:deadlines")),
+            tokens: Key::raw(format!("admission:{q}:tokens")),
+            last_update: Key::raw(format!("admission:{q}:last_update")),
+            events: Key::raw(format!("queue:{q}:events")),
+        }
+    }
+
+    /// HASH: one place. TTL 30 min by default, refreshed by each sign of life.
+    pub(crate) fn position(&self, id: &PositionId) -> Key {
+        match self.layout {
+            Layout::Standalone => Key::raw(format!("position:{id}")),
+            Layout::Cluster => Key::raw(format!("position:{{{}}}:{id}", self.queue)),
+        }
+    }
+
+    /// HASH: one session. TTL 1 h by default, refreshed by each activity.
+    pub(crate) fn session(&self, id: &SessionId) -> Key {
+        match self.layout {
+            Layout::Standalone => Key::raw(format!("session:{id}")),
+            Layout::Cluster => Key::raw(format!("session:{{{}}}:{id}", self.queue)),
+        }
+    }
+
+    /// STRING: why a token is void. TTL = as long as any copy of it could be valid.
+    pub(crate) fn revocation(&self, token_id: &str) -> Key {
+        match self.layout {
+            Layout::Standalone => Key::raw(format!("revocation:{token_id}")),
+            Layout::Cluster => Key::raw(format!("revocation:{{{}}}:{token_id}", self.queue)),
+        }
+    }
+
+    /// STRING: the place held from one address. TTL as the place's.
+    pub(crate) fn ipmap(&self, ip_hash: &str) -> Key {
+        Key::raw(format!("ipmap:{}:{ip_hash}", self.layout.tag(&self.queue)))
+    }
+
+    /// STRING: the place made under an idempotency key.
+    pub(crate) fn once(&self, key_hash: &str) -> Key {
+        Key::raw(format!("once:{}:{key_hash}", self.layout.tag(&self.queue)))
+    }
+
+    /// STRING: how often an invite was used.
+    pub(crate) fn invite(&self, invite_id: &str) -> Key {
+        Key::raw(format!("invite:{}:{invite_id}", self.layout.tag(&self.queue)))
+    }
+
+    /// HASH: counters of one hour, `YYYYMMDDHH`. TTL 24 h.
+    pub(crate) fn stats(&self, hour: &str) -> Key {
+        Key::raw(format!("stats:{}:hourly:{hour}", self.layout.tag(&self.queue)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(layout: Layout) -> Vec<String> {
+        let k = QueueKeys::of(layout, &QueueId::parse("concert-tickets").unwrap());
+        let place = PositionId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap();
+        let session = SessionId::parse("a1b2c3d4-e5f6-4890-abcd-ef1234567890").unwrap();
+        let mut keys = vec![
+            k.meta.clone(),
+            k.positions.clone(),
+            k.heartbeat.clone(),
+            k.active.clone(),
+            k.tokens.clone(),
+            k.last_update.clone(),
+            k.position(&place),
+            k.session(&session),
+            k.revocation("abc"),
+            k.ipmap("a1b2c3d4e5f6"),
+            k.stats("2024010112"),
+        ];
+        keys.extend(k.lanes.iter().cloned());
+        keys.iter().map(Key::to_string).collect()
+    }
+
+    #[test]
+    fn standalone_names_are_the_documented_ones() {
+        assert_eq!(
+            all(Layout::Standalone),
+            [
+                "queue:concert-tickets:meta",
+                "queue:concert-tickets:positions",
+                "heartbeat:active",
+                "queue:concert-tickets:sessions:active",
+                "admission:concert-tickets:tokens",
+                "admission:concert-tickets:last_update",
+                "position:550e8400-e29b-41d4-a716-446655440000",
+                "session:a1b2c3d4-e5f6-4890-abcd-ef1234567890",
+                "revocation:abc",
+                "ipmap:concert-tickets:a1b2c3d4e5f6",
+                "stats:concert-tickets:hourly:2024010112",
+                "queue:concert-tickets:waiting:0",
+                "queue:concert-tickets:waiting:1",
+                "queue:concert-tickets:waiting:2",
+                "queue:concert-tickets:waiting:3",
+            ]
+        );
+        let k = RoomKeys::new();
+        let limit = k.rate_limit(Layout::Standalone, "192.168.1.1", "enqueue");
+        assert_eq!(limit.as_str(), "ratelimit:192.168.1.1:enqueue");
+    }
+
+    #[test]
+    fn cluster_names_of_one_queue_share_a_slot() {
+        let slots: std::collections::HashSet<u16> =
+            all(Layout::Cluster).iter().map(|key| Key::raw(key.as_str()).slot()).collect();
+        assert_eq!(slots.len(), 1);
+    }
+}

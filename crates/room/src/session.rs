@@ -1,0 +1,252 @@
+//! Sessions on the protected site: activity, and the ways they end.
+
+use std::collections::HashMap;
+
+use store::{Millis, redis};
+
+use crate::{Error, PositionId, QueueId, Reason, Room, SessionId, hour, reply::Reply, scripts};
+
+/// Whether a session runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionStatus {
+    /// It runs.
+    Active,
+    /// It ran out.
+    Expired,
+    /// It was ended: by the visitor, an operator, or the protected site.
+    Terminated,
+}
+
+impl SessionStatus {
+    /// The stored word, which is also the API's.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SessionStatus::Active => "active",
+            SessionStatus::Expired => "expired",
+            SessionStatus::Terminated => "terminated",
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        [SessionStatus::Active, SessionStatus::Expired, SessionStatus::Terminated]
+            .into_iter()
+            .find(|status| status.as_str() == text)
+    }
+}
+
+/// A session on the protected site.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Session {
+    /// Its id, which is also the id of its token.
+    pub id: SessionId,
+    /// The queue it came through.
+    pub queue: QueueId,
+    /// The place it came from.
+    pub position: PositionId,
+    /// The visitor's id on the protected site; may be empty.
+    pub user_id: String,
+    /// Whether it runs.
+    pub status: SessionStatus,
+    /// Why it ended, if it did.
+    pub reason: Option<Reason>,
+    /// When it began, in whole seconds.
+    pub started: Millis,
+    /// When it ends if nothing more happens.
+    pub expires: Millis,
+    /// When it ends whatever happens.
+    pub hard_until: Millis,
+    /// The last activity, in whole seconds.
+    pub last_activity: Millis,
+    /// How many pages were seen.
+    pub page_views: u64,
+}
+
+/// How a session is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The visitor is done.
+    Complete,
+    /// An operator ends it; its token is void.
+    Revoke,
+    /// The protected site ends it; its token is void.
+    OriginRevoke,
+    /// The queue is emptied; its token is void.
+    Reset,
+}
+
+impl Room {
+    /// A session.
+    pub async fn session(&self, queue: &QueueId, id: &SessionId) -> Result<Session, Error> {
+        let keys = self.keys(queue);
+        let (fields, runs, until): (HashMap<String, String>, bool, Option<f64>) = redis::pipe()
+            .hgetall(keys.session(id))
+            .sismember(&keys.active, id.to_string())
+            .zscore(&keys.deadlines, id.to_string())
+            .query_async(&mut self.0.store.clone())
+            .await?;
+        read_session(queue, id, &fields, runs, until).ok_or(Error::UnknownSession)
+    }
+
+    /// Which queue a session belongs to. Where keys are spread by queue, each is asked.
+    pub async fn queue_of_session(&self, id: &SessionId) -> Result<QueueId, Error> {
+        let mut store = self.0.store.clone();
+        for queue in self.queue_ids().await? {
+            let keys = self.keys(&queue);
+            let found: Option<String> = redis::cmd("HGET")
+                .arg(keys.session(id))
+                .arg("queue_id")
+                .query_async(&mut store)
+                .await?;
+            match found.as_deref().map(QueueId::parse) {
+                Some(Ok(found)) => return Ok(found),
+                _ if self.0.store.layout() == store::Layout::Standalone => break,
+                _ => {}
+            }
+        }
+        Err(Error::UnknownSession)
+    }
+
+    /// Activity in a session: it lives on, up to its hard limit, unless the queue does not renew
+    /// sessions. `page_views` are added. A session that ended stays ended.
+    pub async fn activity(
+        &self,
+        queue: &QueueId,
+        id: &SessionId,
+        page_views: u32,
+    ) -> Result<Session, Error> {
+        let keys = self.keys(queue);
+        let reply = scripts::touch::run(
+            &self.0.store,
+            scripts::touch::Keys {
+                meta: &keys.meta,
+                active: &keys.active,
+                deadlines: &keys.deadlines,
+                session: keys.session(id),
+            },
+            scripts::touch::Args {
+                now_ms: self.now(),
+                session_id: id.to_string(),
+                page_views,
+                token: "",
+            },
+        )
+        .await?;
+        let reply = Reply::of(scripts::touch::SCRIPT, reply)?;
+        match reply.word() {
+            "active" | "ended" => self.session(queue, id).await,
+            "unknown" => Err(Error::UnknownSession),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    /// The visitor is done: the slot is free. Completing twice is completing once.
+    pub async fn complete(&self, queue: &QueueId, id: &SessionId) -> Result<Session, Error> {
+        self.end_session(queue, id, End::Complete).await
+    }
+
+    /// Ends a session before its time; its token is void.
+    pub async fn terminate(&self, queue: &QueueId, id: &SessionId) -> Result<Session, Error> {
+        self.end_session(queue, id, End::Revoke).await
+    }
+
+    /// Ends a session. One that ended before stays as it ended.
+    pub async fn end_session(
+        &self,
+        queue: &QueueId,
+        id: &SessionId,
+        end: End,
+    ) -> Result<Session, Error> {
+        let keys = self.keys(queue);
+        let before = self.session(queue, id).await;
+        let place = match &before {
+            Ok(session) => keys.position(&session.position),
+            // The record is gone: only the indexes are left to tidy.
+            Err(Error::UnknownSession) => keys.session(id),
+            Err(_) => return before,
+        };
+        let (position_status, reason, event, counter, void) = match end {
+            End::Complete => {
+                ("completed", Reason::Completed, "session.completed", "total_completed", false)
+            }
+            End::Revoke => {
+                ("expired", Reason::AdminRevoked, "session.terminated", "total_terminated", true)
+            }
+            End::OriginRevoke => {
+                ("expired", Reason::OriginRevoked, "session.terminated", "total_terminated", true)
+            }
+            End::Reset => {
+                ("expired", Reason::QueueReset, "session.terminated", "total_terminated", true)
+            }
+        };
+        let now = self.now();
+        let reply = scripts::end_session::run(
+            &self.0.store,
+            scripts::end_session::Keys {
+                meta: &keys.meta,
+                state: &keys.state,
+                active: &keys.active,
+                deadlines: &keys.deadlines,
+                stats: keys.stats(&hour(now)),
+                events: &keys.events,
+                session: keys.session(id),
+                position: place,
+                revocation: keys.revocation(&id.to_string()),
+            },
+            scripts::end_session::Args {
+                now_ms: now,
+                session_id: id.to_string(),
+                session_status: SessionStatus::Terminated.as_str(),
+                position_status,
+                reason: reason.as_str(),
+                event,
+                counter,
+                void: u8::from(void),
+            },
+        )
+        .await?;
+        let reply = Reply::of(scripts::end_session::SCRIPT, reply)?;
+        match reply.word() {
+            "ended" | "over" => match self.session(queue, id).await {
+                Err(Error::UnknownSession) if before.is_ok() => before,
+                after => after,
+            },
+            "unknown" => Err(Error::UnknownSession),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+fn read_session(
+    queue: &QueueId,
+    id: &SessionId,
+    fields: &HashMap<String, String>,
+    runs: bool,
+    until: Option<f64>,
+) -> Option<Session> {
+    let number = |name: &str| fields.get(name)?.parse::<i64>().ok();
+    let seconds = |name: &str| number(name).map(|s| Millis(s * 1000));
+    if fields.get("queue_id")? != queue.as_str() {
+        return None;
+    }
+    let stored = SessionStatus::read(fields.get("status")?)?;
+    Some(Session {
+        id: *id,
+        queue: queue.clone(),
+        position: PositionId::parse(fields.get("position_id")?).ok()?,
+        user_id: fields.get("user_id").cloned().unwrap_or_default(),
+        status: if runs || stored != SessionStatus::Active {
+            stored
+        } else {
+            SessionStatus::Expired
+        },
+        reason: fields.get("reason").and_then(|reason| Reason::read(reason)),
+        started: seconds("started_at")?,
+        expires: match until {
+            Some(ms) => Millis(ms as i64),
+            None => seconds("expires_at")?,
+        },
+        hard_until: Millis(number("hard_until_ms")?),
+        last_activity: seconds("last_activity")?,
+        page_views: number("page_views").and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+    })
+}

@@ -1,0 +1,244 @@
+//! Joining: order, duplicates, limits, what is stored.
+
+use std::collections::HashMap;
+
+use room::{Duplicates, Error, Level, NewPlace, Proof, QueueConfig, QueueId, State};
+use testkit::each_store;
+
+use crate::support::{Bench, open_queue, seconds};
+
+each_store! {
+    async fn the_first_to_come_is_the_first_in_line(t: TestStore) {
+        let b = Bench::still(t).await;
+        let mut ids = Vec::new();
+        for expected in 1..=5 {
+            let place = b.join().await;
+            assert_eq!((place.state, place.position), (State::Waiting, Some(expected)));
+            assert_eq!(place.waiting, expected);
+            ids.push(place.id);
+        }
+        for (i, id) in ids.iter().enumerate() {
+            assert_eq!(b.position(id).await, Some(i as u64 + 1));
+        }
+        let list: Vec<String> = b.redis(&["LRANGE", "queue:concert-tickets:waiting:0", "0", "-1"]).await;
+        assert_eq!(list, ids.iter().map(ToString::to_string).collect::<Vec<_>>());
+    }
+
+    async fn a_place_has_the_documented_fields_types_and_lifetimes(t: TestStore) {
+        let b = Bench::still(t).await;
+        let new = NewPlace {
+            address: Some("192.0.2.7".parse().unwrap()),
+            user_agent: "Mozilla/5.0 (X11; Linux x86_64)".into(),
+            metadata: [("user_id".to_owned(), "123".into())].into_iter().collect(),
+            ..NewPlace::default()
+        };
+        let place = b.room.join(&b.queue, new).await.unwrap().place;
+        let key = format!("position:{}", place.id);
+        let hash: HashMap<String, String> = b.redis(&["HGETALL", &key]).await;
+        let now_s = b.clock.now().as_secs().to_string();
+        assert_eq!(hash["queue_id"], "concert-tickets");
+        assert_eq!(hash["session_id"], "");
+        assert_eq!(hash["status"], "waiting");
+        assert_eq!(hash["priority"], "0");
+        assert_eq!(hash["enqueued_at"], now_s, "seconds, as documented");
+        assert_eq!(hash["last_heartbeat"], now_s);
+        assert_eq!(hash["ip_address"], "", "no plain address unless the operator asks");
+        assert_eq!(hash["ip_hash"].len(), 16);
+        assert_eq!(hash["user_agent"], "Mozilla/5.0 (X11; Linux x86_64)");
+        assert_eq!(hash["metadata"], r#"{"user_id":"123"}"#);
+        assert_eq!(hash.len(), 10);
+        let ttl: i64 = b.redis(&["TTL", &key]).await;
+        assert!((1_700..=1_800).contains(&ttl), "{ttl}");
+        let score: f64 = b.redis(&["ZSCORE", "heartbeat:active", &place.id.to_string()]).await;
+        assert_eq!(score as i64, b.clock.now().as_secs());
+        let score: f64 =
+            b.redis(&["ZSCORE", "queue:concert-tickets:positions", &place.id.to_string()]).await;
+        assert_eq!(score as i64, b.clock.now().0 * 1000, "microseconds since 1970");
+        let meta: HashMap<String, String> = b.redis(&["HGETALL", "queue:concert-tickets:meta"]).await;
+        for field in ["name", "target_url", "max_active", "max_queue_size", "admission_rate",
+            "status", "created_at", "updated_at"] {
+            assert!(meta.contains_key(field), "{field}");
+        }
+        assert_eq!(meta["status"], "active");
+        for (key, kind) in [
+            ("queue:concert-tickets:waiting:0", "list"),
+            ("queue:concert-tickets:positions", "zset"),
+            ("admission:concert-tickets:tokens", "string"),
+            ("admission:concert-tickets:last_update", "string"),
+            ("stats:concert-tickets:hourly:2026010100", "hash"),
+        ] {
+            let found: String = b.redis(&["TYPE", key]).await;
+            assert_eq!(found, kind, "{key}");
+        }
+        let ttl: i64 = b.redis(&["TTL", "stats:concert-tickets:hourly:2026010100"]).await;
+        assert!((86_300..=86_400).contains(&ttl), "{ttl}");
+    }
+
+    async fn a_visitor_who_holds_a_place_gets_it_back_even_when_full_paused_or_closed(t: TestStore) {
+        let b = Bench::still_with(t, QueueConfig { max_queue_size: 1, ..open_queue() }).await;
+        let place = b.join().await;
+        let again = NewPlace { held: Some(place.id), ..NewPlace::default() };
+        let check = async || {
+            let joined = b.room.join(&b.queue, again.clone()).await.unwrap();
+            assert!(!joined.new);
+            assert_eq!((joined.place.id, joined.place.position), (place.id, Some(1)));
+        };
+        check().await;
+        let full = b.room.join(&b.queue, NewPlace::default()).await;
+        assert!(matches!(full, Err(Error::Full { waiting: 1 })), "{full:?}");
+        b.room.pause_queue(&b.queue).await.unwrap();
+        check().await;
+        b.room.close_queue(&b.queue).await.unwrap();
+        check().await;
+        let closed = b.room.join(&b.queue, NewPlace::default()).await;
+        assert!(matches!(closed, Err(Error::Maintenance)), "{closed:?}");
+    }
+
+    async fn retries_with_one_idempotency_key_make_one_place(t: TestStore) {
+        let b = Bench::still(t).await;
+        let new = NewPlace { idempotency_key: Some("page-load-1".into()), ..NewPlace::default() };
+        let first = b.room.join(&b.queue, new.clone()).await.unwrap();
+        for _ in 0..5 {
+            let again = b.room.join(&b.queue, new.clone()).await.unwrap();
+            assert_eq!((again.place.id, again.new), (first.place.id, false));
+        }
+        let other = NewPlace { idempotency_key: Some("page-load-2".into()), ..NewPlace::default() };
+        assert!(b.room.join(&b.queue, other).await.unwrap().new);
+        assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 2);
+    }
+
+    async fn strangers_behind_one_address_have_places_of_their_own(t: TestStore) {
+        let b = Bench::still(t).await;
+        let new = NewPlace { address: Some("192.0.2.7".parse().unwrap()), ..NewPlace::default() };
+        let alice = b.room.join(&b.queue, new.clone()).await.unwrap();
+        let bob = b.room.join(&b.queue, new).await.unwrap();
+        assert!(alice.new && bob.new && alice.place.id != bob.place.id);
+    }
+
+    async fn with_duplicates_by_address_a_place_that_is_over_does_not_count(t: TestStore) {
+        let config = QueueConfig { duplicates: Duplicates::Ip, ..open_queue() };
+        let b = Bench::still_with(t, config).await;
+        let new = NewPlace { address: Some("192.0.2.7".parse().unwrap()), ..NewPlace::default() };
+        let first = b.room.join(&b.queue, new.clone()).await.unwrap().place;
+        let again = b.room.join(&b.queue, new.clone()).await.unwrap();
+        assert_eq!((again.place.id, again.new), (first.id, false));
+        b.room.leave(&b.queue, &first.id).await.unwrap();
+        let later = b.room.join(&b.queue, new.clone()).await.unwrap();
+        assert!(later.new && later.place.id != first.id);
+        let again = b.room.join(&b.queue, new).await.unwrap();
+        assert_eq!(again.place.id, later.place.id);
+        let keys: Vec<String> = b.redis(&["KEYS", "ipmap:concert-tickets:*"]).await;
+        assert_eq!(keys.len(), 1);
+        let ttl: i64 = b.redis(&["TTL", &keys[0]]).await;
+        assert!((1_700..=1_800).contains(&ttl), "as long as the place: {ttl}");
+    }
+
+    async fn a_heartbeat_keeps_the_address_mapped(t: TestStore) {
+        let config = QueueConfig { duplicates: Duplicates::Ip, ..open_queue() };
+        let b = Bench::still_with(t, config).await;
+        let address = Some("192.0.2.7".parse().unwrap());
+        let place = b.room.join(&b.queue, NewPlace { address, ..NewPlace::default() }).await.unwrap().place;
+        let keys: Vec<String> = b.redis(&["KEYS", "ipmap:concert-tickets:*"]).await;
+        let _: i64 = b.redis(&["EXPIRE", &keys[0], "5"]).await;
+        b.room.heartbeat(&b.queue, &place.id, Level::NORMAL, address).await.unwrap();
+        let ttl: i64 = b.redis(&["TTL", &keys[0]]).await;
+        assert!(ttl > 1_700, "{ttl}");
+    }
+
+    async fn the_queue_never_holds_more_than_it_may_under_concurrent_joins(t: TestStore) {
+        let b = Bench::still_with(t, QueueConfig { max_queue_size: 20, ..open_queue() }).await;
+        let joins = (0..100).map(|_| b.room.join(&b.queue, NewPlace::default()));
+        let results = futures_util::future::join_all(joins).await;
+        let made = results.iter().filter(|r| r.is_ok()).count();
+        assert_eq!(made, 20);
+        assert!(results.iter().all(|r| matches!(r, Ok(_) | Err(Error::Full { .. }))));
+        assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 20);
+    }
+
+    async fn tickets_are_unique_and_grow_whatever_the_clock_does(t: TestStore) {
+        let b = Bench::still(t).await;
+        let other = room::Room::open(b.test.another().await, room::Options::default()).await.unwrap();
+        let mut scores: Vec<f64> = Vec::new();
+        let mut ids = Vec::new();
+        for step in 0..12 {
+            match step % 4 {
+                1 => b.clock.set(store::Millis(b.clock.now().0 - 40)),
+                3 => b.clock.advance(std::time::Duration::from_millis(15)),
+                _ => {}
+            }
+            let room = if step % 2 == 0 { &b.room } else { &other };
+            let place = room.join(&b.queue, NewPlace::default()).await.unwrap().place;
+            let score: f64 =
+                b.redis(&["ZSCORE", "queue:concert-tickets:positions", &place.id.to_string()]).await;
+            scores.push(score);
+            ids.push(place.id);
+        }
+        assert!(scores.windows(2).all(|w| w[0] < w[1]), "{scores:?}");
+        for (i, id) in ids.iter().enumerate() {
+            assert_eq!(b.position(id).await, Some(i as u64 + 1), "commit order is the order");
+        }
+    }
+
+    async fn priority_comes_only_from_proof(t: TestStore) {
+        let b = Bench::still(t).await;
+        let mut new = NewPlace::default();
+        new.metadata.insert("priority".into(), 3.into());
+        let place = b.room.join(&b.queue, new).await.unwrap().place;
+        assert_eq!(place.level, Level::NORMAL);
+        let vip = b.join_level(2).await;
+        assert_eq!(b.status(&vip).await.level, Level::VIP);
+    }
+
+    async fn a_better_proof_moves_the_place_and_never_makes_a_second_one(t: TestStore) {
+        let b = Bench::still(t).await;
+        for _ in 0..4 {
+            b.join().await;
+        }
+        let place = b.join().await;
+        let new = NewPlace {
+            held: Some(place.id),
+            proof: Proof::Operator(Level::PREMIUM),
+            ..NewPlace::default()
+        };
+        let upgraded = b.room.join(&b.queue, new.clone()).await.unwrap();
+        assert!(upgraded.new);
+        assert_eq!((upgraded.place.position, upgraded.place.waiting), (Some(1), 5));
+        let old = b.status(&place.id).await;
+        assert_eq!(old.state, State::Cancelled);
+        assert_eq!(old.replaced_by, Some(upgraded.place.id));
+        let again = NewPlace { held: Some(upgraded.place.id), ..new };
+        let again = b.room.join(&b.queue, again).await.unwrap();
+        assert_eq!((again.place.id, again.new), (upgraded.place.id, false));
+    }
+
+    async fn an_unknown_queue_is_an_error_and_leaves_nothing(t: TestStore) {
+        let b = Bench::still(t).await;
+        let before: i64 = b.redis(&["DBSIZE"]).await;
+        let nowhere = QueueId::parse("nowhere").unwrap();
+        let joined = b.room.join(&nowhere, NewPlace::default()).await;
+        assert!(matches!(joined, Err(Error::UnknownQueue)), "{joined:?}");
+        let place = b.join().await;
+        let status = b.room.status(&nowhere, &place.id).await;
+        assert!(matches!(status, Err(Error::UnknownQueue)), "{status:?}");
+        b.room.leave(&b.queue, &place.id).await.unwrap();
+        let after: i64 = b.redis(&["DBSIZE"]).await;
+        assert!(after - before <= 3, "{before} {after}: the record, statistics and the lane remain");
+    }
+
+    async fn an_empty_queue_with_room_admits_at_once_but_not_while_paused(t: TestStore) {
+        let config = QueueConfig { admission: room::Rate::new(2, 1), ..open_queue() };
+        let b = Bench::new(t, config).await;
+        let first = b.join().await;
+        assert_eq!(first.state, State::Admitted);
+        assert!(first.session.is_some());
+        assert_eq!(first.claim_by, Some(b.clock.now() + seconds(120)));
+        assert_eq!(b.join().await.state, State::Admitted);
+        assert_eq!(b.join().await.state, State::Waiting, "the burst is two");
+        b.clock.advance(seconds(5));
+        assert_eq!(b.join().await.state, State::Waiting, "somebody is before");
+        b.tick().await;
+        b.room.pause_queue(&b.queue).await.unwrap();
+        b.clock.advance(seconds(5));
+        assert_eq!(b.join().await.state, State::Waiting);
+    }
+}

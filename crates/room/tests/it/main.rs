@@ -1,0 +1,5 @@
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod admit;
+mod join;
+mod support;
