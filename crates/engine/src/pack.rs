@@ -361,6 +361,11 @@ impl Pack {
         Some((elem, offset + size))
     }
 
+    /// The encoding at an offset, and all after it.
+    pub(crate) fn rest(&self, offset: usize) -> &[u8] {
+        self.bytes.get(offset..).unwrap_or_default()
+    }
+
     /// The offset of element `index`.
     pub(crate) fn offset(&self, index: usize) -> usize {
         let mut offset = self.start();
@@ -458,6 +463,16 @@ impl Edit<'_> {
     /// How many elements there are.
     pub(crate) fn len(&self) -> usize {
         count_of(&self.bytes)
+    }
+
+    /// Where the first element starts.
+    pub(crate) fn start(&self) -> usize {
+        HEADER
+    }
+
+    /// Bytes the pack takes now.
+    pub(crate) fn byte_len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// See [`Pack::flag`].

@@ -3,3 +3,5 @@
 
 mod hash;
 mod kit;
+mod list;
+mod set;
