@@ -10,7 +10,10 @@ use hashbrown::HashMap;
 use crate::engine::Core;
 use crate::error::{self, Error};
 use crate::session::Session;
-use crate::{Now, Reply, generic, t_hash, t_list, t_set, t_stream, t_string, t_zset};
+use crate::{
+    Now, Reply, expire, generic, keys, multi, pubsub, t_hash, t_list, t_set, t_stream, t_string,
+    t_zset,
+};
 
 /// What a command's function works with.
 #[derive(Debug)]
@@ -36,6 +39,16 @@ impl<'a> Ctx<'a> {
             let db = self.session.db;
             self.core.effects.push(db, argv);
         }
+    }
+
+    /// Runs `serve` for a session that waited, as [`call`] runs a command: with its effects
+    /// gathered.
+    pub(crate) fn served<T>(&mut self, serve: impl FnOnce(&mut Self) -> T) -> T {
+        let replaced = std::mem::replace(&mut self.core.effects.replaced, false);
+        let answer = serve(self);
+        self.core.effects.replaced = replaced;
+        self.core.settle_memory();
+        answer
     }
 }
 
@@ -76,6 +89,12 @@ pub(crate) const NO_MULTI: u32 = 1 << 14;
 pub(crate) const MOVABLE_KEYS: u32 = 1 << 15;
 /// Allowed while a script runs for too long.
 pub(crate) const ALLOW_BUSY: u32 = 1 << 16;
+/// Needs a setting to be allowed at all (DEBUG).
+pub(crate) const PROTECTED: u32 = 1 << 17;
+/// Not allowed on a replica that loads while it serves; of no use here but shown by COMMAND.
+pub(crate) const NO_ASYNC_LOADING: u32 = 1 << 18;
+/// Keys are not all where they are said to be (SORT BY).
+pub(crate) const NO_MANDATORY_KEYS: u32 = 1 << 19;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -113,9 +132,16 @@ impl Command {
     }
 }
 
-static TABLE: LazyLock<HashMap<&'static [u8], &'static Command>> = LazyLock::new(|| {
+static TABLE: LazyLock<HashMap<&'static [u8], &'static Command>> =
+    LazyLock::new(|| all().map(|command| (command.name.as_bytes(), command)).collect());
+
+/// Every command, without subcommands.
+pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
     [
         generic::COMMANDS,
+        expire::COMMANDS,
+        multi::COMMANDS,
+        pubsub::COMMANDS,
         t_string::COMMANDS,
         t_hash::COMMANDS,
         t_list::COMMANDS,
@@ -125,9 +151,7 @@ static TABLE: LazyLock<HashMap<&'static [u8], &'static Command>> = LazyLock::new
     ]
     .into_iter()
     .flatten()
-    .map(|command| (command.name.as_bytes(), command))
-    .collect()
-});
+}
 
 /// The command of this name, in any case.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
@@ -138,26 +162,123 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     TABLE.get(&*lower).copied()
 }
 
+/// The command that these arguments call: a subcommand where there are any. The error says that
+/// there is none.
+pub(crate) fn find_with_subcommand(argv: &[&[u8]]) -> Result<&'static Command, Error> {
+    let Some(command) = find(argv.first().copied().unwrap_or_default()) else {
+        return Err(unknown(argv));
+    };
+    if command.subcommands.is_empty() {
+        return Ok(command);
+    }
+    let Some(word) = argv.get(1) else { return Ok(command) };
+    let found =
+        command.subcommands.iter().find(|sub| word.eq_ignore_ascii_case(sub.name.as_bytes()));
+    found.ok_or_else(|| unknown_subcommand(command, word))
+}
+
+/// What COMMAND and error texts call the command that `argv` calls: `config|get`.
+pub(crate) fn full_name(command: &Command, argv: &[&[u8]]) -> String {
+    let container = find(argv.first().copied().unwrap_or_default());
+    match container {
+        Some(container) if !std::ptr::eq(container, command) => {
+            format!("{}|{}", container.name, command.name)
+        }
+        _ => command.name.to_owned(),
+    }
+}
+
+/// The function of a command that only has subcommands: it is never called with one missing.
+pub(crate) fn container(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let name = String::from_utf8_lossy(ctx.arg(0)).to_lowercase();
+    Err(Error::arity(&name))
+}
+
+/// The answer to `… HELP`: each subcommand with what it does.
+pub(crate) fn help(command: &str, lines: &[(&str, &str)]) -> Reply {
+    let mut out =
+        vec![format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:")];
+    for (usage, meaning) in lines.iter().chain(&[("HELP", "Print this help.")]) {
+        out.push((*usage).to_owned());
+        out.push(format!("    {meaning}"));
+    }
+    Reply::Array(out.into_iter().map(|line| Reply::Status(line.into_bytes().into())).collect())
+}
+
 /// The way of a command that a client sent: refuse it, queue it, or run it.
 pub(crate) fn process(ctx: &mut Ctx<'_>) -> Reply {
-    let command = match check(ctx) {
+    let command = match find_with_subcommand(ctx.argv) {
         Ok(command) => command,
-        Err(error) => return Reply::Error(error),
+        Err(error) => return refuse(ctx, error),
     };
+    if let Err(error) = check(ctx, command) {
+        return refuse(ctx, error);
+    }
+    if let Some(multi) = &mut ctx.session.multi
+        && !outside_of_transactions(command)
+    {
+        // Refused commands do not change the flags of the transaction.
+        multi.flags |= command.flags;
+        multi.queue.push(ctx.argv.iter().map(|argument| argument.to_vec()).collect());
+        return Reply::status("QUEUED");
+    }
     call(ctx, command)
 }
 
-/// Is there such a command, has it the right number of arguments, may this session run it?
-fn check(ctx: &mut Ctx<'_>) -> Result<&'static Command, Error> {
-    let name = ctx.arg(0);
-    let Some(command) = find(name) else { return Err(unknown(ctx.argv)) };
+/// May this session run the command with these arguments now?
+fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     if !command.arity_fits(ctx.argv.len()) {
-        return Err(Error::arity(command.name));
+        return Err(Error::arity(&full_name(command, ctx.argv)));
     }
-    if !ctx.session.authenticated && command.flags & NO_AUTH == 0 {
+    let session = &*ctx.session;
+    if !session.authenticated && command.flags & NO_AUTH == 0 {
         return Err(error::NO_AUTH);
     }
-    Ok(command)
+    if session.multi.is_some() && command.flags & NO_MULTI != 0 {
+        return Err(Error::fixed("ERR Command not allowed inside a transaction"));
+    }
+    if session.resp == 2
+        && session.subscribed()
+        && !matches!(
+            command.name,
+            "ping"
+                | "subscribe"
+                | "psubscribe"
+                | "ssubscribe"
+                | "unsubscribe"
+                | "punsubscribe"
+                | "sunsubscribe"
+                | "quit"
+                | "reset"
+        )
+    {
+        let name = full_name(command, ctx.argv);
+        return Err(Error::new(format!(
+            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / \
+             RESET are allowed in this context"
+        )));
+    }
+    Ok(())
+}
+
+/// Commands that run at once even between MULTI and EXEC.
+fn outside_of_transactions(command: &Command) -> bool {
+    matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+}
+
+/// The command is not run; a transaction it stands in will not be either.
+fn refuse(ctx: &mut Ctx<'_>, error: Error) -> Reply {
+    if let Some(multi) = &mut ctx.session.multi {
+        if ctx.argv.first().is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
+            let mut text = b"EXECABORT Transaction discarded because of: ".to_vec();
+            let reason = error.text();
+            text.extend_from_slice(reason.strip_prefix(b"ERR ").unwrap_or(reason));
+            ctx.core.discard_transaction(ctx.session);
+            return Reply::Error(Error::new(text));
+        }
+        multi.broken = true;
+    }
+    Reply::Error(error)
 }
 
 fn unknown(argv: &[&[u8]]) -> Error {
@@ -179,6 +300,15 @@ fn unknown(argv: &[&[u8]]) -> Error {
     Error::new(text)
 }
 
+fn unknown_subcommand(command: &Command, word: &[u8]) -> Error {
+    let mut text = b"ERR unknown subcommand '".to_vec();
+    text.extend_from_slice(word.get(..128).unwrap_or(word));
+    text.extend_from_slice(b"'. Try ");
+    text.extend_from_slice(command.name.to_ascii_uppercase().as_bytes());
+    text.extend_from_slice(b" HELP.");
+    Error::new(text)
+}
+
 /// Runs a command that may run, for a client, a transaction or a script, and gathers its effect.
 pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
     if command.flags & WRITE != 0
@@ -191,10 +321,78 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
     let replaced = std::mem::take(&mut ctx.core.effects.replaced);
     ctx.core.stats.commands += 1;
     let reply = (command.run)(ctx).unwrap_or_else(Reply::Error);
-    if ctx.core.dirty != dirty && !ctx.core.effects.replaced {
+    if ctx.core.dirty != dirty && !ctx.core.effects.replaced && command.flags & WRITE != 0 {
         let db = ctx.session.db;
         ctx.core.effects.push(db, ctx.argv);
     }
     ctx.core.effects.replaced = replaced;
+    ctx.core.settle_memory();
     reply
+}
+
+/// What a running script may do, and what it has done. Made once per EVAL.
+#[derive(Debug, Default)]
+pub(crate) struct ScriptRules<'a> {
+    /// The keys in KEYS, if only those may be touched (strict mode without the script's
+    /// `allow-undeclared-keys`).
+    pub(crate) declared: Option<&'a [&'a [u8]]>,
+    /// Must all keys share a cluster slot? Holds the slot of the first key seen.
+    pub(crate) one_slot: bool,
+    pub(crate) slot: Option<u16>,
+    /// `EVAL_RO`, or a script that says `no-writes`.
+    pub(crate) read_only: bool,
+    /// The script says `allow-oom`.
+    pub(crate) allow_oom: bool,
+    /// It has called a command that may write: too late to stop it for want of memory.
+    pub(crate) wrote: bool,
+}
+
+/// `redis.call` with `ctx.argv`: refuses what a script may not do, runs the rest. The session
+/// must have `in_script` set. Errors are as Redis words them for scripts, code first.
+pub(crate) fn call_from_script(ctx: &mut Ctx<'_>, rules: &mut ScriptRules<'_>) -> Reply {
+    match check_from_script(ctx, rules) {
+        Ok(command) => call(ctx, command),
+        Err(error) => Reply::Error(error),
+    }
+}
+
+fn check_from_script(
+    ctx: &mut Ctx<'_>,
+    rules: &mut ScriptRules<'_>,
+) -> Result<&'static Command, Error> {
+    let command = find_with_subcommand(ctx.argv)
+        .map_err(|_| Error::fixed("ERR Unknown Redis command called from script"))?;
+    if !command.arity_fits(ctx.argv.len()) {
+        return Err(Error::fixed("ERR Wrong number of args calling Redis command from script"));
+    }
+    if command.flags & NOSCRIPT != 0 {
+        return Err(Error::fixed("ERR This Redis command is not allowed from script"));
+    }
+    if rules.read_only && command.flags & (WRITE | MAY_REPLICATE) != 0 {
+        return Err(Error::fixed("ERR Write commands are not allowed from read-only scripts."));
+    }
+    if command.flags & DENYOOM != 0 && !rules.allow_oom && !rules.wrote && ctx.core.out_of_memory {
+        return Err(error::OUT_OF_MEMORY);
+    }
+    rules.wrote |= command.flags & WRITE != 0;
+    if rules.declared.is_some() || rules.one_slot {
+        for position in keys::positions(command, ctx.argv).unwrap_or_default() {
+            check_key(ctx.arg(position), rules)?;
+        }
+    }
+    Ok(command)
+}
+
+fn check_key(key: &[u8], rules: &mut ScriptRules<'_>) -> Result<(), Error> {
+    if rules.declared.is_some_and(|declared| !declared.contains(&key)) {
+        let mut text = b"ERR script tried accessing undeclared key ".to_vec();
+        text.extend_from_slice(key);
+        return Err(Error::new(text));
+    }
+    if rules.one_slot && *rules.slot.get_or_insert_with(|| keys::slot(key)) != keys::slot(key) {
+        return Err(Error::fixed(
+            "ERR Script attempted to access keys that do not hash to the same slot",
+        ));
+    }
+    Ok(())
 }

@@ -13,8 +13,10 @@ pub struct Config {
     pub maxmemory: u64,
     /// Gather effects for a log?
     pub log_effects: bool,
-    /// Refuse scripts that touch keys they did not declare or keys of several cluster slots.
+    /// Refuse scripts that touch keys they did not declare.
     pub strict_scripts: bool,
+    /// Refuse scripts that touch keys of several cluster slots.
+    pub strict_slots: bool,
     /// Bits of `notify-keyspace-events`.
     pub(crate) notify_events: u32,
     /// A hash with more fields than this, or a longer field or value, is no `listpack`.
@@ -42,6 +44,7 @@ impl Default for Config {
             maxmemory: 0,
             log_effects: false,
             strict_scripts: false,
+            strict_slots: false,
             notify_events: 0,
             hash_max_listpack_entries: 128,
             hash_max_listpack_value: 64,

@@ -5,9 +5,15 @@
 //! changed with [`Ctx::changed`] or [`Ctx::changed_by`], which is what wakes WATCHers, counts as
 //! dirty and sends keyspace events.
 
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+
+use crate::SessionId;
 use crate::command::Ctx;
 use crate::engine::Core;
 use crate::error::Error;
+use crate::expire::{NO_TIMER, Timers};
 use crate::notify::Class;
 use crate::table::{Keyed, Table};
 use crate::value::{Kind, Value};
@@ -24,8 +30,16 @@ pub(crate) struct Entry {
     pub(crate) expires_at: i64,
     /// Seconds since the epoch (low bits) of the last access, for OBJECT IDLETIME and LRU.
     pub(crate) used_at: u32,
-    /// Bytes accounted for this entry when memory is limited.
-    pub(crate) size: u32,
+    /// Which timer will look at the key; `expire.rs` alone reads and writes it.
+    pub(crate) timer: u32,
+}
+
+impl Entry {
+    /// An entry that has just been made.
+    pub(crate) fn new(key: &[u8], value: Value, expires_at: i64, now_ms: i64) -> Entry {
+        let used_at = (now_ms / 1000) as u32;
+        Entry { key: key.into(), value, expires_at, used_at, timer: NO_TIMER }
+    }
 }
 
 impl Keyed for Entry {
@@ -40,6 +54,19 @@ pub(crate) struct Db {
     pub(crate) keys: Table<Entry>,
     /// How many keys have a deadline.
     pub(crate) expiring: usize,
+    /// When to look at which of them.
+    pub(crate) timers: Timers,
+    /// Sessions that WATCH a key. Belongs to the number, not to the content: SWAPDB leaves it.
+    pub(crate) watched: HashMap<Box<[u8]>, Vec<SessionId>>,
+    /// Sessions that wait for a key, in the order in which they came. Stays on SWAPDB too.
+    pub(crate) waiting: HashMap<Box<[u8]>, BTreeMap<u64, SessionId>>,
+}
+
+impl Db {
+    /// An empty database whose hashes depend on `seed`.
+    pub(crate) fn with_seed(seed: u64) -> Db {
+        Db { keys: Table::with_seed(seed), ..Db::default() }
+    }
 }
 
 impl Core {
@@ -49,37 +76,68 @@ impl Core {
             d.expiring > 0 && d.keys.get(key).is_some_and(|entry| entry.expires_at <= now_ms)
         });
         if due {
-            self.remove_entry(db, key);
-            self.stats.expired_keys += 1;
-            self.effects.push(db, &[b"DEL", key]);
-            self.touch(db, key);
-            self.notify(db, Class::Expired, "expired", key);
+            self.expire_now(db, key);
         }
         due
     }
 
+    /// Deletes a key whose deadline has passed, and says so.
+    pub(crate) fn expire_now(&mut self, db: usize, key: &[u8]) {
+        self.remove_entry(db, key);
+        self.stats.expired_keys += 1;
+        self.effects.push(db, &[b"DEL", key]);
+        self.touch(db, key);
+        self.notify(db, Class::Expired, "expired", key);
+    }
+
     /// Takes a key out of the keyspace, without events. The one place where keys go.
     pub(crate) fn remove_entry(&mut self, db: usize, key: &[u8]) -> Option<Entry> {
-        let db = self.dbs.get_mut(db)?;
+        let number = db;
+        let db = self.dbs.get_mut(number)?;
         let entry = db.keys.remove(key)?;
         if entry.expires_at != NEVER {
             db.expiring -= 1;
         }
+        db.forget_timer(&entry);
+        self.memory_gone(number, &entry);
         Some(entry)
     }
 
     /// Puts a key into the keyspace, without events. The one place where keys come.
-    /// A former value is given back.
-    pub(crate) fn insert_entry(&mut self, db: usize, entry: Entry) -> Option<Entry> {
-        let db = self.dbs.get_mut(db)?;
+    /// A former value is given back. Sessions that wait for the key will be looked at.
+    pub(crate) fn insert_entry(&mut self, db: usize, mut entry: Entry) -> Option<Entry> {
+        let number = db;
+        let waited_for = matches!(entry.value, Value::List(_) | Value::Zset(_) | Value::Stream(_));
+        if waited_for {
+            self.key_ready(number, &entry.key);
+        }
+        self.memory_come(number, &entry);
+        let db = self.dbs.get_mut(number)?;
+        let place = db.keys.place(&entry.key);
+        let slot = place.and_then(|place| db.keys.at(place));
+        // The timer belongs to the key, whatever it holds.
+        entry.timer = slot.map_or(NO_TIMER, |old| old.timer);
         if entry.expires_at != NEVER {
             db.expiring += 1;
+            db.timers.arm(db.keys.name_of(&entry.key), &mut entry);
         }
-        let old = db.keys.insert(entry);
-        if old.as_ref().is_some_and(|entry| entry.expires_at != NEVER) {
+        let Some(slot) = place.and_then(|place| db.keys.at_mut(place)) else {
+            let key = entry.key.clone();
+            db.keys.insert(entry);
+            self.notify(number, Class::New, "new", &key);
+            return None;
+        };
+        let old = std::mem::replace(slot, entry);
+        if old.expires_at != NEVER {
             db.expiring -= 1;
         }
-        old
+        self.memory_gone(number, &old);
+        Some(old)
+    }
+
+    /// The live entry of a key in any database, without marks, statistics or accounting.
+    pub(crate) fn peek(&self, db: usize, key: &[u8], now_ms: i64) -> Option<&Entry> {
+        self.dbs.get(db)?.keys.get(key).filter(|entry| entry.expires_at > now_ms)
     }
 }
 
@@ -99,29 +157,53 @@ impl Ctx<'_> {
     }
 
     /// The live entry of a key, for reading: counts hits and misses, marks it used.
-    pub(crate) fn entry(&mut self, key: &[u8]) -> Option<&mut Entry> {
+    pub(crate) fn entry(&mut self, key: &[u8]) -> Option<&Entry> {
         let (db, now) = (self.session.db, self.now.ms());
-        self.core.expire_if_due(db, key, now);
         let core = &mut *self.core;
-        let found = core.dbs.get_mut(db)?.keys.get_mut(key);
-        match found {
-            Some(entry) => {
-                core.stats.keyspace_hits += 1;
-                entry.used_at = (now / 1000) as u32;
-                Some(entry)
-            }
-            None => {
-                core.stats.keyspace_misses += 1;
-                None
-            }
+        let mut place = core.dbs.get(db)?.keys.place(key);
+        if let Some(found) = place
+            && core.dbs.get(db)?.keys.at(found)?.expires_at <= now
+        {
+            core.expire_now(db, key);
+            place = None;
         }
+        let Some(place) = place else {
+            core.stats.keyspace_misses += 1;
+            core.notify(db, Class::KeyMiss, "keymiss", key);
+            return None;
+        };
+        core.stats.keyspace_hits += 1;
+        let entry = core.dbs.get_mut(db)?.keys.at_mut(place)?;
+        if !self.session.no_touch {
+            entry.used_at = (now / 1000) as u32;
+        }
+        Some(entry)
+    }
+
+    /// As [`Ctx::entry`], but without marking it used (TTL, OBJECT, TYPE).
+    pub(crate) fn entry_untouched(&mut self, key: &[u8]) -> Option<&Entry> {
+        let before = std::mem::replace(&mut self.session.no_touch, true);
+        let found = self.entry(key).is_some();
+        self.session.no_touch = before;
+        if !found {
+            return None;
+        }
+        self.db().keys.get(key)
     }
 
     /// The live entry of a key, for writing: no hit or miss is counted.
     pub(crate) fn entry_mut(&mut self, key: &[u8]) -> Option<&mut Entry> {
         let (db, now) = (self.session.db, self.now.ms());
-        self.core.expire_if_due(db, key, now);
-        let entry = self.core.dbs.get_mut(db)?.keys.get_mut(key)?;
+        let core = &mut *self.core;
+        let place = core.dbs.get(db)?.keys.place(key)?;
+        if core.dbs.get(db)?.keys.at(place)?.expires_at <= now {
+            core.expire_now(db, key);
+            return None;
+        }
+        if core.memory.on {
+            core.memory_before(db, key);
+        }
+        let entry = core.dbs.get_mut(db)?.keys.at_mut(place)?;
         entry.used_at = (now / 1000) as u32;
         Some(entry)
     }
@@ -152,6 +234,9 @@ impl Ctx<'_> {
     ) -> Result<&mut K, Error> {
         if self.entry_mut(key).is_none() {
             self.put(key, make().into_value(), NEVER);
+            if self.core.memory.on {
+                self.core.memory_before(self.session.db, key);
+            }
         }
         match self.db().keys.get_mut(key) {
             Some(entry) => K::of_mut(&mut entry.value),
@@ -162,19 +247,23 @@ impl Ctx<'_> {
     /// Sets a key to a value with a deadline ([`NEVER`] for none), whatever it held before.
     /// Sends no events.
     pub(crate) fn put(&mut self, key: &[u8], value: Value, expires_at: i64) -> Option<Entry> {
-        let (db, used_at) = (self.session.db, (self.now.ms() / 1000) as u32);
-        self.core.insert_entry(db, Entry { key: key.into(), value, expires_at, used_at, size: 0 })
+        let db = self.session.db;
+        self.core.insert_entry(db, Entry::new(key, value, expires_at, self.now.ms()))
     }
 
     /// Changes the deadline of a key that exists.
     pub(crate) fn set_deadline(&mut self, key: &[u8], expires_at: i64) -> bool {
         let db = self.db();
+        let name = db.keys.name_of(key);
         let Some(entry) = db.keys.get_mut(key) else { return false };
         let before = std::mem::replace(&mut entry.expires_at, expires_at);
         match (before == NEVER, expires_at == NEVER) {
             (true, false) => db.expiring += 1,
             (false, true) => db.expiring -= 1,
             _ => {}
+        }
+        if expires_at != NEVER {
+            db.timers.arm(name, entry);
         }
         true
     }

@@ -1,12 +1,16 @@
 //! The engine: databases, sessions, scripts, and the way a command takes through them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
+
+use hashbrown::{HashMap, HashSet};
 
 use crate::command::{self, Ctx};
 use crate::config::Config;
 use crate::db::Db;
 use crate::effect::Effects;
-use crate::session::{Session, SessionId};
+use crate::memory::Memory;
+use crate::pubsub::Pubsub;
+use crate::session::{Replies, Session, SessionId};
 use crate::{Now, Reply};
 
 /// An in-memory Redis.
@@ -44,7 +48,8 @@ pub enum Outcome {
 pub struct Output {
     /// Effects for the log, empty if nothing changed. See `effect.rs` for the encoding.
     pub effects: Vec<u8>,
-    /// Replies and messages for other sessions (or, for pub/sub, the same), in order.
+    /// Replies and messages for other sessions, in order. Messages for the session that ran the
+    /// command are here too: they go out before its reply.
     pub deliveries: Vec<(SessionId, Reply)>,
     /// Sessions that must be disconnected once their deliveries are sent (`CLIENT KILL`, `QUIT`).
     pub closing: Vec<SessionId>,
@@ -65,10 +70,20 @@ pub(crate) struct Core {
     pub(crate) rng: fastrand::Rng,
     /// Commands that write are refused with this; see [`Engine::deny_writes`].
     pub(crate) deny_writes: Option<crate::Error>,
-    /// Sessions that WATCH a key.
-    pub(crate) watched: HashMap<(usize, Vec<u8>), Vec<SessionId>>,
     /// Sessions one of whose WATCHed keys has changed.
     pub(crate) cas_broken: HashSet<SessionId>,
+    pub(crate) pubsub: Pubsub,
+    pub(crate) memory: Memory,
+    /// Was memory full when the running command started?
+    pub(crate) out_of_memory: bool,
+    /// Tickets given to sessions that began to wait.
+    pub(crate) tickets: u64,
+    /// How many wait now.
+    pub(crate) blocked: usize,
+    /// Keys that became ready while someone waits for them.
+    pub(crate) ready: Vec<(usize, Box<[u8]>)>,
+    /// Sessions that wait for the end of a pause, in the order of coming.
+    pub(crate) postponed: BTreeMap<u64, SessionId>,
 }
 
 /// Counters for INFO.
@@ -106,34 +121,42 @@ impl Engine {
 
     /// Ends a session: it waits for nothing, watches nothing, hears nothing any more.
     pub fn disconnect(&mut self, id: SessionId) {
-        self.core.sessions.remove(&id);
-        self.core.cas_broken.remove(&id);
+        let Some(Some(mut session)) = self.core.sessions.remove(&id) else { return };
+        self.core.discard_transaction(&mut session);
+        self.core.unsubscribe_all(&mut session);
+        if let Some(blocked) = session.blocked.take() {
+            self.core.forget_blocked(&blocked);
+        }
     }
 
     /// Carries out one command for a session.
     pub fn execute(&mut self, now: Now, id: SessionId, argv: &[&[u8]]) -> Outcome {
-        let Some(mut session) = self.core.sessions.get_mut(&id).and_then(Option::take) else {
+        let core = &mut self.core;
+        let Some(mut session) = core.sessions.get_mut(&id).and_then(Option::take) else {
             return Outcome::Reply(Reply::Error(crate::Error::fixed("ERR no such session")));
         };
-        let reply =
-            command::process(&mut Ctx { core: &mut self.core, session: &mut session, now, argv });
-        if let Some(place) = self.core.sessions.get_mut(&id) {
+        let outcome = run(core, &mut session, now, argv);
+        if let Some(place) = core.sessions.get_mut(&id) {
             *place = Some(session);
         }
-        Outcome::Reply(reply)
+        if !core.ready.is_empty() {
+            core.serve_blocked(now);
+        }
+        outcome
     }
 
-    /// The waiting of a session is over, because its deadline passed or its client gave up: the
-    /// answer to send, or nothing if it does not wait any more (the reply is among the deliveries).
-    pub fn timed_out(&mut self, now: Now, id: SessionId) -> Option<Reply> {
-        let _ = (now, id);
-        None
+    /// Deletes keys whose deadline has passed, looking at no more than `budget` keys, and answers
+    /// how many it looked at: if it was all of the budget, there is more to do at once. To be
+    /// called every 50 ms or so.
+    pub fn sweep(&mut self, now: Now, budget: usize) -> usize {
+        self.core.sweep(now, budget)
     }
 
-    /// Deletes keys whose deadline has passed, at most `most` of them; how many it were.
-    pub fn sweep(&mut self, now: Now, most: usize) -> usize {
-        let _ = (now, most);
-        0
+    /// The protocol a session speaks, 2 or 3: its replies are encoded by it. HELLO changes it, so
+    /// ask after each command.
+    pub fn protocol(&self, id: SessionId) -> u8 {
+        let session = self.core.sessions.get(&id).and_then(Option::as_ref);
+        session.map_or(2, |session| session.resp)
     }
 
     /// What the last calls caused besides their replies.
@@ -144,8 +167,37 @@ impl Engine {
     }
 }
 
-impl Db {
-    fn with_seed(seed: u64) -> Db {
-        Db { keys: crate::table::Table::with_seed(seed), expiring: 0 }
+fn run(core: &mut Core, session: &mut Session, now: Now, argv: &[&[u8]]) -> Outcome {
+    if argv.is_empty() {
+        return Outcome::Reply(Reply::none());
+    }
+    if session.blocked.is_some() {
+        // Whoever embeds the engine reads no further while a session waits.
+        return Outcome::Reply(Reply::Error(crate::Error::fixed("ERR this session waits")));
+    }
+    let now_ms = now.ms();
+    if session.last_ms == 0 {
+        session.created_ms = now_ms;
+    }
+    session.last_ms = now_ms;
+    let reply = command::process(&mut Ctx { core, session, now, argv });
+    if let Some(blocked) = &session.blocked {
+        return Outcome::Blocked { deadline_ms: blocked.deadline_ms };
+    }
+    let silent = session.silent();
+    session.replies = match session.replies {
+        Replies::SkipNext => Replies::Skip,
+        Replies::Skip => Replies::On,
+        same => same,
+    };
+    Outcome::Reply(if silent { Reply::none() } else { reply })
+}
+
+impl Core {
+    /// Sends a session the answer it waited for.
+    pub(crate) fn deliver(&mut self, session: &Session, reply: Reply) {
+        if !session.silent() {
+            self.output.deliveries.push((session.id, reply));
+        }
     }
 }

@@ -8,19 +8,25 @@
 //! keyspace), one of the `t_*.rs` files (a data type and its commands).
 
 mod args;
+mod blocked;
 mod command;
 mod config;
 mod db;
-mod double;
 mod effect;
 mod engine;
 mod error;
+mod expire;
 mod generic;
+mod keys;
+mod memory;
+mod multi;
 mod notify;
 mod number;
 mod pack;
 pub mod persist;
+mod pubsub;
 mod reply;
+mod scan;
 mod session;
 mod t_hash;
 mod t_list;
@@ -31,10 +37,11 @@ mod t_zset;
 mod table;
 mod value;
 
+pub use blocked::Unblock;
 pub use config::Config;
-pub use double::{format_double, format_g};
 pub use engine::{Engine, Outcome, Output};
 pub use error::Error;
+pub use number::{format_f64 as format_double, format_g};
 pub use reply::Reply;
 pub use session::SessionId;
 

@@ -1,6 +1,5 @@
-//! What a command changed: who WATCHed it, who waits for it, which keyspace event it sends.
+//! Keyspace events: what a command changed, told to whoever subscribes to the key or the event.
 
-use crate::Reply;
 use crate::engine::Core;
 
 /// The classes of keyspace events, as in `notify-keyspace-events`.
@@ -23,18 +22,68 @@ pub(crate) enum Class {
 pub(crate) const KEYSPACE: u32 = 1 << 0;
 /// `E`: events go to `__keyevent@<db>__:<event>`.
 pub(crate) const KEYEVENT: u32 = 1 << 1;
+/// The class of modules' own types, which exist in the setting only.
+const MODULE: u32 = 1 << 13;
+/// `A`: all classes but misses and new keys.
+const ALL: u32 = Class::Generic as u32
+    | Class::String as u32
+    | Class::List as u32
+    | Class::Set as u32
+    | Class::Hash as u32
+    | Class::Zset as u32
+    | Class::Expired as u32
+    | Class::Evicted as u32
+    | Class::Stream as u32
+    | MODULE;
 
-impl Core {
-    /// Sessions that WATCH this key will see their EXEC refused.
-    pub(crate) fn touch(&mut self, db: usize, key: &[u8]) {
-        if self.watched.is_empty() {
-            return;
-        }
-        if let Some(sessions) = self.watched.get(&(db, key.to_vec())) {
-            self.cas_broken.extend(sessions.iter().copied());
+/// Letters of `notify-keyspace-events`, in the order in which Redis shows them.
+const LETTERS: [(u8, u32); 11] = [
+    (b'g', Class::Generic as u32),
+    (b'$', Class::String as u32),
+    (b'l', Class::List as u32),
+    (b's', Class::Set as u32),
+    (b'h', Class::Hash as u32),
+    (b'z', Class::Zset as u32),
+    (b'x', Class::Expired as u32),
+    (b'e', Class::Evicted as u32),
+    (b't', Class::Stream as u32),
+    (b'd', MODULE),
+    (b'n', Class::New as u32),
+];
+
+/// The bits that a setting like `KEA` stands for; none if a letter has no meaning.
+pub(crate) fn parse(letters: &[u8]) -> Option<u32> {
+    let mut flags = 0;
+    for letter in letters {
+        flags |= match letter {
+            b'A' => ALL,
+            b'K' => KEYSPACE,
+            b'E' => KEYEVENT,
+            b'm' => Class::KeyMiss as u32,
+            other => LETTERS.iter().find(|(l, _)| l == other)?.1,
+        };
+    }
+    Some(flags)
+}
+
+/// The letters for these bits, as CONFIG GET shows them.
+pub(crate) fn letters(flags: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    if flags & ALL == ALL {
+        // Redis shows no `n` here, though it is not part of `A`.
+        out.push(b'A');
+    } else {
+        out.extend(LETTERS.iter().filter(|(_, bit)| flags & bit != 0).map(|(letter, _)| letter));
+    }
+    for (letter, bit) in [(b'K', KEYSPACE), (b'E', KEYEVENT), (b'm', Class::KeyMiss as u32)] {
+        if flags & bit != 0 {
+            out.push(letter);
         }
     }
+    out
+}
 
+impl Core {
     /// Sends a keyspace event if that class is switched on.
     pub(crate) fn notify(&mut self, db: usize, class: Class, event: &str, key: &[u8]) {
         let flags = self.config.notify_events;
@@ -49,16 +98,5 @@ impl Core {
         if flags & KEYEVENT != 0 {
             self.publish(format!("__keyevent@{db}__:{event}").as_bytes(), key);
         }
-    }
-
-    /// Blocked sessions that wait for this key are looked at when the command is over.
-    pub(crate) fn key_ready(&mut self, db: usize, key: &[u8]) {
-        let _ = (db, key);
-    }
-
-    /// Sends a message to the subscribers of a channel; answers how many there are.
-    pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) -> usize {
-        let _ = (channel, message, Reply::Nil);
-        0
     }
 }

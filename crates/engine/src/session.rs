@@ -1,5 +1,10 @@
 //! A session: what the engine knows of one client.
 
+use hashbrown::HashSet;
+
+use crate::blocked::Blocked;
+use crate::multi::Multi;
+
 /// Names a session; given by [`crate::Engine::connect`]. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
@@ -24,6 +29,45 @@ pub(crate) struct Session {
     pub(crate) in_exec: bool,
     /// Effects of a log are run in this session: no limits of memory, nothing is denied.
     pub(crate) loading: bool,
+    /// Lookups do not mark keys as used.
+    pub(crate) no_touch: bool,
+    /// Commands queued since MULTI.
+    pub(crate) multi: Option<Box<Multi>>,
+    /// Keys under WATCH, each with its database.
+    pub(crate) watching: Vec<(usize, Box<[u8]>)>,
+    /// What the session waits for.
+    pub(crate) blocked: Option<Box<Blocked>>,
+    pub(crate) subscriptions: Subscriptions,
+    pub(crate) replies: Replies,
+    /// To be closed once its replies are sent.
+    pub(crate) closing: bool,
+    /// `CLIENT NO-EVICT`
+    pub(crate) no_evict: bool,
+    /// Milliseconds since the epoch of its first and its last command.
+    pub(crate) created_ms: i64,
+    pub(crate) last_ms: i64,
+    /// Full name of its last command.
+    pub(crate) last_command: &'static str,
+}
+
+/// What a session listens to.
+#[derive(Debug, Default)]
+pub(crate) struct Subscriptions {
+    pub(crate) channels: HashSet<Box<[u8]>>,
+    pub(crate) patterns: HashSet<Box<[u8]>>,
+    pub(crate) shards: HashSet<Box<[u8]>>,
+}
+
+/// `CLIENT REPLY`
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Replies {
+    #[default]
+    On,
+    /// This command and the next are not answered.
+    SkipNext,
+    /// This command is not answered.
+    Skip,
+    Off,
 }
 
 impl Session {
@@ -38,6 +82,28 @@ impl Session {
             in_script: false,
             in_exec: false,
             loading: false,
+            no_touch: false,
+            multi: None,
+            watching: Vec::new(),
+            blocked: None,
+            subscriptions: Subscriptions::default(),
+            replies: Replies::On,
+            closing: false,
+            no_evict: false,
+            created_ms: 0,
+            last_ms: 0,
+            last_command: "NULL",
         }
+    }
+
+    /// Does it listen to anything? Then, in RESP2, it can do little else.
+    pub(crate) fn subscribed(&self) -> bool {
+        let s = &self.subscriptions;
+        !(s.channels.is_empty() && s.patterns.is_empty() && s.shards.is_empty())
+    }
+
+    /// Are its answers held back (`CLIENT REPLY OFF`)?
+    pub(crate) fn silent(&self) -> bool {
+        self.replies != Replies::On
     }
 }

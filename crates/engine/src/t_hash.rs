@@ -278,6 +278,13 @@ impl Big {
     }
 }
 
+impl Hash {
+    /// Bytes on the heap, in constant time.
+    pub(crate) fn heap_size(&self) -> usize {
+        0
+    }
+}
+
 /// The commands of this file.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::new("hset", -4, WRITE | DENYOOM | FAST, hset).keys(1, 1, 1),

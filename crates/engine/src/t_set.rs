@@ -232,6 +232,13 @@ impl Big {
     }
 }
 
+impl Set {
+    /// Bytes on the heap, in constant time.
+    pub(crate) fn heap_size(&self) -> usize {
+        0
+    }
+}
+
 /// The commands of this file.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::new("sadd", -3, WRITE | DENYOOM | FAST, sadd).keys(1, 1, 1),

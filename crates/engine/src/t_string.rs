@@ -32,6 +32,14 @@ impl Str {
         }
     }
 
+    /// Bytes on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        match self {
+            Str::Int(_) => 0,
+            Str::Bytes(bytes) => crate::memory::allocated(bytes.len()),
+        }
+    }
+
     /// The content as an integer, if it is one.
     pub(crate) fn to_int(&self) -> Option<i64> {
         match self {

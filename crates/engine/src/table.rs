@@ -34,6 +34,13 @@ pub(crate) struct Table<T> {
     hasher: FixedState,
 }
 
+/// Where an entry lies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    segment: usize,
+    bucket: usize,
+}
+
 #[derive(Debug, Clone)]
 struct Segment<T> {
     entries: HashTable<T>,
@@ -132,6 +139,37 @@ impl<T: Keyed> Table<T> {
         let hash = self.hash(key);
         let number = self.segment_of(hash)?;
         self.segments.get_mut(number)?.entries.find_mut(hash, |entry| entry.key() == key)
+    }
+
+    /// Where the entry with this key lies, until the table next changes.
+    pub(crate) fn place(&self, key: &[u8]) -> Option<Place> {
+        let hash = self.hash(key);
+        let segment = self.segment_of(hash)?;
+        let entries = &self.segments.get(segment)?.entries;
+        let bucket = entries.find_bucket_index(hash, |entry| entry.key() == key)?;
+        Some(Place { segment, bucket })
+    }
+
+    /// The entry at a place.
+    pub(crate) fn at(&self, place: Place) -> Option<&T> {
+        self.segments.get(place.segment)?.entries.get_bucket(place.bucket)
+    }
+
+    /// The entry at a place, to change (never its key).
+    pub(crate) fn at_mut(&mut self, place: Place) -> Option<&mut T> {
+        self.segments.get_mut(place.segment)?.entries.get_bucket_mut(place.bucket)
+    }
+
+    /// A short name for a key, by which [`Table::named`] finds it again: several keys may share
+    /// one, though hardly any do.
+    pub(crate) fn name_of(&self, key: &[u8]) -> u64 {
+        self.hash(key)
+    }
+
+    /// An entry of this name that `fits`.
+    pub(crate) fn named(&self, name: u64, fits: impl Fn(&T) -> bool) -> Option<&T> {
+        let segment = self.segments.get(self.segment_of(name)?)?;
+        segment.entries.find(name, |entry| fits(entry) && self.hash(entry.key()) == name)
     }
 
     /// Is there an entry with this key?

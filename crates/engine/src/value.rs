@@ -33,6 +33,20 @@ impl Value {
     }
 }
 
+impl Value {
+    /// Bytes on the heap, in constant time.
+    pub(crate) fn heap_size(&self) -> usize {
+        match self {
+            Value::Str(value) => value.heap_size(),
+            Value::List(value) => value.heap_size(),
+            Value::Set(value) => value.heap_size(),
+            Value::Hash(value) => value.heap_size(),
+            Value::Zset(value) => value.heap_size(),
+            Value::Stream(value) => size_of::<Stream>() + value.heap_size(),
+        }
+    }
+}
+
 /// A type that a [`Value`] can hold: lets `Ctx` hand out typed references or `WRONGTYPE`.
 pub(crate) trait Kind: Sized {
     fn of(value: &Value) -> Result<&Self, Error>;

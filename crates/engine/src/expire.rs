@@ -1,0 +1,323 @@
+//! Deadlines of keys: the index that says when to look at which key, the bounded sweep that
+//! deletes what nobody asks for, and the TTL commands.
+//!
+//! A key has at most one timer, and it is never later than the key's deadline. Moving a deadline
+//! into the future leaves the timer alone; when it fires and the key lives on, it is set again.
+//! So refreshing a TTL costs nothing, and the index never holds more timers than there are keys.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashSet;
+
+use crate::command::{Command, Ctx, FAST, READONLY, WRITE};
+use crate::db::{Db, Entry, NEVER};
+use crate::engine::Core;
+use crate::error::Error;
+use crate::notify::Class;
+use crate::{Now, Reply, args, number};
+
+/// The key has no timer.
+pub(crate) const NO_TIMER: u32 = u32::MAX;
+/// Timers of this many milliseconds share a bucket, which fires when all of them are due.
+const BUCKET_MS: i64 = 32;
+/// A bucket with more timers than this is searched by hash, not one by one.
+const SMALL: usize = 32;
+
+/// When to look at which key, by the key's name in its table.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    /// Buckets count from here, so that their numbers are small.
+    base_ms: i64,
+    buckets: BTreeMap<u32, Bucket>,
+}
+
+#[derive(Debug)]
+enum Bucket {
+    Few(Vec<u64>),
+    Many(HashSet<u64>),
+}
+
+impl Bucket {
+    fn add(&mut self, name: u64) {
+        match self {
+            Bucket::Few(names) if names.len() < SMALL => names.push(name),
+            Bucket::Few(names) => {
+                *self = Bucket::Many(names.drain(..).chain([name]).collect());
+            }
+            Bucket::Many(names) => {
+                names.insert(name);
+            }
+        }
+    }
+
+    fn remove(&mut self, name: u64) {
+        match self {
+            Bucket::Few(names) => {
+                if let Some(at) = names.iter().position(|n| *n == name) {
+                    names.swap_remove(at);
+                }
+            }
+            Bucket::Many(names) => {
+                names.remove(&name);
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<u64> {
+        match self {
+            Bucket::Few(names) => names.pop(),
+            Bucket::Many(names) => {
+                let name = *names.iter().next()?;
+                names.take(&name)
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Bucket::Few(names) => names.is_empty(),
+            Bucket::Many(names) => names.is_empty(),
+        }
+    }
+}
+
+impl Timers {
+    /// Sees to it that the entry, called `name` in its table, is looked at by its deadline.
+    pub(crate) fn arm(&mut self, name: u64, entry: &mut Entry) {
+        if self.buckets.is_empty() {
+            self.base_ms = entry.expires_at;
+        }
+        let number = entry.expires_at.saturating_sub(self.base_ms).div_euclid(BUCKET_MS);
+        let number = u32::try_from(number.max(0)).unwrap_or(NO_TIMER).min(NO_TIMER - 1);
+        if entry.timer != NO_TIMER {
+            if entry.timer <= number {
+                return;
+            }
+            self.disarm(name, entry.timer);
+        }
+        entry.timer = number;
+        self.buckets.entry(number).or_insert_with(|| Bucket::Few(Vec::new())).add(name);
+    }
+
+    fn disarm(&mut self, name: u64, number: u32) {
+        if let Some(bucket) = self.buckets.get_mut(&number) {
+            bucket.remove(name);
+            if bucket.is_empty() {
+                self.buckets.remove(&number);
+            }
+        }
+    }
+
+    /// The next timer that is due, taken out.
+    fn pop(&mut self, now_ms: i64) -> Option<(u32, u64)> {
+        let mut first = self.buckets.first_entry()?;
+        let number = *first.key();
+        let end = (i64::from(number) + 1).saturating_mul(BUCKET_MS) - 1;
+        if self.base_ms.saturating_add(end) > now_ms {
+            return None;
+        }
+        let name = first.get_mut().pop();
+        if first.get().is_empty() {
+            first.remove();
+        }
+        Some((number, name?))
+    }
+}
+
+impl Db {
+    /// The entry is gone: so is its timer.
+    pub(crate) fn forget_timer(&mut self, entry: &Entry) {
+        if entry.timer != NO_TIMER {
+            self.timers.disarm(self.keys.name_of(&entry.key), entry.timer);
+        }
+    }
+}
+
+impl Core {
+    /// Looks at no more than `budget` keys whose timers fired, and deletes those that are due.
+    /// How many it looked at.
+    pub(crate) fn sweep(&mut self, now: Now, budget: usize) -> usize {
+        let now_ms = now.ms();
+        let mut left = budget;
+        for number in 0..self.dbs.len() {
+            loop {
+                let Some(db) = self.dbs.get_mut(number) else { break };
+                if left == 0 {
+                    return budget;
+                }
+                let Some((bucket, name)) = db.timers.pop(now_ms) else { break };
+                left -= 1;
+                let Some(entry) = db.keys.named(name, |entry| entry.timer == bucket) else {
+                    continue;
+                };
+                let key = entry.key.clone();
+                let Some(entry) = db.keys.get_mut(&key) else { continue };
+                entry.timer = NO_TIMER;
+                if entry.expires_at <= now_ms {
+                    self.expire_now(number, &key);
+                } else if entry.expires_at != NEVER {
+                    db.timers.arm(name, entry);
+                }
+            }
+        }
+        budget - left
+    }
+}
+
+/// The commands of this file.
+pub(crate) const COMMANDS: &[Command] = &[
+    Command::new("expire", -3, WRITE | FAST, expire).keys(1, 1, 1),
+    Command::new("pexpire", -3, WRITE | FAST, pexpire).keys(1, 1, 1),
+    Command::new("expireat", -3, WRITE | FAST, expireat).keys(1, 1, 1),
+    Command::new("pexpireat", -3, WRITE | FAST, pexpireat).keys(1, 1, 1),
+    Command::new("ttl", 2, READONLY | FAST, ttl).keys(1, 1, 1),
+    Command::new("pttl", 2, READONLY | FAST, pttl).keys(1, 1, 1),
+    Command::new("expiretime", 2, READONLY | FAST, expiretime).keys(1, 1, 1),
+    Command::new("pexpiretime", 2, READONLY | FAST, pexpiretime).keys(1, 1, 1),
+    Command::new("persist", 2, WRITE | FAST, persist).keys(1, 1, 1),
+];
+
+/// Milliseconds in a unit of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Seconds,
+    Millis,
+}
+
+/// The moment an argument like `EX 10` or `PXAT 1700000000000` means, in milliseconds since the
+/// epoch. `from_ms` is now for a span and 0 for a moment. Refuses what is not positive if
+/// `positive`, and what overflows, in the words of Redis.
+pub(crate) fn deadline(
+    argument: &[u8],
+    unit: Unit,
+    from_ms: i64,
+    positive: bool,
+    command: &str,
+) -> Result<i64, Error> {
+    let invalid = || Error::new(format!("ERR invalid expire time in '{command}' command"));
+    let value = args::int(argument)?;
+    if positive && value <= 0 {
+        return Err(invalid());
+    }
+    let value = match unit {
+        Unit::Seconds => value.checked_mul(1000).ok_or_else(invalid)?,
+        Unit::Millis => value,
+    };
+    value.checked_add(from_ms).ok_or_else(invalid)
+}
+
+fn expire(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    set(ctx, Unit::Seconds, true, "expire")
+}
+
+fn pexpire(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    set(ctx, Unit::Millis, true, "pexpire")
+}
+
+fn expireat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    set(ctx, Unit::Seconds, false, "expireat")
+}
+
+fn pexpireat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    set(ctx, Unit::Millis, false, "pexpireat")
+}
+
+#[derive(Debug, Default)]
+struct Conditions {
+    nx: bool,
+    xx: bool,
+    gt: bool,
+    lt: bool,
+}
+
+fn conditions(words: &[&[u8]]) -> Result<Conditions, Error> {
+    let mut found = Conditions::default();
+    for word in words {
+        match () {
+            () if args::is(word, "NX") => found.nx = true,
+            () if args::is(word, "XX") => found.xx = true,
+            () if args::is(word, "GT") => found.gt = true,
+            () if args::is(word, "LT") => found.lt = true,
+            () => {
+                let mut text = b"ERR Unsupported option ".to_vec();
+                text.extend_from_slice(word);
+                return Err(Error::new(text));
+            }
+        }
+    }
+    if found.nx && (found.xx || found.gt || found.lt) {
+        return Err(Error::fixed(
+            "ERR NX and XX, GT or LT options at the same time are not compatible",
+        ));
+    }
+    if found.gt && found.lt {
+        return Err(Error::fixed("ERR GT and LT options at the same time are not compatible"));
+    }
+    Ok(found)
+}
+
+fn set(ctx: &mut Ctx<'_>, unit: Unit, span: bool, command: &str) -> Result<Reply, Error> {
+    let key = ctx.arg(1);
+    let now_ms = ctx.now.ms();
+    let conditions = conditions(ctx.argv.get(3..).unwrap_or_default())?;
+    let from = if span { now_ms } else { 0 };
+    let at = deadline(ctx.arg(2), unit, from, false, command)?;
+    let Some(entry) = ctx.entry_mut(key) else { return Ok(Reply::Int(0)) };
+    let current = entry.expires_at;
+    let refused = (conditions.nx && current != NEVER)
+        || (conditions.xx && current == NEVER)
+        || (conditions.gt && (current == NEVER || at <= current))
+        || (conditions.lt && current != NEVER && at >= current);
+    if refused {
+        return Ok(Reply::Int(0));
+    }
+    if at <= now_ms {
+        ctx.remove(key);
+        ctx.changed(Class::Generic, "del", key);
+        ctx.effect(&[b"DEL", key]);
+    } else {
+        // A deadline at the very end of time is none to the keyspace.
+        ctx.set_deadline(key, at.min(NEVER - 1));
+        ctx.changed(Class::Generic, "expire", key);
+        ctx.effect(&[b"PEXPIREAT", key, &number::format_i64(at)]);
+    }
+    Ok(Reply::Int(1))
+}
+
+fn ttl(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let now_ms = ctx.now.ms();
+    when(ctx, |at| ((at - now_ms).max(0) + 500) / 1000)
+}
+
+fn pttl(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let now_ms = ctx.now.ms();
+    when(ctx, |at| (at - now_ms).max(0))
+}
+
+fn expiretime(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    when(ctx, |at| at.saturating_add(500) / 1000)
+}
+
+fn pexpiretime(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    when(ctx, |at| at)
+}
+
+/// Asking for a deadline is no use of the key.
+fn when(ctx: &mut Ctx<'_>, show: impl Fn(i64) -> i64) -> Result<Reply, Error> {
+    let key = ctx.arg(1);
+    Ok(Reply::Int(match ctx.entry_untouched(key).map(|entry| entry.expires_at) {
+        None => -2,
+        Some(NEVER) => -1,
+        Some(at) => show(at),
+    }))
+}
+
+fn persist(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let key = ctx.arg(1);
+    let has_deadline = ctx.entry_mut(key).is_some_and(|entry| entry.expires_at != NEVER);
+    if has_deadline {
+        ctx.set_deadline(key, NEVER);
+        ctx.changed(Class::Generic, "persist", key);
+    }
+    Ok(has_deadline.into())
+}

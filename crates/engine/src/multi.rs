@@ -1,0 +1,148 @@
+//! MULTI EXEC DISCARD WATCH UNWATCH.
+
+use crate::command::{
+    self, ALLOW_BUSY, Command, Ctx, FAST, LOADING, NOSCRIPT, SKIP_SLOWLOG, STALE,
+};
+use crate::engine::Core;
+use crate::error::{self, Error};
+use crate::session::Session;
+use crate::{Reply, SessionId};
+
+/// The commands queued since MULTI.
+#[derive(Debug, Default)]
+pub(crate) struct Multi {
+    pub(crate) queue: Vec<Vec<Vec<u8>>>,
+    /// A command was refused while queueing: EXEC will refuse too.
+    pub(crate) broken: bool,
+    /// Flags of all queued commands, together.
+    pub(crate) flags: u32,
+}
+
+/// The commands of this file.
+pub(crate) const COMMANDS: &[Command] = &[
+    Command::new("multi", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, multi),
+    Command::new("exec", 1, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG, exec),
+    Command::new("discard", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, discard),
+    Command::new("watch", -2, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, watch).keys(1, -1, 1),
+    Command::new("unwatch", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, unwatch),
+];
+
+fn multi(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    if ctx.session.multi.is_some() {
+        return Err(Error::fixed("ERR MULTI calls can not be nested"));
+    }
+    ctx.session.multi = Some(Box::default());
+    Ok(Reply::Ok)
+}
+
+fn discard(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    if ctx.session.multi.is_none() {
+        return Err(Error::fixed("ERR DISCARD without MULTI"));
+    }
+    ctx.core.discard_transaction(ctx.session);
+    Ok(Reply::Ok)
+}
+
+fn exec(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    if ctx.session.multi.is_none() {
+        return Err(Error::fixed("ERR EXEC without MULTI"));
+    }
+    // A watched key that has died since counts as changed.
+    let now_ms = ctx.now.ms();
+    for (db, key) in std::mem::take(&mut ctx.session.watching) {
+        ctx.core.expire_if_due(db, &key, now_ms);
+        ctx.session.watching.push((db, key));
+    }
+    let changed = ctx.core.cas_broken.contains(&ctx.session.id);
+    let Some(multi) = ctx.session.multi.take() else { return Ok(Reply::NilArray) };
+    ctx.core.discard_transaction(ctx.session);
+    if multi.broken {
+        return Err(error::EXEC_ABORT);
+    }
+    if changed {
+        return Ok(Reply::NilArray);
+    }
+    let mut replies = Vec::with_capacity(multi.queue.len());
+    ctx.session.in_exec = true;
+    for argv in &multi.queue {
+        let argv: Vec<&[u8]> = argv.iter().map(Vec::as_slice).collect();
+        let mut inner =
+            Ctx { core: &mut *ctx.core, session: &mut *ctx.session, now: ctx.now, argv: &argv };
+        let reply = match command::find_with_subcommand(&argv) {
+            Ok(command) => command::call(&mut inner, command),
+            Err(error) => Reply::Error(error),
+        };
+        replies.push(reply);
+    }
+    ctx.session.in_exec = false;
+    Ok(Reply::Array(replies))
+}
+
+fn watch(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    if ctx.session.multi.is_some() {
+        return Err(Error::fixed("ERR WATCH inside MULTI is not allowed"));
+    }
+    let (db, id) = (ctx.session.db, ctx.session.id);
+    for key in ctx.argv.iter().skip(1) {
+        if ctx.session.watching.iter().any(|(d, k)| *d == db && **k == **key) {
+            continue;
+        }
+        ctx.exists(key);
+        ctx.session.watching.push((db, Box::from(*key)));
+        ctx.db().watched.entry(Box::from(*key)).or_default().push(id);
+    }
+    Ok(Reply::Ok)
+}
+
+fn unwatch(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    ctx.core.unwatch_all(ctx.session);
+    Ok(Reply::Ok)
+}
+
+impl Core {
+    /// Ends MULTI without carrying anything out.
+    pub(crate) fn discard_transaction(&mut self, session: &mut Session) {
+        session.multi = None;
+        self.unwatch_all(session);
+    }
+
+    /// The session watches nothing any more.
+    pub(crate) fn unwatch_all(&mut self, session: &mut Session) {
+        if session.watching.is_empty() {
+            return;
+        }
+        let id = session.id;
+        for (db, key) in session.watching.drain(..) {
+            let Some(db) = self.dbs.get_mut(db) else { continue };
+            if let Some(watchers) = db.watched.get_mut(&key) {
+                watchers.retain(|watcher| *watcher != id);
+                if watchers.is_empty() {
+                    db.watched.remove(&key);
+                }
+            }
+        }
+        self.cas_broken.remove(&id);
+    }
+
+    /// Sessions that WATCH this key will see their EXEC refused.
+    pub(crate) fn touch(&mut self, db: usize, key: &[u8]) {
+        let Some(db) = self.dbs.get(db) else { return };
+        if db.watched.is_empty() {
+            return;
+        }
+        if let Some(watchers) = db.watched.get(key) {
+            self.cas_broken.extend(watchers.iter().copied());
+        }
+    }
+
+    /// A whole database changes: so does every watched key that is there now or will be.
+    pub(crate) fn touch_all(&mut self, db: usize, fits: impl Fn(&Core, &[u8]) -> bool) {
+        let Some(watched) = self.dbs.get(db).map(|db| &db.watched) else { return };
+        let hit: Vec<SessionId> = watched
+            .iter()
+            .filter(|(key, _)| fits(self, key))
+            .flat_map(|(_, watchers)| watchers.iter().copied())
+            .collect();
+        self.cas_broken.extend(hit);
+    }
+}
