@@ -33,7 +33,7 @@ async fn me(principal: Principal) -> Json<Principal> {
 }
 
 /// Who the worker's token stands for, and what it is narrowed to.
-#[utoipa::path(get, path = "/api/v1/work/me", tag = "access",
+#[utoipa::path(get, path = "/api/v1/worker/me", tag = "access",
     responses((status = 200, description = "The one who asks.", body = Principal)))]
 async fn work_me(principal: Principal) -> Json<Principal> {
     Json(principal)

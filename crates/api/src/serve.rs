@@ -12,6 +12,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -24,7 +25,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -70,7 +70,7 @@ impl Server {
             app: self.app.clone(),
             router: self.router,
             stop: stop.clone(),
-            slots: Arc::new(Semaphore::new(self.app.settings().max_connections)),
+            open: AtomicUsize::new(0),
             by_address: Mutex::default(),
         });
         loop {
@@ -109,7 +109,7 @@ struct Shared {
     app: App,
     router: Router,
     stop: CancellationToken,
-    slots: Arc<Semaphore>,
+    open: AtomicUsize,
     by_address: Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -123,13 +123,10 @@ impl Shared {
         kill: &CancellationToken,
     ) {
         let settings = self.app.settings();
-        let Ok(slot) = self.slots.clone().try_acquire_owned() else {
-            return refuse(&stream, "total");
+        let place = match Place::take(&self, peer.ip(), &settings) {
+            Ok(place) => place,
+            Err(why) => return refuse(&stream, why),
         };
-        let Some(place) = Place::take(&self, peer.ip(), &settings) else {
-            return refuse(&stream, "address");
-        };
-        metrics::connections(settings.max_connections - self.slots.available_permits());
         let kill = kill.clone();
         tracker.spawn(async move {
             let served = self.clone().serve(stream, peer, &settings);
@@ -138,8 +135,6 @@ impl Shared {
                 () = kill.cancelled() => {}
             }
             drop(place);
-            drop(slot);
-            metrics::connections(settings.max_connections - self.slots.available_permits());
         });
     }
 
@@ -242,35 +237,40 @@ fn refuse(stream: &TcpStream, why: &'static str) {
     let _ = stream.try_write(FULL);
 }
 
-/// One connection's place in its address's count; gives it back when dropped.
+/// One connection's place in the counts; gives it back when dropped.
 struct Place {
     shared: Arc<Shared>,
     address: Option<IpAddr>,
 }
 
 impl Place {
-    /// `None` when the address has as many as it may. Loopback and trusted proxies are exempt:
-    /// behind them stand many.
-    fn take(shared: &Arc<Shared>, ip: IpAddr, settings: &Settings) -> Option<Place> {
+    /// The count that is full, when one is. Loopback and trusted proxies are exempt from the count
+    /// by address: behind them stand many.
+    fn take(shared: &Arc<Shared>, ip: IpAddr, settings: &Settings) -> Result<Place, &'static str> {
+        // Only the accept loop adds, so checking before adding cannot overshoot.
+        if shared.open.load(Ordering::Relaxed) >= settings.max_connections {
+            return Err("total");
+        }
         let exempt =
             ip.is_loopback() || settings.trusted_proxies.iter().any(|net| net.contains(&ip));
-        if exempt {
-            return Some(Place { shared: shared.clone(), address: None });
+        let address = (!exempt).then(|| client::bucket(ip));
+        if let Some(address) = address {
+            let mut counts = shared.by_address.lock();
+            let count = counts.entry(address).or_insert(0);
+            if *count >= settings.max_connections_per_address {
+                return Err("address");
+            }
+            *count += 1;
         }
-        let address = client::bucket(ip);
-        let mut counts = shared.by_address.lock();
-        let count = counts.entry(address).or_insert(0);
-        if *count >= settings.max_connections_per_address {
-            return None;
-        }
-        *count += 1;
-        drop(counts);
-        Some(Place { shared: shared.clone(), address: Some(address) })
+        metrics::connections(shared.open.fetch_add(1, Ordering::Relaxed) + 1);
+        Ok(Place { shared: shared.clone(), address })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let before = self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        metrics::connections(before.saturating_sub(1));
         let Some(address) = self.address else { return };
         let mut counts = self.shared.by_address.lock();
         if let Some(count) = counts.get_mut(&address) {

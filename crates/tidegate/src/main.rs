@@ -1,3 +1,33 @@
 //! Flow control for whatever arrives faster than it can be served: the binary.
+//!
+//! Read `cli.rs` (what can be said), `config.rs` (what can be set), `serve.rs` (how it starts),
+//! `shutdown.rs` (how it stops). Every command ends in an exit code documented in `failure.rs`.
 
-fn main() {}
+mod admin_token;
+mod cli;
+mod client;
+mod config;
+mod doctor;
+mod failure;
+mod logging;
+mod output;
+mod serve;
+mod shutdown;
+
+use std::process::ExitCode;
+
+/// Returns memory to the system after a burst, and wastes less of it on many small connections.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = cli::parse();
+    let output = output::Output::new(&cli.global);
+    match cli::run(cli, &output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output.failure(&failure);
+            failure.exit.into()
+        }
+    }
+}

@@ -35,7 +35,7 @@ testkit::each_store! {
         ] {
             let token = f.token(role).await;
             for (path, expect) in
-                [("/api/v1/me", me), ("/api/v1/work/me", work), ("/api/v1/tokens", tokens)]
+                [("/api/v1/me", me), ("/api/v1/worker/me", work), ("/api/v1/tokens", tokens)]
             {
                 let got = f.call(&token, &format!("GET {path}"), Value::Null).await;
                 assert_eq!(got.status.as_u16(), expect, "{role} {path}");

@@ -1,0 +1,70 @@
+//! The admin token of an installation: made at first start, readable by its owner only.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use api::auth::{Role, Secret};
+
+/// The token, and whether it was made just now.
+#[derive(Debug)]
+pub(crate) struct AdminToken {
+    pub(crate) secret: Secret,
+    pub(crate) is_new: bool,
+    pub(crate) path: PathBuf,
+}
+
+/// Where the token is kept.
+pub(crate) fn path(data: &Path) -> PathBuf {
+    data.join("admin-token")
+}
+
+/// The token in the data folder.
+pub(crate) fn read(data: &Path) -> io::Result<String> {
+    let text = fs::read_to_string(path(data))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Makes the data folder, closed to others, if it is not there.
+pub(crate) fn make_folder(data: &Path) -> anyhow::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(data)
+        .with_context(|| format!("cannot make the data folder {}", data.display()))
+}
+
+/// Reads the token, or makes one. A token file that others can read is closed to them.
+pub(crate) fn read_or_make(data: &Path) -> anyhow::Result<AdminToken> {
+    let path = path(data);
+    match read(data) {
+        Ok(text) if text.len() >= 20 => {
+            let mode = fs::metadata(&path)?.permissions().mode();
+            if mode & 0o077 != 0 {
+                tracing::warn!(path = %path.display(), "the admin token was readable by others; closed");
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+            }
+            Ok(AdminToken { secret: Secret::new(text), is_new: false, path })
+        }
+        Ok(_) => anyhow::bail!(
+            "{} holds no usable token; remove it and a new one is made",
+            path.display()
+        ),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(path),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn make(path: PathBuf) -> anyhow::Result<AdminToken> {
+    let secret = Secret::generate(Role::Admin)
+        .map_err(|error| anyhow::anyhow!("cannot make a token: {}", error.message()))?;
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        writeln!(file, "{}", secret.reveal())?;
+        file.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(AdminToken { secret, is_new: true, path })
+}

@@ -1,0 +1,135 @@
+//! How commands talk to the running server: its API, with the token from the data folder.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::admin_token;
+use crate::cli::Global;
+use crate::failure::{Exit, Failure, Outcome};
+
+/// Where a running server is, left in its data folder.
+#[derive(Debug, Clone, Deserialize, serde::Serialize)]
+pub(crate) struct Running {
+    /// Base URL of dashboard and API.
+    pub(crate) http: String,
+    /// Its process.
+    pub(crate) pid: u32,
+}
+
+/// Name of the file with [`Running`] in the data folder.
+pub(crate) const RUNNING: &str = "running.json";
+
+/// A server to talk to.
+#[derive(Debug)]
+pub(crate) struct Client {
+    base: String,
+    token: String,
+    agent: ureq::Agent,
+}
+
+impl Client {
+    /// The server named by `--server`, else the local one.
+    pub(crate) fn new(global: &Global) -> Outcome<Client> {
+        let config = global.load()?.config;
+        let base = match &global.server {
+            Some(url) => url.trim_end_matches('/').to_owned(),
+            None => local_base(&config),
+        };
+        let token = match (&global.token_file, std::env::var("TIDEGATE_TOKEN")) {
+            (Some(path), _) => std::fs::read_to_string(path)
+                .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?,
+            (None, Ok(token)) => token,
+            (None, Err(_)) => admin_token::read(&config.server.data).map_err(|_| {
+                Failure::new(Exit::Auth, "there is no token to talk to the server with")
+                    .next("set TIDEGATE_TOKEN, pass --token-file, or run from the server's folder")
+            })?,
+        };
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(Duration::from_secs(5)))
+            .timeout_global(Some(Duration::from_secs(60)))
+            .user_agent(concat!("tidegate/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .into();
+        Ok(Client { base, token: token.trim().to_owned(), agent })
+    }
+
+    /// GET, and the JSON of the answer.
+    pub(crate) fn get(&self, path: &str) -> Outcome<Value> {
+        let request = self.agent.get(self.url(path)).header("authorization", self.bearer());
+        self.finish(request.call())
+    }
+
+    /// POST with a JSON body.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Outcome<Value> {
+        let request = self.agent.post(self.url(path)).header("authorization", self.bearer());
+        self.finish(request.content_type("application/json").send(body.to_string()))
+    }
+
+    /// DELETE.
+    pub(crate) fn delete(&self, path: &str) -> Outcome<Value> {
+        let request = self.agent.delete(self.url(path)).header("authorization", self.bearer());
+        self.finish(request.call())
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    fn bearer(&self) -> String {
+        format!("Bearer {}", self.token)
+    }
+
+    fn finish(
+        &self,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Outcome<Value> {
+        let mut answer = answer.map_err(|error| {
+            Failure::unreachable(format!("no answer from {}: {error}", self.base))
+                .next("is the server running? start it with `tidegate`, or name it with --server")
+        })?;
+        let status = answer.status().as_u16();
+        let text = answer
+            .body_mut()
+            .read_to_string()
+            .map_err(|error| Failure::unreachable(format!("the answer broke off: {error}")))?;
+        let body: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        if status < 400 {
+            return Ok(body);
+        }
+        let message = body["error"]["message"].as_str().unwrap_or("no reason given");
+        let exit = match status {
+            400 | 409 | 412..=415 | 422 => Exit::Usage,
+            401 | 403 => Exit::Auth,
+            404 | 410 => Exit::NotFound,
+            502..=504 => Exit::Unreachable,
+            _ => Exit::Failed,
+        };
+        Err(Failure::new(exit, format!("{message} (HTTP {status})")))
+    }
+}
+
+/// The local server: where it said it is, else where it would be.
+fn local_base(config: &crate::config::Config) -> String {
+    let left = std::fs::read_to_string(config.server.data.join(RUNNING)).ok();
+    if let Some(running) = left.and_then(|text| serde_json::from_str::<Running>(&text).ok()) {
+        return running.http;
+    }
+    base_of(config.http.listen, !config.http.tls_cert.as_os_str().is_empty())
+}
+
+/// A URL people and programs on this machine can use for a listening address.
+pub(crate) fn base_of(address: std::net::SocketAddr, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        let loopback: std::net::IpAddr = match address {
+            std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        };
+        address.set_ip(loopback);
+    }
+    format!("{scheme}://{address}")
+}

@@ -1,0 +1,189 @@
+//! Every setting, in one table.
+//!
+//! The table below is the only place a setting is named: the typed [`Config`], the names in file
+//! and environment, the checks, `tidegate config show` and docs/configuration.md all come from it.
+//! Values come from, strongest first: flags, environment, file, default. Read the table, then
+//! `value.rs` (kinds of values), `load.rs` (where values come from), `reference.rs` (the page).
+
+pub(crate) mod load;
+pub(crate) mod reference;
+pub(crate) mod value;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use self::value::{Bytes, Fsync, Listen, LogFormat, Networks, Service, Value};
+
+/// One row of the table.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// `section.field`, as in the file.
+    pub(crate) name: &'static str,
+    /// What it decides, one or two sentences.
+    pub(crate) doc: &'static [&'static str],
+    /// Kind of value, for people.
+    pub(crate) kind: fn() -> &'static str,
+    /// The default, as text.
+    pub(crate) default: &'static str,
+    /// Least and most, as text, where the kind has an order.
+    pub(crate) bounds: Option<(&'static str, &'static str)>,
+    /// Whether a running server takes a new value on SIGHUP.
+    pub(crate) live: bool,
+    /// Checks a text against kind and bounds.
+    pub(crate) check: value::Check,
+}
+
+impl Setting {
+    /// The environment variable that sets it.
+    pub(crate) fn env(&self) -> String {
+        format!("TIDEGATE_{}", self.name.replace('.', "_").to_uppercase())
+    }
+}
+
+macro_rules! settings {
+    ($(
+        $(#[doc = $section_doc:literal])*
+        $section:ident: $Struct:ident {
+            $( $(#[doc = $doc:literal])*
+               $field:ident: $ty:ty = $default:literal $(, $least:literal ..= $most:literal)?, $reload:ident; )*
+        }
+    )*) => {
+        /// The settings as values. Built by [`Config::build`] from texts that passed the checks.
+        #[derive(Debug, Clone, PartialEq)]
+        pub(crate) struct Config {
+            $( $(#[doc = $section_doc])* pub(crate) $section: $Struct, )*
+        }
+
+        $(
+            $(#[doc = $section_doc])*
+            #[derive(Debug, Clone, PartialEq)]
+            pub(crate) struct $Struct {
+                $( $(#[doc = $doc])* pub(crate) $field: $ty, )*
+            }
+        )*
+
+        /// The table.
+        pub(crate) const SETTINGS: &[Setting] = &[$($(
+            Setting {
+                name: concat!(stringify!($section), ".", stringify!($field)),
+                doc: &[$($doc),*],
+                kind: <$ty as Value>::kind,
+                default: $default,
+                bounds: settings!(@bounds $($least $most)?),
+                live: settings!(@live $reload),
+                check: value::check::<$ty>,
+            },
+        )*)*];
+
+        /// What each section is about.
+        pub(crate) const SECTIONS: &[(&str, &[&str])] =
+            &[$( (stringify!($section), &[$($section_doc),*]) ),*];
+
+        impl Config {
+            /// Builds the settings from texts by name.
+            pub(crate) fn build(text: impl Fn(&str) -> String) -> Result<Config, String> {
+                Ok(Config { $( $section: $Struct { $(
+                    $field: {
+                        let name = concat!(stringify!($section), ".", stringify!($field));
+                        let bounds: Option<(&str, &str)> = settings!(@bounds $($least $most)?);
+                        <$ty as Value>::parse(&text(name), bounds)
+                            .map_err(|why| format!("{name}: {why}"))?
+                    },
+                )* }, )* })
+            }
+        }
+    };
+    (@bounds) => { None };
+    (@bounds $least:literal $most:literal) => { Some(($least, $most)) };
+    (@live live) => { true };
+    (@live restart) => { false };
+}
+
+settings! {
+    /// This process.
+    server: ServerConfig {
+        /// Folder for the built-in store, the admin token and keys. Made at first start, closed to
+        /// other users.
+        data: PathBuf = "./tidegate-data", restart;
+        /// Services to run here; the others stay off.
+        only: Vec<Service> = "room,jobs", restart;
+        /// Name of this instance on pages and in logs; empty means the host's name.
+        name: String = "", restart;
+        /// How long a stop waits for requests under way.
+        drain: Duration = "20s", "0s" ..= "10m", live;
+    }
+    /// Where the data is.
+    store: StoreConfig {
+        /// The store: `embedded:PATH` (built in, on disk), `embedded:` (built in, memory only),
+        /// `redis://`, `rediss://`, `redis+sentinel://h1,h2/NAME` or `redis+cluster://h1,h2`.
+        /// `{data}` stands for the data folder.
+        url: String = "embedded:{data}", restart;
+        /// When the built-in store forces its log to the disk: `always` (before the reply),
+        /// `everysec` (a power cut may cost a second), `no` (the kernel decides). A killed process
+        /// loses nothing in any mode.
+        fsync: Fsync = "everysec", restart;
+        /// Memory the built-in store may use; when full, writes are refused and reads go on.
+        /// 0 means no limit.
+        max_memory: Bytes = "0", "0" ..= "1tb", restart;
+    }
+    /// Dashboard, API and waiting room over HTTP.
+    http: HttpConfig {
+        /// Address and port. Port 0 takes any free one and prints it.
+        listen: SocketAddr = "127.0.0.1:7070", restart;
+        /// How the outside reaches this server, such as `https://gate.example`; empty means as the
+        /// request says.
+        public_url: String = "", live;
+        /// Proxies whose forwarded headers count, as networks. Nobody else's do.
+        trusted_proxies: Networks = "", live;
+        /// Certificate chain in PEM, which switches TLS on. Read again on SIGHUP.
+        tls_cert: PathBuf = "", restart;
+        /// Private key of the certificate in PEM.
+        tls_key: PathBuf = "", restart;
+        /// Largest request body.
+        max_body: Bytes = "1mb", "1kb" ..= "64mb", live;
+        /// How long a request head may take, and how long an idle connection is kept.
+        header_timeout: Duration = "10s", "1s" ..= "2m", live;
+        /// How long a request body may take.
+        body_timeout: Duration = "30s", "1s" ..= "10m", live;
+        /// How long a client may leave a full buffer unread before it is dropped.
+        write_timeout: Duration = "30s", "1s" ..= "10m", live;
+        /// Open connections in all.
+        max_connections: usize = "16384", "16" ..= "1000000", live;
+        /// Open connections from one address (IPv6: one /64); loopback and trusted proxies are
+        /// exempt.
+        max_connections_per_address: usize = "512", "1" ..= "1000000", live;
+        /// Streams at once on one HTTP/2 connection.
+        http2_max_streams: u32 = "128", "1" ..= "10000", live;
+        /// Let anybody read `/metrics`, without a token.
+        open_metrics: bool = "false", live;
+    }
+    /// The built-in store for redis-cli and workers in other languages.
+    resp: RespConfig {
+        /// Address and port, or `off`. Other than loopback it asks for the admin token.
+        listen: Listen = "127.0.0.1:6380", restart;
+    }
+    /// Who gets in.
+    auth: AuthConfig {
+        /// A dashboard session ends after this long without a request.
+        session_idle: Duration = "8h", "1m" ..= "30d", live;
+        /// A dashboard session ends after this long in any case.
+        session_max: Duration = "7d", "5m" ..= "90d", live;
+        /// Failed logins from one address before it is locked out.
+        login_tries: u32 = "5", "1" ..= "100", live;
+        /// How long that address is locked out.
+        login_lock: Duration = "15m", "1s" ..= "1d", live;
+    }
+    /// Who changed what.
+    audit: AuditConfig {
+        /// Entries kept; the oldest go first.
+        keep: u64 = "10000", "100" ..= "10000000", live;
+    }
+    /// What the process says about itself, on standard error.
+    log: LogConfig {
+        /// `error`, `warn`, `info`, `debug` or `trace`, also by part: `info,room=debug`.
+        level: String = "info", live;
+        /// `text` for people, `json` for programs.
+        format: LogFormat = "text", restart;
+    }
+}

@@ -1,0 +1,344 @@
+//! Kinds of values: how each is written, checked and shown.
+
+use std::fmt::{self, Display};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+/// A value that can be written as text.
+pub(crate) trait Value: Sized {
+    /// What to write, for people.
+    fn kind() -> &'static str;
+
+    /// Reads a text and checks it against the bounds.
+    fn parse(text: &str, bounds: Bounds<'_>) -> Result<Self, String>;
+}
+
+/// Least and most, written like the value itself.
+pub(crate) type Bounds<'a> = Option<(&'a str, &'a str)>;
+
+/// A check of a text against kind and bounds.
+pub(crate) type Check = fn(&str, Bounds<'_>) -> Result<(), String>;
+
+/// Checks a text without keeping the value.
+pub(crate) fn check<T: Value>(text: &str, bounds: Bounds<'_>) -> Result<(), String> {
+    T::parse(text, bounds).map(|_| ())
+}
+
+/// Reads, then compares with bounds that are written the same way.
+fn bounded<T: PartialOrd>(
+    text: &str,
+    bounds: Bounds<'_>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, String> {
+    let value = read(text)?;
+    let Some((least, most)) = bounds else { return Ok(value) };
+    if value < read(least)? || value > read(most)? {
+        return Err(format!("{text} is not between {least} and {most}"));
+    }
+    Ok(value)
+}
+
+macro_rules! numbers {
+    ($($ty:ty),*) => {$(
+        impl Value for $ty {
+            fn kind() -> &'static str {
+                "number"
+            }
+
+            fn parse(text: &str, bounds: Bounds<'_>) -> Result<$ty, String> {
+                bounded(text, bounds, |text| {
+                    let digits = text.replace('_', "");
+                    digits.parse().map_err(|_| format!("{text:?} is not a whole number"))
+                })
+            }
+        }
+    )*};
+}
+
+numbers!(u16, u32, u64, usize);
+
+impl Value for bool {
+    fn kind() -> &'static str {
+        "`true` or `false`"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<bool, String> {
+        match text {
+            "true" | "yes" | "on" | "1" => Ok(true),
+            "false" | "no" | "off" | "0" => Ok(false),
+            _ => Err(format!("{text:?} is neither true nor false")),
+        }
+    }
+}
+
+impl Value for String {
+    fn kind() -> &'static str {
+        "text"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<String, String> {
+        if text.chars().any(char::is_control) {
+            return Err("control characters are not allowed".to_owned());
+        }
+        Ok(text.to_owned())
+    }
+}
+
+impl Value for PathBuf {
+    fn kind() -> &'static str {
+        "path"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<PathBuf, String> {
+        if text.contains('\0') {
+            return Err("a path cannot hold a NUL byte".to_owned());
+        }
+        Ok(PathBuf::from(text))
+    }
+}
+
+impl Value for SocketAddr {
+    fn kind() -> &'static str {
+        "address:port"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<SocketAddr, String> {
+        let text = text.strip_prefix("localhost:").map_or_else(
+            || text.strip_prefix(':').map_or_else(|| text.to_owned(), |p| format!("0.0.0.0:{p}")),
+            |port| format!("127.0.0.1:{port}"),
+        );
+        text.parse().map_err(|_| format!("{text:?} is not like 127.0.0.1:7070 or [::1]:7070"))
+    }
+}
+
+/// An address, or nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listen(pub(crate) Option<SocketAddr>);
+
+impl Value for Listen {
+    fn kind() -> &'static str {
+        "address:port or `off`"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<Listen, String> {
+        match text {
+            "off" | "" => Ok(Listen(None)),
+            _ => SocketAddr::parse(text, None).map(|address| Listen(Some(address))),
+        }
+    }
+}
+
+impl Value for Duration {
+    fn kind() -> &'static str {
+        "time (`500ms`, `10s`, `5m`, `2h`, `7d`)"
+    }
+
+    fn parse(text: &str, bounds: Bounds<'_>) -> Result<Duration, String> {
+        bounded(text, bounds, |text| {
+            let wrong = || format!("{text:?} is not a time: write 500ms, 10s, 5m, 2h or 7d");
+            let (number, unit) = split_unit(text).ok_or_else(wrong)?;
+            let millis: u64 = match unit {
+                "ms" => 1,
+                "s" => 1000,
+                "m" | "min" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                _ => return Err(wrong()),
+            };
+            number.checked_mul(millis).map(Duration::from_millis).ok_or_else(wrong)
+        })
+    }
+}
+
+/// A size in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl Value for Bytes {
+    fn kind() -> &'static str {
+        "size (`512kb`, `64mb`, `2gb`; powers of 1024)"
+    }
+
+    fn parse(text: &str, bounds: Bounds<'_>) -> Result<Bytes, String> {
+        bounded(text, bounds, |text| {
+            let wrong = || format!("{text:?} is not a size: write 512kb, 64mb or 2gb");
+            if let Ok(bytes) = text.parse() {
+                return Ok(Bytes(bytes));
+            }
+            let lower = text.to_ascii_lowercase();
+            let (number, unit) = split_unit(&lower).ok_or_else(wrong)?;
+            let factor: u64 = match unit {
+                "b" => 1,
+                "kb" | "k" | "kib" => 1 << 10,
+                "mb" | "m" | "mib" => 1 << 20,
+                "gb" | "g" | "gib" => 1 << 30,
+                "tb" | "t" | "tib" => 1 << 40,
+                _ => return Err(wrong()),
+            };
+            number.checked_mul(factor).map(Bytes).ok_or_else(wrong)
+        })
+    }
+}
+
+/// `10s` → (10, "s").
+fn split_unit(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.trim()))
+}
+
+/// Networks, as `10.0.0.0/8` or a single address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Networks(pub(crate) Vec<IpNet>);
+
+impl Value for Networks {
+    fn kind() -> &'static str {
+        "list of networks"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<Networks, String> {
+        items(text)
+            .map(|item| {
+                item.parse::<IpNet>()
+                    .or_else(|_| item.parse::<std::net::IpAddr>().map(IpNet::from))
+                    .map_err(|_| format!("{item:?} is not a network like 10.0.0.0/8"))
+            })
+            .collect::<Result<_, _>>()
+            .map(Networks)
+    }
+}
+
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// A value that is one of a few words.
+macro_rules! words {
+    ($(#[doc = $doc:literal])* $name:ident { $($(#[doc = $vdoc:literal])* $variant:ident = $word:literal),* $(,)? }) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum $name { $($(#[doc = $vdoc])* $variant),* }
+
+        impl Value for $name {
+            fn kind() -> &'static str {
+                const WORDS: &[&str] = &[$(concat!("`", $word, "`")),*];
+                static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+                TEXT.get_or_init(|| format!("one of {}", WORDS.join(", ")))
+            }
+
+            fn parse(text: &str, _: Bounds<'_>) -> Result<$name, String> {
+                match text {
+                    $($word => Ok($name::$variant),)*
+                    _ => Err(format!("{text:?} is not one of {}", [$($word),*].join(", "))),
+                }
+            }
+        }
+
+        impl Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $($name::$variant => $word),* })
+            }
+        }
+    };
+}
+
+words! {
+    /// When the built-in store forces its log to the disk.
+    Fsync {
+        /// Before the reply.
+        Always = "always",
+        /// Once a second.
+        EverySecond = "everysec",
+        /// When the kernel likes.
+        No = "no",
+    }
+}
+
+words! {
+    /// How log lines look.
+    LogFormat {
+        /// For people.
+        Text = "text",
+        /// For programs.
+        Json = "json",
+    }
+}
+
+words! {
+    /// A service of this binary.
+    Service {
+        /// The waiting room.
+        Room = "room",
+        /// The job queue.
+        Jobs = "jobs",
+    }
+}
+
+impl Value for Vec<Service> {
+    fn kind() -> &'static str {
+        "list of `room`, `jobs`"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<Vec<Service>, String> {
+        items(text).map(|item| Service::parse(item, None)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_are_read_with_their_units() {
+        let time = |text| Duration::parse(text, None);
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("2h"), Ok(Duration::from_secs(7200)));
+        for bad in [
+            "",
+            "10",
+            "s",
+            "-1s",
+            "1.5s",
+            "10 parsecs",
+            "99999999999999999999s",
+            "213503982334602d",
+        ] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+        let size = |text| Bytes::parse(text, None).map(|bytes| bytes.0);
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("64mb"), Ok(64 << 20));
+        assert_eq!(size("1 GiB"), Ok(1 << 30));
+        for bad in ["", "mb", "-1", "1xb", "99999999999tb"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_kept_and_named() {
+        let bounds = Some(("1s", "2m"));
+        assert!(Duration::parse("1s", bounds).is_ok());
+        assert!(Duration::parse("2m", bounds).is_ok());
+        let error = Duration::parse("3m", bounds).unwrap_err();
+        assert_eq!(error, "3m is not between 1s and 2m");
+        assert!(u32::parse("0", Some(("1", "5"))).is_err());
+    }
+
+    #[test]
+    fn addresses_come_in_a_few_spellings() {
+        for (text, expect) in [
+            ("127.0.0.1:1", "127.0.0.1:1"),
+            ("localhost:80", "127.0.0.1:80"),
+            (":80", "0.0.0.0:80"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(SocketAddr::parse(text, None).unwrap().to_string(), expect);
+        }
+        assert!(SocketAddr::parse("example.org:80", None).is_err());
+        assert_eq!(Listen::parse("off", None), Ok(Listen(None)));
+    }
+}

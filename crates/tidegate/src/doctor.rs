@@ -1,0 +1,273 @@
+//! `tidegate doctor`: looks at everything that could go wrong, and says how to fix each.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use store::redis;
+
+use crate::admin_token;
+use crate::cli::Global;
+use crate::client::{RUNNING, Running};
+use crate::config::Config;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::{Output, Tone};
+use crate::serve::{chain, open_store};
+
+/// How a thing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Good,
+    Warning,
+    Bad,
+}
+
+/// One thing looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: &'static str,
+    state: State,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Finding {
+    fn good(what: &'static str, found: impl Into<String>) -> Finding {
+        Finding { what, state: State::Good, found: found.into(), fix: None }
+    }
+
+    fn warning(what: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Finding {
+        Finding { what, state: State::Warning, found: found.into(), fix: Some(fix.into()) }
+    }
+
+    fn bad(what: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Finding {
+        Finding { what, state: State::Bad, found: found.into(), fix: Some(fix.into()) }
+    }
+}
+
+pub(crate) fn run(global: &Global, output: &Output) -> Outcome {
+    let loaded = global.load()?;
+    let config = &loaded.config;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format!("cannot start the runtime: {error}")))?;
+    let running = running(&config.server.data);
+    let mut findings = vec![
+        Finding::good(
+            "configuration",
+            loaded.file.as_ref().map_or_else(
+                || "no file; defaults, environment and flags".to_owned(),
+                |path| path.display().to_string(),
+            ),
+        ),
+        folder(&config.server.data),
+        token(&config.server.data),
+        disk(&config.server.data),
+        files(config.http.max_connections),
+        port(config.http.listen, "http.listen", running.as_ref()),
+    ];
+    if let Some(address) = config.resp.listen.0 {
+        findings.push(port(address, "resp.listen", running.as_ref()));
+    }
+    findings.extend(runtime.block_on(store(config, running.as_ref())));
+
+    report(output, &findings)?;
+    let bad = findings.iter().filter(|finding| finding.state == State::Bad).count();
+    if bad > 0 {
+        return Err(Failure::new(
+            Exit::Failed,
+            format!("{bad} of {} checks failed", findings.len()),
+        ));
+    }
+    Ok(())
+}
+
+fn report(output: &Output, findings: &[Finding]) -> Outcome {
+    if output.json {
+        return output.value(&findings);
+    }
+    for finding in findings {
+        let mark = match finding.state {
+            State::Good => output.paint(Tone::Good, "ok  "),
+            State::Warning => output.paint(Tone::Warn, "warn"),
+            State::Bad => output.paint(Tone::Bad, "FAIL"),
+        };
+        output.line(&format!("{mark}  {:<14} {}", finding.what, finding.found))?;
+        if let Some(fix) = &finding.fix {
+            output.line(&format!("      {:<14} fix: {fix}", ""))?;
+        }
+    }
+    Ok(())
+}
+
+/// The server that says it runs on this folder, if its process is there.
+fn running(data: &Path) -> Option<Running> {
+    let text = std::fs::read_to_string(data.join(RUNNING)).ok()?;
+    let running: Running = serde_json::from_str(&text).ok()?;
+    Path::new(&format!("/proc/{}", running.pid)).exists().then_some(running)
+}
+
+fn folder(data: &Path) -> Finding {
+    let shown = data.display();
+    match std::fs::metadata(data) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Finding::good("data folder", format!("{shown} will be made at first start"))
+        }
+        Err(error) => Finding::bad("data folder", format!("{shown}: {error}"), "set --data"),
+        Ok(meta) if !meta.is_dir() => {
+            Finding::bad("data folder", format!("{shown} is not a folder"), "set --data")
+        }
+        Ok(meta) if meta.permissions().mode() & 0o077 != 0 => Finding::warning(
+            "data folder",
+            format!("{shown} is open to other users"),
+            format!("chmod 700 {shown}"),
+        ),
+        Ok(_) => match tempfile_in(data) {
+            Ok(()) => Finding::good("data folder", format!("{shown}, private and writable")),
+            Err(error) => Finding::bad(
+                "data folder",
+                format!("cannot write in {shown}: {error}"),
+                "run as the folder's owner, or chown it",
+            ),
+        },
+    }
+}
+
+fn tempfile_in(data: &Path) -> std::io::Result<()> {
+    let path = data.join(format!(".doctor-{}", std::process::id()));
+    std::fs::write(&path, b"x")?;
+    std::fs::remove_file(path)
+}
+
+fn token(data: &Path) -> Finding {
+    let path = admin_token::path(data);
+    match std::fs::metadata(&path) {
+        Err(_) if !data.exists() => Finding::good("admin token", "will be made at first start"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Finding::good("admin token", "will be made at next start")
+        }
+        Err(error) => Finding::bad("admin token", error.to_string(), "run as the folder's owner"),
+        Ok(meta) if meta.permissions().mode() & 0o077 != 0 => Finding::bad(
+            "admin token",
+            format!("{} can be read by others", path.display()),
+            format!("chmod 600 {}", path.display()),
+        ),
+        Ok(_) => Finding::good("admin token", format!("{}, private", path.display())),
+    }
+}
+
+/// Free space where the data is.
+fn disk(data: &Path) -> Finding {
+    let folder = data.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    match rustix::fs::statvfs(folder) {
+        Ok(stat) => {
+            let free = stat.f_bavail.saturating_mul(stat.f_frsize) / (1 << 20);
+            let found = format!("{free} MB free");
+            match free {
+                0..100 => Finding::bad(
+                    "disk",
+                    found,
+                    "make room: the built-in store refuses writes when full",
+                ),
+                100..1024 => Finding::warning("disk", found, "make room before the disk is full"),
+                _ => Finding::good("disk", found),
+            }
+        }
+        Err(error) => Finding::warning("disk", error.to_string(), "check the data folder's disk"),
+    }
+}
+
+/// Open files this process may have, against the connections it is set to take.
+fn files(connections: usize) -> Finding {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let Some(soft) = limit.current else { return Finding::good("open files", "no limit") };
+    let needed = u64::try_from(connections).unwrap_or(u64::MAX).saturating_add(256);
+    if soft >= needed {
+        return Finding::good("open files", format!("limit {soft}"));
+    }
+    Finding::warning(
+        "open files",
+        format!("limit {soft}, but http.max_connections is {connections}"),
+        format!(
+            "ulimit -n {needed}, LimitNOFILE={needed} in systemd, or a lower http.max_connections"
+        ),
+    )
+}
+
+fn port(address: SocketAddr, setting: &'static str, running: Option<&Running>) -> Finding {
+    match std::net::TcpListener::bind(address) {
+        Ok(_) => Finding::good(setting, format!("{address} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => match running {
+            Some(running) => {
+                Finding::good(setting, format!("{address} is used by process {}", running.pid))
+            }
+            None => Finding::bad(
+                setting,
+                format!("{address} is in use by something else"),
+                format!("--set {setting}=127.0.0.1:0 for any free port"),
+            ),
+        },
+        Err(error) => {
+            Finding::bad(setting, format!("{address}: {error}"), format!("--set {setting}=…"))
+        }
+    }
+}
+
+async fn store(config: &Config, running: Option<&Running>) -> Vec<Finding> {
+    if let Some(running) = running
+        && config.store.url.starts_with("embedded:")
+    {
+        let found = format!("built in, held by process {}", running.pid);
+        return vec![Finding::good("store", found)];
+    }
+    let opened = tokio::time::timeout(Duration::from_secs(5), open_store(config)).await;
+    let store = match opened {
+        Ok(Ok(store)) => store,
+        Ok(Err(failure)) => {
+            let fix = failure.next.unwrap_or_else(|| "check store.url".to_owned());
+            return vec![Finding::bad("store", failure.message, fix)];
+        }
+        Err(_) => {
+            return vec![Finding::bad(
+                "store",
+                "did not open within 5 s",
+                "check store.url and the network",
+            )];
+        }
+    };
+    let health = store.health();
+    let mut findings = match store.ping().await {
+        Ok(()) => vec![Finding::good("store", format!("{:?} at {}", health.kind, health.address))],
+        Err(error) => vec![Finding::bad("store", chain(&error), "is the server up?")],
+    };
+    if health.kind != store::Kind::Embedded {
+        findings.push(clock(&store).await);
+    }
+    findings
+}
+
+/// How far this machine's clock is from the server's.
+async fn clock(store: &store::Store) -> Finding {
+    let asked = redis::cmd("TIME").query_async::<(i64, i64)>(&mut store.clone()).await;
+    match asked {
+        Ok((seconds, micros)) => {
+            let here = store::Clock::system().now().0;
+            let apart = (here - (seconds * 1000 + micros / 1000)).abs();
+            let found = format!("{apart} ms from the server's");
+            match apart {
+                0..1000 => Finding::good("clock", found),
+                1000..30_000 => Finding::warning("clock", found, "run a time service (chrony)"),
+                _ => Finding::bad("clock", found, "run a time service (chrony)"),
+            }
+        }
+        Err(error) => {
+            Finding::warning("clock", error.to_string(), "the server did not tell its time")
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! `tidegate serve`: what happens between the command and the first request, in this order:
+//! settings, data folder and token, the listening socket, the store, the services, the listeners.
+//! Stopping goes the other way round.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Context;
+use api::{App, Parts, Services, Settings};
+use store::Store;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin_token::{self, AdminToken};
+use crate::client::{self, RUNNING};
+use crate::config::Config;
+use crate::config::load::{Loaded, Sources, shown};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, Tone};
+use crate::shutdown::Signals;
+use crate::{cli, logging};
+
+/// Runs until told to stop.
+pub(crate) fn run(sources: Sources, output: &Output) -> Outcome {
+    let loaded = cli::load(&sources)?;
+    logging::start(&loaded.config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("tidegate")
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(serve(sources, loaded, output))
+}
+
+async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
+    let config = loaded.config.clone();
+    let signals = Signals::new()?;
+    admin_token::make_folder(&config.server.data)?;
+    let token = admin_token::read_or_make(&config.server.data)?;
+    let listener = listen(config.http.listen, "http.listen", "--listen").await?;
+    let store = open_store(&config).await?;
+
+    let stop = CancellationToken::new();
+    let tasks = TaskTracker::new();
+    let services = start_services(&config, &store, &tasks, &stop);
+    let app = App::new(Parts {
+        store: store.clone(),
+        services,
+        settings: settings(&config),
+        admin_token: Some(token.secret.clone()),
+        instance: instance(&config),
+    });
+    // Other instances on the same store should accept this token too; if that fails now, it is
+    // only this instance that knows it, and the log says so.
+    if let Err(error) = app.auth().share_admin_token(&store, &token.secret, app.instance()).await {
+        tracing::warn!(error = error.message(), "the admin token is known to this instance only");
+    }
+
+    let server = api::serve::Server::new(app.clone(), listener);
+    let address = server.address().context("cannot tell the listening address")?;
+    let base = client::base_of(address, false);
+    leave_note(&config.server.data, &base);
+    banner(output, &config, &base, &token)?;
+    tracing::info!(http = %base, store = %shown(&config.store.url), "started");
+
+    let watcher = tokio::spawn(signals.watch(stop.clone(), {
+        let app = app.clone();
+        let mut current = loaded;
+        move || reload(&sources, &mut current, &app)
+    }));
+    server.run(stop.clone(), config.server.drain).await;
+    // The services' background work ends after the last request.
+    tasks.close();
+    tasks.wait().await;
+    watcher.abort();
+    // Gone or not, the note is only a hint.
+    let _ = std::fs::remove_file(config.server.data.join(RUNNING));
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Starts the services that run here, with their background work on `tasks` until `stop`.
+///
+/// The place of the services: open `room` and `jobs` on the store when `config.server.only` names
+/// them, spawn their keepers on `tasks`, and return their handles. The RESP listener of the
+/// built-in store (`config.resp.listen`) starts here too.
+fn start_services(
+    config: &Config,
+    store: &Store,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Services {
+    let _ = (&config.server.only, store, tasks, stop);
+    Services::default()
+}
+
+/// Binds an address, or says who has it and how to move.
+pub(crate) async fn listen(address: SocketAddr, setting: &str, flag: &str) -> Outcome<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Failure::failed(format!(
+            "port {} is in use: something already listens on {address}",
+            address.port()
+        ))
+        .next(format!("{flag} 127.0.0.1:0 for any free port, or set {setting}")),
+        io::ErrorKind::PermissionDenied => Failure::failed(format!(
+            "this user may not listen on port {}",
+            address.port()
+        ))
+        .next(format!(
+            "a port above 1023 with {flag}, or CAP_NET_BIND_SERVICE (the systemd unit has it)"
+        )),
+        _ => Failure::failed(format!("cannot listen on {address}: {error}"))
+            .next(format!("{flag}, or set {setting}")),
+    })
+}
+
+/// Opens the store the settings name.
+pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
+    let url = config.store.url.replace("{data}", &config.server.data.display().to_string());
+    let options = store::Options::default();
+    Store::open_with(&url, options).await.map_err(|error| {
+        let told = format!("cannot open the store {}: {}", shown(&url), chain(&error));
+        if error.is_unavailable() {
+            Failure::unreachable(told).next("is the server up? set another with --store URL")
+        } else {
+            Failure::failed(told).next("--store URL; `tidegate serve --help` shows the kinds")
+        }
+    })
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// The HTTP side's settings.
+fn settings(config: &Config) -> Settings {
+    let (http, auth) = (&config.http, &config.auth);
+    Settings {
+        max_body: usize::try_from(http.max_body.0).unwrap_or(usize::MAX),
+        body_timeout: http.body_timeout,
+        header_timeout: http.header_timeout,
+        write_timeout: http.write_timeout,
+        max_connections: http.max_connections,
+        max_connections_per_address: http.max_connections_per_address,
+        http2_max_streams: http.http2_max_streams,
+        trusted_proxies: http.trusted_proxies.0.clone(),
+        open_metrics: http.open_metrics,
+        session_idle: auth.session_idle,
+        session_max: auth.session_max,
+        login_tries: auth.login_tries,
+        login_lock: auth.login_lock,
+        audit_keep: config.audit.keep,
+    }
+}
+
+/// Reads the configuration again. A mistake leaves everything as it is.
+fn reload(sources: &Sources, current: &mut Loaded, app: &App) {
+    let new = match sources.load() {
+        Ok(new) => new,
+        Err(problems) => {
+            for problem in problems {
+                tracing::error!(problem = %problem, "configuration not reloaded");
+            }
+            return;
+        }
+    };
+    let changed: Vec<&str> = new
+        .values
+        .iter()
+        .filter(|(name, given)| current.values.get(*name).is_none_or(|old| old.text != given.text))
+        .map(|(name, _)| *name)
+        .collect();
+    let is_live = |name: &str| crate::config::load::find(name).is_some_and(|setting| setting.live);
+    let (now, later): (Vec<&str>, Vec<&str>) = changed.into_iter().partition(|name| is_live(name));
+    if let Err(failure) = logging::set_level(&new.config.log.level) {
+        tracing::error!(problem = %failure.message, "configuration not reloaded");
+        return;
+    }
+    app.set_settings(settings(&new.config));
+    tracing::info!(applied = ?now, "configuration reloaded");
+    if !later.is_empty() {
+        tracing::warn!(settings = ?later, "these changes count after a restart");
+    }
+    *current = new;
+}
+
+fn instance(config: &Config) -> String {
+    if !config.server.name.is_empty() {
+        return config.server.name.clone();
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_else(|_| "tidegate".to_owned());
+    format!("{host}:{}", std::process::id())
+}
+
+/// Tells commands on this machine where the server is.
+fn leave_note(data: &Path, base: &str) {
+    let note = client::Running { http: base.to_owned(), pid: std::process::id() };
+    let written = serde_json::to_vec(&note)
+        .map_err(io::Error::other)
+        .and_then(|json| std::fs::write(data.join(RUNNING), json));
+    if let Err(error) = written {
+        tracing::warn!(error = %error, "commands on this machine will not find the server by itself");
+    }
+}
+
+/// Where everything is. The token is shown only when it was made just now.
+fn banner(output: &Output, config: &Config, base: &str, token: &AdminToken) -> Outcome {
+    let mut lines = vec![
+        String::new(),
+        format!("  {} {}", output.paint(Tone::Strong, "Tidegate"), env!("CARGO_PKG_VERSION")),
+        String::new(),
+        format!("  Dashboard    {base}/"),
+        format!("  API          {base}/api/   (OpenAPI: {base}/api/openapi.json)"),
+        format!("  Docs         {base}/docs/"),
+        format!(
+            "  Store        {}",
+            shown(&config.store.url.replace("{data}", &config.server.data.display().to_string()))
+        ),
+    ];
+    if token.is_new {
+        lines.push(format!("  Admin token  {}", output.paint(Tone::Strong, token.secret.reveal())));
+        let note = format!("shown this once; kept in {}", token.path.display());
+        lines.push(format!("               {}", output.paint(Tone::Dim, &note)));
+    } else {
+        lines.push(format!("  Admin token  in {}", token.path.display()));
+    }
+    lines.push(String::new());
+    output.text(&(lines.join("\n") + "\n"))
+}

@@ -1,0 +1,6 @@
+//! The real binary, on a free port, as a person or a program meets it.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod cli;
+mod process;
+mod start_stop;

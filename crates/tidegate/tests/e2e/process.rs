@@ -1,0 +1,135 @@
+//! A tidegate of one's own: started on a free port in an empty folder, ended on drop.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+
+pub(crate) struct Tidegate {
+    child: Child,
+    /// Folder it was started in.
+    pub(crate) folder: tempfile::TempDir,
+    /// What it printed until it was ready.
+    pub(crate) banner: String,
+    /// Base URL.
+    pub(crate) base: String,
+}
+
+/// A command in a folder, with none of our own settings in its environment.
+pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(args).current_dir(folder).env_clear().env("PATH", std::env::var("PATH").unwrap());
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(folder: &Path, args: &[&str]) -> Output {
+    command(folder, args).output().unwrap()
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl Tidegate {
+    /// Starts on a store and waits for the banner.
+    pub(crate) fn start(store: &str, args: &[&str]) -> Tidegate {
+        Tidegate::start_in(tempfile::tempdir().unwrap(), store, args)
+    }
+
+    pub(crate) fn start_in(folder: tempfile::TempDir, store: &str, args: &[&str]) -> Tidegate {
+        let mut command = command(folder.path(), &["serve", "--store", store]);
+        command.args(["--listen", "127.0.0.1:0", "--set", "resp.listen=127.0.0.1:0"]).args(args);
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        while !banner.contains("Admin token") && lines.read_line(&mut banner).unwrap() > 0 {}
+        // The line after the token, when it was made now, says where it is kept.
+        if banner.contains("tg_admin_") {
+            lines.read_line(&mut banner).unwrap();
+        }
+        let base = banner
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Dashboard"))
+            .unwrap_or_else(|| panic!("did not start: {banner}{}", log_of(&folder)))
+            .trim()
+            .trim_end_matches('/')
+            .to_owned();
+        // Keep reading, so that a later print never meets a closed pipe.
+        std::thread::spawn(move || {
+            let mut rest = Vec::new();
+            let _ = lines.read_to_end(&mut rest);
+        });
+        Tidegate { child, folder, banner, base }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn token(&self) -> String {
+        let path = self.path().join("tidegate-data/admin-token");
+        std::fs::read_to_string(path).unwrap().trim().to_owned()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        log_of(&self.folder)
+    }
+
+    /// A command of the same binary, in the same folder.
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        run(self.path(), args)
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    /// Waits for the end of the process, which must come by itself.
+    pub(crate) fn wait(&mut self) -> i32 {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(Instant::now() < deadline, "did not end: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until the log says something.
+    pub(crate) fn wait_for_log(&self, word: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.log().contains(word) {
+            assert!(Instant::now() < deadline, "no {word:?} in {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        let agent: ureq::Agent =
+            ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let mut answer = agent
+            .get(format!("{}{path}", self.base))
+            .header("authorization", format!("Bearer {}", self.token()))
+            .call()
+            .unwrap();
+        (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+    }
+}
+
+fn log_of(folder: &tempfile::TempDir) -> String {
+    std::fs::read_to_string(folder.path().join("log")).unwrap_or_default()
+}
+
+impl Drop for Tidegate {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing left to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

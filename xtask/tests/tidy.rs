@@ -1,0 +1,244 @@
+//! Rules of the tree that no compiler knows. Each failure names file, line and rule.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Every file git knows or would add, as path relative to the root and content.
+fn files() -> Vec<(String, String)> {
+    let listed = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(listed.status.success(), "git ls-files failed");
+    String::from_utf8(listed.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(|path| {
+            let text = std::fs::read_to_string(root().join(path)).ok()?;
+            Some((path.to_owned(), text))
+        })
+        .collect()
+}
+
+fn complain(rule: &str, found: &[String]) {
+    assert!(found.is_empty(), "{rule}:\n  {}", found.join("\n  "));
+}
+
+/// Lines of files for which `wrong` holds.
+fn lines(
+    files: &[(String, String)],
+    choose: impl Fn(&str) -> bool,
+    wrong: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| choose(path)) {
+        for (number, line) in text.lines().enumerate() {
+            if wrong(line) {
+                found.push(format!("{path}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_file_names_a_place_of_one_machine() {
+    // Spelled in parts, so that this file does not find itself.
+    let words = [["/wo", "rk/"].concat(), ["/root", "/"].concat(), ["/home/", "user"].concat()];
+    let found = lines(
+        &files(),
+        |path| !path.ends_with("Cargo.lock") && !path.ends_with("package-lock.json"),
+        |line| words.iter().any(|word| line.contains(word.as_str())),
+    );
+    complain("the tree must not name a path of one machine", &found);
+}
+
+#[test]
+fn keys_are_built_in_keys_rs_only() {
+    let raw = ["Key::", "raw("].concat();
+    let found = lines(
+        &files(),
+        |path| {
+            path.ends_with(".rs")
+                && !path.ends_with("/keys.rs")
+                && !path.starts_with("crates/store/")
+                && !path.contains("/tests/")
+                && !path.starts_with("xtask/")
+        },
+        |line| line.contains(&raw),
+    );
+    complain("a key is built in a service's keys.rs, nowhere else", &found);
+}
+
+#[test]
+fn modules_have_no_mod_rs_and_open_with_what_they_are() {
+    let mut found = Vec::new();
+    for (path, text) in files() {
+        if !path.ends_with(".rs") || !path.contains("/src/") {
+            continue;
+        }
+        if path.ends_with("/mod.rs") {
+            found.push(format!("{path}: use foo.rs with foo/ beside it"));
+        }
+        let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        if !first.starts_with("//!") && !first.starts_with("#![") {
+            found.push(format!("{path}: opens with {first:?}, not with //!"));
+        }
+    }
+    complain("a module opens with //! and is foo.rs, not foo/mod.rs", &found);
+}
+
+#[test]
+fn only_the_clock_asks_what_time_it_is() {
+    let call = ["SystemTime::", "now"].concat();
+    let found = lines(
+        &files(),
+        |path| {
+            path.ends_with(".rs")
+                && path.starts_with("crates/")
+                && path.contains("/src/")
+                && !path.starts_with("crates/store/src/clock")
+                && !path.starts_with("crates/testkit/")
+        },
+        |line| line.contains(&call) && !line.trim_start().starts_with("//"),
+    );
+    complain("time is an argument: ask store::Clock", &found);
+}
+
+/// The Lua scripts: crates/<service>/lua/<verb>.lua and lua/lib/<function>.lua.
+fn scripts(files: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+    files
+        .iter()
+        .filter(|(path, _)| {
+            path.contains("/lua/") && path.ends_with(".lua") && !path.contains("/tests/")
+        })
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+}
+
+#[test]
+fn every_script_says_in_its_head_what_it_does() {
+    let files = files();
+    let mut found = Vec::new();
+    for (path, text) in scripts(&files) {
+        let name = Path::new(path).file_stem().unwrap().to_str().unwrap();
+        let service = path.split('/').nth(1).unwrap_or_default();
+        // A first line for Dragonfly may stand before the head.
+        let mut head = text.lines().skip_while(|line| line.starts_with("--!"));
+        let first = head.next().unwrap_or_default();
+        let is_lib = path.contains("/lua/lib/");
+        let expect = if is_lib { format!("-- {name}") } else { format!("-- {service}/{name} -- ") };
+        if !first.starts_with(&expect) {
+            found.push(format!("{path}: opens with {first:?}, not with {expect:?}"));
+        }
+        if !is_lib {
+            let takes = |name: &str| text.contains(&format!("{name}["));
+            let needed =
+                [("-- KEYS", takes("KEYS")), ("-- ARGV", takes("ARGV")), ("-- REPLY", true)];
+            for (word, _) in needed.into_iter().filter(|(_, needed)| *needed) {
+                if !text.lines().any(|line| line.starts_with(word)) {
+                    found.push(format!("{path}: has no {word} line"));
+                }
+            }
+        }
+    }
+    complain("a script's head tells name, keys, arguments and reply", &found);
+}
+
+#[test]
+fn scripts_take_time_and_chance_as_arguments() {
+    let files = files();
+    let mut found = Vec::new();
+    for (path, text) in scripts(&files) {
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("--").next().unwrap_or_default();
+            let upper = code.to_uppercase();
+            let wrong = upper.contains("'TIME'")
+                || upper.contains("\"TIME\"")
+                || code.contains("math.random")
+                || code.contains("os.time")
+                || code.contains("os.clock");
+            if wrong {
+                found.push(format!("{path}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    complain("a script takes time and chance as arguments", &found);
+}
+
+#[test]
+fn every_script_is_declared_and_every_declaration_has_a_file() {
+    let files = files();
+    let services: BTreeSet<&str> =
+        scripts(&files).filter_map(|(path, _)| path.split('/').nth(1)).collect();
+    let mut found = Vec::new();
+    for service in services {
+        let source = format!("crates/{service}/src/");
+        let code: String = files
+            .iter()
+            .filter(|(path, _)| path.starts_with(&source))
+            .map(|(_, text)| text.as_str())
+            .collect();
+        for (path, _) in
+            scripts(&files).filter(|(p, _)| p.starts_with(&format!("crates/{service}/lua/")))
+        {
+            let name = Path::new(path).file_stem().unwrap().to_str().unwrap();
+            let declared = if path.contains("/lua/lib/") {
+                code.contains(&format!("\"{name}\""))
+            } else {
+                code.contains(&format!("{name} {{"))
+            };
+            if !declared {
+                found.push(format!("{path}: no script! names it"));
+            }
+        }
+    }
+    complain("a script is declared with script! under its file's name", &found);
+}
+
+#[test]
+fn crates_depend_in_one_direction() {
+    let allowed: &[(&str, &[&str])] = &[
+        ("engine", &[]),
+        ("store", &["engine"]),
+        ("resp", &["store", "engine"]),
+        ("room", &["store"]),
+        ("jobs", &["store"]),
+        ("dns", &["store"]),
+        ("desk", &["store"]),
+        ("api", &["store", "room", "jobs", "dns", "desk"]),
+        ("tidegate", &["api", "resp", "store", "room", "jobs", "dns", "desk", "engine"]),
+        ("testkit", &["store", "engine", "resp"]),
+    ];
+    let mut found = Vec::new();
+    for (name, may) in allowed {
+        let manifest =
+            std::fs::read_to_string(root().join(format!("crates/{name}/Cargo.toml"))).unwrap();
+        let normal = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        for (other, _) in allowed {
+            if normal.lines().any(|line| line.starts_with(&format!("{other}.workspace")))
+                && !may.contains(other)
+            {
+                found.push(format!("{name} must not depend on {other}"));
+            }
+        }
+    }
+    complain("crates depend in the direction of ARCHITECTURE.md", &found);
+}
+
+#[test]
+fn scripts_for_people_can_be_started() {
+    use std::os::unix::fs::PermissionsExt;
+    for path in ["test", ".ci/run"] {
+        let mode = std::fs::metadata(root().join(path)).unwrap().permissions().mode();
+        assert!(mode & 0o111 != 0, "{path} is not executable");
+        let text = std::fs::read_to_string(root().join(path)).unwrap();
+        assert!(text.starts_with("#!/usr/bin/env bash\n"), "{path} must start with env bash");
+    }
+}
