@@ -8,6 +8,7 @@
 //! keyspace), one of the `t_*.rs` files (a data type and its commands).
 
 mod args;
+mod bitops;
 mod blocked;
 mod command;
 mod config;
