@@ -7,6 +7,8 @@
 
 use std::cmp::Ordering;
 
+use smallvec::SmallVec;
+
 use crate::number;
 
 pub(crate) mod words;
@@ -136,6 +138,14 @@ impl<'a> Code<'a> {
     pub(crate) fn push_to(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(self.head());
         bytes.extend_from_slice(self.tail);
+    }
+
+    /// The encoding in one piece.
+    pub(crate) fn bytes(&self) -> SmallVec<[u8; 64]> {
+        let mut bytes = SmallVec::with_capacity(self.len());
+        bytes.extend_from_slice(self.head());
+        bytes.extend_from_slice(self.tail);
+        bytes
     }
 
     fn write_to(&self, bytes: &mut [u8]) {

@@ -5,3 +5,4 @@ mod hash;
 mod kit;
 mod list;
 mod set;
+mod zset;
