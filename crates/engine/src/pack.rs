@@ -356,7 +356,7 @@ impl Pack {
 
     /// Bytes of heap.
     pub(crate) fn heap_size(&self) -> usize {
-        self.bytes.len()
+        crate::memory::allocated(self.bytes.len())
     }
 
     /// Where the first element starts.

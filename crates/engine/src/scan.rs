@@ -57,7 +57,8 @@ impl<'a> Scan<'a> {
     }
 }
 
-fn cursor(bytes: &[u8]) -> Result<u64, Error> {
+/// A cursor as a client gives it.
+pub(crate) fn cursor(bytes: &[u8]) -> Result<u64, Error> {
     number::parse_u64(bytes).ok_or(Error::fixed("ERR invalid cursor"))
 }
 

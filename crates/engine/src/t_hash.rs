@@ -8,9 +8,11 @@ use crate::Reply;
 use crate::args;
 use crate::command::{Command, Ctx, DENYOOM, FAST, READONLY, WRITE};
 use crate::config::Config;
-use crate::error::{Error, OVERFLOW, SYNTAX};
+use crate::error::{Error, NOT_FLOAT, OVERFLOW, SYNTAX};
 use crate::notify::Class;
+use crate::number::LongDouble;
 use crate::pack::{Code, Elem, PACK_MAX, Pack};
+use crate::scan::{self, Scan};
 use crate::table::{Keyed, Table};
 
 /// Fields up to which a hash past Redis's limits stays packed.
@@ -124,7 +126,7 @@ impl Hash {
     }
 
     /// Bytes of heap.
-    pub(crate) fn mem_size(&self) -> usize {
+    pub(crate) fn heap_size(&self) -> usize {
         match self {
             Hash::Packed(pack) => pack.heap_size(),
             Hash::Table(big) => {
@@ -278,13 +280,6 @@ impl Big {
     }
 }
 
-impl Hash {
-    /// Bytes on the heap, in constant time.
-    pub(crate) fn heap_size(&self) -> usize {
-        0
-    }
-}
-
 /// The commands of this file.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::new("hset", -4, WRITE | DENYOOM | FAST, hset).keys(1, 1, 1),
@@ -300,6 +295,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("hexists", 3, READONLY | FAST, hexists).keys(1, 1, 1),
     Command::new("hdel", -3, WRITE | FAST, hdel).keys(1, 1, 1),
     Command::new("hincrby", 4, WRITE | DENYOOM | FAST, hincrby).keys(1, 1, 1),
+    Command::new("hincrbyfloat", 4, WRITE | DENYOOM | FAST, hincrbyfloat).keys(1, 1, 1),
+    Command::new("hscan", -3, READONLY, hscan).keys(1, 1, 1),
     Command::new("hrandfield", -2, READONLY, hrandfield).keys(1, 1, 1),
 ];
 
@@ -413,6 +410,44 @@ fn hincrby(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     ctx.write_or(key, Hash::default)?.set(&[name, &text], limits);
     ctx.changed(Class::Hash, "hincrby", key);
     Ok(Reply::Int(new))
+}
+
+fn hincrbyfloat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let (key, name) = (ctx.arg(1), ctx.arg(2));
+    let by = LongDouble::parse(ctx.arg(3)).ok_or(NOT_FLOAT)?;
+    if !by.is_finite() {
+        return Err(Error::fixed("ERR value is NaN or Infinity"));
+    }
+    let old = match ctx.write::<Hash>(key)?.and_then(|hash| hash.get(name)) {
+        None => LongDouble::from_i64(0),
+        Some(Elem::Int(n)) => LongDouble::from_i64(n),
+        Some(elem) => LongDouble::parse(elem.bytes(&mut [0; 36]))
+            .ok_or(Error::fixed("ERR hash value is not a float"))?,
+    };
+    let sum = old.add(by).filter(|sum| sum.is_finite());
+    let sum = sum.ok_or(Error::fixed("ERR increment would produce NaN or Infinity"))?;
+    let text = sum.to_human();
+    let limits = Limits::of(&ctx.core.config);
+    ctx.write_or(key, Hash::default)?.set(&[name, &text], limits);
+    ctx.changed(Class::Hash, "hincrbyfloat", key);
+    ctx.effect(&[b"HSET", key, name, &text]);
+    Ok(Reply::Bulk(text))
+}
+
+fn hscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let key = ctx.arg(1);
+    let cursor = scan::cursor(ctx.arg(2))?;
+    let scan = Scan::read(ctx, 2);
+    let Some(hash) = ctx.read::<Hash>(key)? else { return Ok(Scan::reply(0, Vec::new())) };
+    // Options are looked at only when there is something to scan.
+    let scan = scan?;
+    let mut found = Vec::new();
+    let next = hash.scan(cursor, scan.count, |name, value| {
+        if scan.fits(name.bytes(&mut [0; 36])) {
+            found.extend([bulk(name), bulk(value)]);
+        }
+    });
+    Ok(Scan::reply(next, found))
 }
 
 fn hrandfield(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

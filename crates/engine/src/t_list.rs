@@ -8,7 +8,10 @@ use std::ops::ControlFlow;
 
 use crate::Reply;
 use crate::args;
-use crate::command::{Command, Ctx, DENYOOM, FAST, MOVABLE_KEYS, READONLY, WRITE};
+use crate::blocked::{Serve, Wait};
+use crate::command::{
+    BLOCKING, Command, Ctx, DENYOOM, FAST, MOVABLE_KEYS, NOSCRIPT, READONLY, WRITE,
+};
 use crate::error::{Error, NO_SUCH_KEY, NOT_POSITIVE, OUT_OF_RANGE, SYNTAX};
 use crate::notify::Class;
 use crate::pack::{Code, Elem, Pack};
@@ -52,7 +55,7 @@ impl List {
     }
 
     /// Bytes of heap.
-    pub(crate) fn mem_size(&self) -> usize {
+    pub(crate) fn heap_size(&self) -> usize {
         match self {
             List::Packed(pack) => pack.heap_size(),
             List::Long(deque) => deque.heap_size(),
@@ -292,13 +295,6 @@ impl End {
     }
 }
 
-impl List {
-    /// Bytes on the heap, in constant time.
-    pub(crate) fn heap_size(&self) -> usize {
-        0
-    }
-}
-
 /// The commands of this file.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::new("lpush", -3, WRITE | DENYOOM | FAST, lpush).keys(1, 1, 1),
@@ -318,6 +314,11 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("lmove", 5, WRITE | DENYOOM, lmove).keys(1, 2, 1),
     Command::new("rpoplpush", 3, WRITE | DENYOOM, rpoplpush).keys(1, 2, 1),
     Command::new("lmpop", -4, WRITE | MOVABLE_KEYS, lmpop),
+    Command::new("blpop", -3, WRITE | NOSCRIPT | BLOCKING, blpop).keys(1, -2, 1),
+    Command::new("brpop", -3, WRITE | NOSCRIPT | BLOCKING, brpop).keys(1, -2, 1),
+    Command::new("blmove", 6, WRITE | DENYOOM | NOSCRIPT | BLOCKING, blmove).keys(1, 2, 1),
+    Command::new("brpoplpush", 4, WRITE | DENYOOM | NOSCRIPT | BLOCKING, brpoplpush).keys(1, 2, 1),
+    Command::new("blmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, blmpop),
 ];
 
 fn lpush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
@@ -639,4 +640,98 @@ fn pop_first(
         return Ok(Some(Reply::Array(vec![Reply::bulk(key), second])));
     }
     Ok(None)
+}
+
+fn blpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    blocking_pop(ctx, End::Left)
+}
+
+fn brpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    blocking_pop(ctx, End::Right)
+}
+
+fn blocking_pop(ctx: &mut Ctx<'_>, end: End) -> Result<Reply, Error> {
+    let Some(([_, keys @ ..], [timeout])) = ctx.argv.split_last_chunk() else { return Err(SYNTAX) };
+    let deadline_ms = args::timeout(ctx.now, timeout)?;
+    if let Some(reply) = pop_first(ctx, keys, end, None)? {
+        return Ok(reply);
+    }
+    let serve: Serve = match end {
+        End::Left => |ctx, key| serve_pop(ctx, key, End::Left, None),
+        End::Right => |ctx, key| serve_pop(ctx, key, End::Right, None),
+    };
+    let on_timeout = Reply::NilArray;
+    Ok(ctx.block(Wait { keys, deadline_ms, serve, on_timeout, argv: None }))
+}
+
+fn blmpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let (keys, end, count) = mpop_args(ctx.argv, 2)?;
+    let deadline_ms = args::timeout(ctx.now, ctx.arg(1))?;
+    if let Some(reply) = pop_first(ctx, keys, end, Some(count))? {
+        return Ok(reply);
+    }
+    let serve: Serve = |ctx, key| {
+        let (_, end, count) = mpop_args(ctx.argv, 2).ok()?;
+        serve_pop(ctx, key, end, Some(count))
+    };
+    let on_timeout = Reply::NilArray;
+    Ok(ctx.block(Wait { keys, deadline_ms, serve, on_timeout, argv: None }))
+}
+
+/// Pops for a session that waited for this key; nothing if it holds another type.
+fn serve_pop(ctx: &mut Ctx<'_>, key: &[u8], end: End, count: Option<usize>) -> Option<Reply> {
+    pop_first(ctx, &[key], end, count).ok().flatten()
+}
+
+fn blmove(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let (from, to) = (End::parse(ctx.arg(3))?, End::parse(ctx.arg(4))?);
+    let deadline_ms = args::timeout(ctx.now, ctx.arg(5))?;
+    blocking_move(ctx, from, to, deadline_ms, |ctx, key| {
+        let (from, to) = (End::parse(ctx.arg(3)).ok()?, End::parse(ctx.arg(4)).ok()?);
+        serve_move(ctx, key, from, to)
+    })
+}
+
+fn brpoplpush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let deadline_ms = args::timeout(ctx.now, ctx.arg(3))?;
+    blocking_move(ctx, End::Right, End::Left, deadline_ms, |ctx, key| {
+        serve_move(ctx, key, End::Right, End::Left)
+    })
+}
+
+fn blocking_move(
+    ctx: &mut Ctx<'_>,
+    from: End,
+    to: End,
+    deadline_ms: Option<i64>,
+    serve: Serve,
+) -> Result<Reply, Error> {
+    let source = ctx.arg(1);
+    if ctx.write::<List>(source)?.is_none() {
+        let wait = Wait { keys: &[source], deadline_ms, serve, on_timeout: Reply::Nil, argv: None };
+        return Ok(ctx.block(wait));
+    }
+    let reply = move_one(ctx, from, to)?;
+    move_effect(ctx, from, to);
+    Ok(reply)
+}
+
+/// Moves for a session that waited; a target of another type is its error.
+fn serve_move(ctx: &mut Ctx<'_>, key: &[u8], from: End, to: End) -> Option<Reply> {
+    if ctx.write::<List>(key).ok().flatten().is_none_or(|list| list.len() == 0) {
+        return None;
+    }
+    Some(match move_one(ctx, from, to) {
+        Ok(reply) => {
+            move_effect(ctx, from, to);
+            reply
+        }
+        Err(error) => Reply::Error(error),
+    })
+}
+
+/// The effect of a move that might have waited: the move itself.
+fn move_effect(ctx: &mut Ctx<'_>, from: End, to: End) {
+    let name = |end| if end == End::Left { &b"LEFT"[..] } else { b"RIGHT" };
+    ctx.effect(&[b"LMOVE", ctx.arg(1), ctx.arg(2), name(from), name(to)]);
 }

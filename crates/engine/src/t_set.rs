@@ -17,6 +17,7 @@ use crate::error::{Error, NOT_POSITIVE, SYNTAX};
 use crate::notify::Class;
 use crate::number;
 use crate::pack::{Code, Elem, Pack};
+use crate::scan::{self, Scan};
 use crate::t_hash::{REPEATED_MAX, sample};
 use crate::table::{Keyed, Table};
 use crate::value::{Kind, Value};
@@ -88,7 +89,7 @@ impl Set {
     }
 
     /// Bytes of heap.
-    pub(crate) fn mem_size(&self) -> usize {
+    pub(crate) fn heap_size(&self) -> usize {
         match self {
             Set::Ints(ints) => ints.heap_size(),
             Set::Packed(pack) => pack.heap_size(),
@@ -232,13 +233,6 @@ impl Big {
     }
 }
 
-impl Set {
-    /// Bytes on the heap, in constant time.
-    pub(crate) fn heap_size(&self) -> usize {
-        0
-    }
-}
-
 /// The commands of this file.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::new("sadd", -3, WRITE | DENYOOM | FAST, sadd).keys(1, 1, 1),
@@ -249,6 +243,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("scard", 2, READONLY | FAST, scard).keys(1, 1, 1),
     Command::new("spop", -2, WRITE | FAST, spop).keys(1, 1, 1),
     Command::new("srandmember", -2, READONLY, srandmember).keys(1, 1, 1),
+    Command::new("sscan", -3, READONLY, sscan).keys(1, 1, 1),
     Command::new("smembers", 2, READONLY, sinter).keys(1, 1, 1),
     Command::new("sinter", -2, READONLY, sinter).keys(1, -1, 1),
     Command::new("sinterstore", -3, WRITE | DENYOOM, sinterstore).keys(1, -1, 1),
@@ -422,6 +417,22 @@ fn srandmember(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         found
     };
     Ok(Reply::Array(found))
+}
+
+fn sscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let key = ctx.arg(1);
+    let cursor = scan::cursor(ctx.arg(2))?;
+    let scan = Scan::read(ctx, 2);
+    let Some(set) = ctx.read::<Set>(key)? else { return Ok(Scan::reply(0, Vec::new())) };
+    // Options are looked at only when there is something to scan.
+    let scan = scan?;
+    let mut found = Vec::new();
+    let next = set.scan(cursor, scan.count, |member| {
+        if scan.fits(member.bytes(&mut [0; 36])) {
+            found.push(bulk(member));
+        }
+    });
+    Ok(Scan::reply(next, found))
 }
 
 fn sinter(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

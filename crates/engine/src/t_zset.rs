@@ -106,7 +106,7 @@ impl Zset {
     }
 
     /// Bytes of heap.
-    pub(crate) fn mem_size(&self) -> usize {
+    pub(crate) fn heap_size(&self) -> usize {
         match self {
             Zset::Packed(pack) => pack.heap_size(),
             Zset::Tree(tree) => tree.heap_size(),

@@ -7,10 +7,15 @@ use super::range::{LexRange, ScoreRange};
 use super::{Added, Limits, When, Zset};
 use crate::Reply;
 use crate::args;
-use crate::command::{Command, Ctx, DENYOOM, FAST, MOVABLE_KEYS, READONLY, WRITE};
+use crate::blocked::{Serve, Wait};
+use crate::command::{
+    BLOCKING, Command, Ctx, DENYOOM, FAST, MOVABLE_KEYS, NOSCRIPT, READONLY, WRITE,
+};
 use crate::error::{Error, NOT_POSITIVE, SYNTAX};
 use crate::notify::Class;
+use crate::number;
 use crate::pack::Elem;
+use crate::scan::{self, Scan};
 use crate::t_hash::{REPEATED_MAX, sample};
 use crate::t_list::range_in;
 use crate::t_set::store_result;
@@ -48,6 +53,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("zunionstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zunionstore).keys(1, 1, 1),
     Command::new("zinterstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zinterstore).keys(1, 1, 1),
     Command::new("zdiffstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zdiffstore).keys(1, 1, 1),
+    Command::new("zscan", -3, READONLY, zscan).keys(1, 1, 1),
+    Command::new("bzpopmin", -3, WRITE | NOSCRIPT | FAST | BLOCKING, bzpopmin).keys(1, -2, 1),
+    Command::new("bzpopmax", -3, WRITE | NOSCRIPT | FAST | BLOCKING, bzpopmax).keys(1, -2, 1),
+    Command::new("bzmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, bzmpop),
     Command::new("zrandmember", -2, READONLY, zrandmember).keys(1, 1, 1),
 ];
 
@@ -503,6 +512,63 @@ fn pop_first(
         return Ok(Some(Reply::Array(reply)));
     }
     Ok(None)
+}
+
+fn bzpopmin(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    blocking_pop(ctx, End::Min)
+}
+
+fn bzpopmax(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    blocking_pop(ctx, End::Max)
+}
+
+fn blocking_pop(ctx: &mut Ctx<'_>, end: End) -> Result<Reply, Error> {
+    let Some(([_, keys @ ..], [timeout])) = ctx.argv.split_last_chunk() else { return Err(SYNTAX) };
+    let deadline_ms = args::timeout(ctx.now, timeout)?;
+    if let Some(reply) = pop_first(ctx, keys, end, None)? {
+        return Ok(reply);
+    }
+    let serve: Serve = match end {
+        End::Min => |ctx, key| serve_pop(ctx, key, End::Min, None),
+        End::Max => |ctx, key| serve_pop(ctx, key, End::Max, None),
+    };
+    let on_timeout = Reply::NilArray;
+    Ok(ctx.block(Wait { keys, deadline_ms, serve, on_timeout, argv: None }))
+}
+
+fn bzmpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let (keys, end, count) = mpop_args(ctx.argv, 2)?;
+    let deadline_ms = args::timeout(ctx.now, ctx.arg(1))?;
+    if let Some(reply) = pop_first(ctx, keys, end, Some(count))? {
+        return Ok(reply);
+    }
+    let serve: Serve = |ctx, key| {
+        let (_, end, count) = mpop_args(ctx.argv, 2).ok()?;
+        serve_pop(ctx, key, end, Some(count))
+    };
+    let on_timeout = Reply::NilArray;
+    Ok(ctx.block(Wait { keys, deadline_ms, serve, on_timeout, argv: None }))
+}
+
+/// Pops for a session that waited for this key; nothing if it holds another type.
+fn serve_pop(ctx: &mut Ctx<'_>, key: &[u8], end: End, count: Option<usize>) -> Option<Reply> {
+    pop_first(ctx, &[key], end, count).ok().flatten()
+}
+
+fn zscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let key = ctx.arg(1);
+    let cursor = scan::cursor(ctx.arg(2))?;
+    let scan = Scan::read(ctx, 2);
+    let Some(zset) = ctx.read::<Zset>(key)? else { return Ok(Scan::reply(0, Vec::new())) };
+    // Options are looked at only when there is something to scan.
+    let scan = scan?;
+    let mut found = Vec::new();
+    let next = zset.scan(cursor, scan.count, |member, score| {
+        if scan.fits(member.bytes(&mut [0; 36])) {
+            found.extend([Reply::Bulk(member.to_vec()), Reply::Bulk(number::format_f64(score))]);
+        }
+    });
+    Ok(Scan::reply(next, found))
 }
 
 fn zrandmember(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

@@ -62,6 +62,46 @@ fn a_large_hash_keeps_its_fields() {
     assert_eq!((some.len(), distinct.len()), (1_500, 1_500));
 }
 
+#[test]
+fn floats_are_added_exactly_and_logged_as_their_sum() {
+    let mut kit = Kit::new();
+    kit.check("HINCRBYFLOAT h a 10.5", "10.5");
+    kit.check("HINCRBYFLOAT h a 0.1", "10.6");
+    kit.check("HINCRBYFLOAT h a -5", "5.6");
+    kit.check("HINCRBYFLOAT h a x", "(error) ERR value is not a valid float");
+    kit.check("HINCRBYFLOAT h a inf", "(error) ERR value is NaN or Infinity");
+    kit.run("HSET h b x");
+    kit.check("HINCRBYFLOAT h b 1", "(error) ERR hash value is not a float");
+    assert_eq!(kit.effects(), ["HSET h a 10.5", "HSET h a 10.6", "HSET h a 5.6", "HSET h b x"]);
+}
+
+#[test]
+fn a_scan_finds_every_field() {
+    let mut kit = Kit::new();
+    kit.check("HSCAN h 0", "[0 []]");
+    kit.check("HSCAN h x", "(error) ERR invalid cursor");
+    kit.check("HSCAN h 0 BAD", "[0 []]");
+    kit.run("HSET h a 1 b 2 ab 3");
+    kit.check("HSCAN h 0 MATCH a*", "[0 [a 1 ab 3]]");
+    kit.check("HSCAN h 0 BAD", "(error) ERR syntax error");
+    for n in 0..1_000 {
+        kit.run(&format!("HSET h f{n} {n}"));
+    }
+    let (mut cursor, mut seen) = ("0".to_owned(), std::collections::BTreeSet::new());
+    loop {
+        let Reply::Array(parts) = kit.run(&format!("HSCAN h {cursor} COUNT 7 MATCH f*")) else {
+            panic!("no array")
+        };
+        let [next, Reply::Array(pairs)] = &parts[..] else { panic!("no pair") };
+        seen.extend(pairs.chunks(2).map(|pair| crate::kit::show(&pair[0])));
+        cursor = crate::kit::show(next);
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 1_000);
+}
+
 proptest! {
     #[test]
     fn a_hash_behaves_as_a_map(

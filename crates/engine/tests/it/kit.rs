@@ -46,28 +46,32 @@ impl Kit {
 
     /// The effects gathered since the last call, each as its words joined by spaces.
     pub(crate) fn effects(&mut self) -> Vec<String> {
-        let bytes = self.engine.take_output().effects;
-        let mut rest = &bytes[..];
-        let word = |rest: &mut &[u8]| {
-            let (head, tail) = rest.split_at(4);
-            *rest = tail;
-            u32::from_le_bytes(head.try_into().unwrap()) as usize
-        };
-        let mut effects = Vec::new();
-        while !rest.is_empty() {
-            word(&mut rest);
-            let count = word(&mut rest);
-            let mut words = Vec::new();
-            for _ in 0..count {
-                let len = word(&mut rest);
-                let (head, tail) = rest.split_at(len);
-                rest = tail;
-                words.push(String::from_utf8_lossy(head).into_owned());
-            }
-            effects.push(words.join(" "));
-        }
-        effects
+        effects(&self.engine.take_output().effects)
     }
+}
+
+/// Effects as text, each as its words joined by spaces.
+pub(crate) fn effects(bytes: &[u8]) -> Vec<String> {
+    let mut rest = bytes;
+    let word = |rest: &mut &[u8]| {
+        let (head, tail) = rest.split_at(4);
+        *rest = tail;
+        u32::from_le_bytes(head.try_into().unwrap()) as usize
+    };
+    let mut effects = Vec::new();
+    while !rest.is_empty() {
+        word(&mut rest);
+        let count = word(&mut rest);
+        let mut words = Vec::new();
+        for _ in 0..count {
+            let len = word(&mut rest);
+            let (head, tail) = rest.split_at(len);
+            rest = tail;
+            words.push(String::from_utf8_lossy(head).into_owned());
+        }
+        effects.push(words.join(" "));
+    }
+    effects
 }
 
 fn words(line: &str) -> Vec<String> {

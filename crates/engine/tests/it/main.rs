@@ -5,4 +5,5 @@ mod hash;
 mod kit;
 mod list;
 mod set;
+mod waiting;
 mod zset;
