@@ -130,7 +130,8 @@ script!(pub(crate) compact {
     lib: ["int"],
 });
 
-/// All of them, for the tests that read their headers and for loading ahead of pipelines.
+/// All of them, for the tests that read their headers.
+#[cfg(test)]
 pub(crate) fn all() -> [&'static store::Script; 18] {
     [
         create::SCRIPT,

@@ -2,4 +2,7 @@
 
 mod admit;
 mod join;
+mod queue;
+mod session;
+mod silence;
 mod support;

@@ -9,18 +9,18 @@ use store::{ManualClock, Store};
 use testkit::TestStore;
 
 /// A room with one queue, a keeper and the hands of the clock.
-pub struct Bench {
-    pub room: Room,
-    pub keeper: Keeper,
-    pub queue: QueueId,
-    pub clock: ManualClock,
-    pub store: Store,
+pub(crate) struct Bench {
+    pub(crate) room: Room,
+    pub(crate) keeper: Keeper,
+    pub(crate) queue: QueueId,
+    pub(crate) clock: ManualClock,
+    pub(crate) store: Store,
     /// Keeps the server alive.
-    pub test: TestStore,
+    pub(crate) test: TestStore,
 }
 
 /// A queue nothing limits but what a test sets.
-pub fn open_queue() -> QueueConfig {
+pub(crate) fn open_queue() -> QueueConfig {
     QueueConfig {
         name: "Concert".into(),
         target_url: "https://example.com/checkout".into(),
@@ -33,7 +33,7 @@ pub fn open_queue() -> QueueConfig {
 
 impl Bench {
     /// A bench whose rate lets nobody in unless the test says so.
-    pub async fn new(t: TestStore, config: QueueConfig) -> Self {
+    pub(crate) async fn new(t: TestStore, config: QueueConfig) -> Self {
         let room = Room::open(t.store.clone(), Options::default()).await.unwrap();
         let queue = QueueId::parse("concert-tickets").unwrap();
         room.create_queue(&queue, config).await.unwrap();
@@ -48,58 +48,58 @@ impl Bench {
     }
 
     /// A queue in which nobody is admitted by itself: no rate, and its one token is gone.
-    pub async fn still(t: TestStore) -> Self {
+    pub(crate) async fn still(t: TestStore) -> Self {
         Self::still_with(t, open_queue()).await
     }
 
-    pub async fn still_with(t: TestStore, config: QueueConfig) -> Self {
+    pub(crate) async fn still_with(t: TestStore, config: QueueConfig) -> Self {
         let bench = Self::new(t, config).await;
         bench.no_tokens().await;
         bench
     }
 
-    pub async fn no_tokens(&self) {
+    pub(crate) async fn no_tokens(&self) {
         let key = format!("admission:{}:tokens", self.queue);
         let () = self.redis(&["SET", &key, "0"]).await;
     }
 
-    pub async fn join(&self) -> Place {
+    pub(crate) async fn join(&self) -> Place {
         self.join_as(Proof::None).await
     }
 
-    pub async fn join_as(&self, proof: Proof) -> Place {
+    pub(crate) async fn join_as(&self, proof: Proof) -> Place {
         let new = NewPlace { proof, ..NewPlace::default() };
         let joined = self.room.join(&self.queue, new).await.unwrap();
         assert!(joined.new);
         joined.place
     }
 
-    pub async fn join_level(&self, level: u8) -> PositionId {
+    pub(crate) async fn join_level(&self, level: u8) -> PositionId {
         self.join_as(Proof::Operator(room::Level::parse(level).unwrap())).await.id
     }
 
-    pub async fn status(&self, id: &PositionId) -> Place {
+    pub(crate) async fn status(&self, id: &PositionId) -> Place {
         self.room.status(&self.queue, id).await.unwrap()
     }
 
-    pub async fn state(&self, id: &PositionId) -> State {
+    pub(crate) async fn state(&self, id: &PositionId) -> State {
         self.status(id).await.state
     }
 
-    pub async fn beat(&self, id: &PositionId) -> Place {
+    pub(crate) async fn beat(&self, id: &PositionId) -> Place {
         self.room.heartbeat(&self.queue, id, room::Level::NORMAL, None).await.unwrap()
     }
 
-    pub async fn position(&self, id: &PositionId) -> Option<u64> {
+    pub(crate) async fn position(&self, id: &PositionId) -> Option<u64> {
         self.status(id).await.position
     }
 
-    pub async fn tick(&self) -> room::Swept {
+    pub(crate) async fn tick(&self) -> room::Swept {
         self.keeper.tick().await.unwrap()
     }
 
     /// Lets time pass as it does while the service runs: a round at least every five seconds.
-    pub async fn pass(&self, duration: Duration) {
+    pub(crate) async fn pass(&self, duration: Duration) {
         let mut left = duration;
         while !left.is_zero() {
             let step = left.min(Duration::from_secs(5));
@@ -110,13 +110,13 @@ impl Bench {
     }
 
     /// Runs a command as redis-cli would.
-    pub async fn redis<T: store::redis::FromRedisValue>(&self, args: &[&str]) -> T {
+    pub(crate) async fn redis<T: store::redis::FromRedisValue>(&self, args: &[&str]) -> T {
         let mut cmd = store::redis::cmd(args[0]);
         cmd.arg(&args[1..]);
         cmd.query_async(&mut self.store.clone()).await.unwrap()
     }
 }
 
-pub fn seconds(n: u64) -> Duration {
+pub(crate) fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
