@@ -11,6 +11,7 @@
 --        9 position   hash    the place
 --       10 session    hash    the session to start
 -- ARGV   1 now_ms  2 queue_id  3 id  4 session_id  5 user_id  6 ip_address  7 user_agent  8 token
+--        9 level
 -- REPLY  {'started', session_id, expires_ms, hard_ms} | {'active', session_id}
 --        | {'moved', session_id} | {'waiting'} | {'ended', status, reason} | {'unknown'}
 --        | {'unknown_queue'}
@@ -48,7 +49,7 @@ redis.call('ZADD', deadlines, int(until_ms), session_id)
 redis.call('HSET', session, 'queue_id', queue_id, 'position_id', id, 'user_id', ARGV[5],
   'ip_address', ARGV[6], 'user_agent', ARGV[7], 'token', ARGV[8], 'started_at', now_s,
   'expires_at', int(math.floor(until_ms / 1000)), 'last_activity', now_s, 'page_views', '0',
-  'status', 'active', 'hard_until_ms', int(hard_ms))
+  'status', 'active', 'hard_until_ms', int(hard_ms), 'priority', ARGV[9])
 redis.call('EXPIRE', session, m[3])
 redis.call('HSET', position, 'queue_id', queue_id, 'status', 'active', 'session_id', session_id)
 redis.call('EXPIRE', position, int(hard_s + 600))

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    Error, PositionId, QueueId, Reason, Room, Session, SessionId, State, hour, join::cut,
+    Error, Pass, PositionId, QueueId, Reason, Room, Session, SessionId, State, hour, join::cut,
     reply::Reply, scripts,
 };
 
@@ -21,8 +21,13 @@ pub struct Visitor {
 /// What claiming came to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Claim {
-    /// The session runs; it was started now or before.
-    Session(Session),
+    /// The session runs; `started` says that it was started by this call.
+    Session {
+        /// The session.
+        session: Session,
+        /// Was it started now?
+        started: bool,
+    },
     /// Not admitted yet.
     Waiting,
     /// The place is over.
@@ -43,10 +48,26 @@ impl Room {
         let keys = self.keys(queue);
         let pulse = self.pulse(queue).await?;
         // The session's id is written at admission, so its key can be named.
-        let mut offered = self.status(queue, id).await?.session;
+        let place = self.status(queue, id).await?;
+        let mut offered = place.session;
         for _ in 0..4 {
             let session = offered.unwrap_or_else(SessionId::fresh);
             let now = self.now();
+            let token = match place.state {
+                State::Admitted => {
+                    let pass = Pass {
+                        queue: queue.clone(),
+                        session,
+                        position: *id,
+                        level: place.level,
+                        epoch: place.epoch,
+                        issued: now,
+                        expires: now + pulse.config.session_timeout,
+                    };
+                    self.sign_pass(&pass).await?
+                }
+                _ => String::new(),
+            };
             let address = visitor.address.filter(|_| pulse.config.store_addresses);
             let reply = scripts::claim::run(
                 &self.0.store,
@@ -70,7 +91,8 @@ impl Room {
                     user_id: &visitor.user_id,
                     ip_address: address.map(|ip| ip.to_string()),
                     user_agent: cut(&visitor.user_agent, pulse.config.user_agent_bytes as usize),
-                    token: "",
+                    token,
+                    level: place.level.number(),
                 },
             )
             .await?;
@@ -78,7 +100,8 @@ impl Room {
             match reply.word() {
                 "started" | "active" => {
                     let session = SessionId::parse(reply.text(1))?;
-                    return Ok(Claim::Session(self.session(queue, &session).await?));
+                    let session = self.session(queue, &session).await?;
+                    return Ok(Claim::Session { session, started: reply.word() == "started" });
                 }
                 "moved" => offered = Some(SessionId::parse(reply.text(1))?),
                 "waiting" => return Ok(Claim::Waiting),

@@ -1,20 +1,134 @@
-//! Signed invites.
+//! Signed invites: how a visitor proves a level above 0.
 
 use store::Millis;
 
-use crate::{Level, QueueId};
+use crate::{Error, Level, QueueId, Room, address::random, token::Fault};
+
+/// An invite to be signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewInvite {
+    /// What tells it from others; uses are counted by it. 1 to 64 letters, digits, `-` and `_`;
+    /// none makes one up.
+    pub id: Option<String>,
+    /// The level it gives.
+    pub level: Level,
+    /// How many places may be taken with it, 1 to 1,000,000.
+    pub uses: u32,
+    /// When it ends.
+    pub expires: Millis,
+}
 
 /// An invite whose signature was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invite {
-    /// Its id.
-    pub id: String,
+    /// What tells it from others.
+    pub(crate) id: String,
     /// The queue it is for.
-    pub queue: QueueId,
+    pub(crate) queue: QueueId,
     /// The level it gives.
-    pub level: Level,
-    /// How often it may be used.
-    pub uses: u32,
+    pub(crate) level: Level,
+    /// How many places may be taken with it.
+    pub(crate) uses: u32,
     /// When it ends.
-    pub expires: Millis,
+    pub(crate) expires: Millis,
+}
+
+impl Invite {
+    /// What tells it from others.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The queue it is for.
+    pub fn queue(&self) -> &QueueId {
+        &self.queue
+    }
+
+    /// The level it gives.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// How many places may be taken with it.
+    pub fn uses(&self) -> u32 {
+        self.uses
+    }
+
+    /// When it ends.
+    pub fn expires(&self) -> Millis {
+        self.expires
+    }
+
+    fn write(&self) -> Vec<u8> {
+        let mut out = vec![self.level.number()];
+        out.extend_from_slice(&self.uses.to_be_bytes());
+        out.extend_from_slice(&self.expires.0.to_be_bytes());
+        out.push(self.id.len() as u8); // checked: 64 at most
+        out.extend_from_slice(self.id.as_bytes());
+        out.extend_from_slice(self.queue.as_str().as_bytes());
+        out
+    }
+
+    fn read(body: &[u8]) -> Result<Self, Fault> {
+        let (level, rest) = body.split_first().ok_or(Fault::Malformed)?;
+        let (uses, rest) = rest.split_first_chunk::<4>().ok_or(Fault::Malformed)?;
+        let (expires, rest) = rest.split_first_chunk::<8>().ok_or(Fault::Malformed)?;
+        let (length, rest) = rest.split_first().ok_or(Fault::Malformed)?;
+        let (id, queue) = rest.split_at_checked(usize::from(*length)).ok_or(Fault::Malformed)?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Fault::Malformed);
+        Ok(Self {
+            id: Some(text(id)?).filter(|id| is_id(id)).ok_or(Fault::Malformed)?,
+            queue: QueueId::parse(&text(queue)?).map_err(|_| Fault::Malformed)?,
+            level: Level::parse(*level).map_err(|_| Fault::Malformed)?,
+            uses: u32::from_be_bytes(*uses),
+            expires: Millis(i64::from_be_bytes(*expires)),
+        })
+    }
+}
+
+fn is_id(id: &str) -> bool {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    (1..=64).contains(&id.len()) && id.bytes().all(good)
+}
+
+impl Room {
+    /// Signs an invite. Only for operators: whoever has it may take places at its level.
+    pub async fn issue_invite(
+        &self,
+        queue: &QueueId,
+        new: NewInvite,
+    ) -> Result<(String, Invite), Error> {
+        self.fresh_pulse(queue).await?;
+        if !(1..=1_000_000).contains(&new.uses) {
+            return Err(Error::invalid("uses", "from 1 to 1,000,000"));
+        }
+        if new.expires <= self.now() {
+            return Err(Error::invalid("expires", "a time to come"));
+        }
+        let id = match new.id {
+            Some(id) if is_id(&id) => id,
+            Some(_) => return Err(Error::invalid("id", "1 to 64 letters, digits, - and _")),
+            None => random::<12>()?.iter().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        let invite = Invite {
+            id,
+            queue: queue.clone(),
+            level: new.level,
+            uses: new.uses,
+            expires: new.expires,
+        };
+        Ok((self.closed("wri1", &invite.write()).await?, invite))
+    }
+
+    /// Reads an invite, for this queue. How often it was used is looked at when joining.
+    pub async fn check_invite(&self, queue: &QueueId, token: &str) -> Result<Invite, Error> {
+        let invite = Invite::read(&self.opened("wri1", token).await?)?;
+        if invite.queue != *queue {
+            return Err(Fault::OtherQueue.into());
+        }
+        if invite.expires <= self.now() {
+            return Err(Fault::Expired.into());
+        }
+        Ok(invite)
+    }
 }

@@ -53,14 +53,16 @@ mod join;
 mod keeper;
 mod keys;
 mod leave;
+mod pass;
 mod place;
 mod pulse;
 mod queue;
 mod reply;
 mod scripts;
 mod session;
+mod signing;
 mod status;
-pub mod token;
+mod token;
 
 use std::{
     collections::HashMap,
@@ -72,6 +74,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use parking_lot::RwLock;
 use store::{Millis, Store};
 
@@ -86,13 +89,16 @@ pub use crate::{
     error::Error,
     estimate::{Estimate, NoEstimate},
     ids::{Level, PositionId, QueueId, SessionId},
-    invite::Invite,
+    invite::{Invite, NewInvite},
     join::{Joined, NewPlace, Proof},
     keeper::{Keeper, Swept},
     leave::Left,
+    pass::Pass,
     place::{Place, Reason, State},
     queue::{Ended, Queue},
     session::{End, Session, SessionStatus},
+    signing::Algorithm,
+    token::{Fault, PlaceToken},
 };
 use crate::{
     keys::{QueueKeys, RoomKeys},
@@ -100,7 +106,7 @@ use crate::{
 };
 
 /// How a room works, apart from what each queue is set to.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// How often the keeper looks. Default 100 ms; the limits do not depend on it.
     pub tick: Duration,
@@ -109,6 +115,23 @@ pub struct Options {
     pub stall: Duration,
     /// How long a repeated idempotency key finds its place. Default 10 min.
     pub idempotency: Duration,
+    /// Who signs passes (`iss`). Default `tidegate`.
+    pub issuer: String,
+    /// Seals private keys in the store; the same for all instances. Without it whoever can read
+    /// the store can sign.
+    pub secret: Option<[u8; 32]>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("tick", &self.tick)
+            .field("stall", &self.stall)
+            .field("idempotency", &self.idempotency)
+            .field("issuer", &self.issuer)
+            .field("secret", &self.secret.map(|_| "…"))
+            .finish()
+    }
 }
 
 impl Default for Options {
@@ -117,6 +140,8 @@ impl Default for Options {
             tick: Duration::from_millis(100),
             stall: Duration::from_secs(10),
             idempotency: Duration::from_secs(600),
+            issuer: "tidegate".to_owned(),
+            secret: None,
         }
     }
 }
@@ -136,6 +161,7 @@ struct Inner {
     /// The last ticket proposed here.
     ticket: AtomicU64,
     addresses: address::Addresses,
+    signing: ArcSwap<signing::KeySet>,
 }
 
 /// How many queues are remembered between calls. Above it the memory starts anew, so that asking
@@ -143,16 +169,19 @@ struct Inner {
 const KNOWN_QUEUES: usize = 4_096;
 
 impl Room {
-    /// Opens the waiting room on a store.
+    /// Opens the waiting room on a store. Makes signing keys if there are none yet.
     pub async fn open(store: Store, options: Options) -> Result<Self, Error> {
+        let keys = RoomKeys::new();
+        let signing = signing::open(&store, &keys, options.secret.as_ref()).await?;
         Ok(Self(Arc::new(Inner {
             store,
             options,
-            keys: RoomKeys::new(),
+            keys,
             queues: RwLock::default(),
             pulses: RwLock::default(),
             ticket: AtomicU64::new(0),
             addresses: address::Addresses::default(),
+            signing: ArcSwap::from_pointee(signing),
         })))
     }
 

@@ -94,7 +94,7 @@ script!(pub(crate) claim {
     keys: [
         meta, state, positions, claims, active, deadlines, stats, events, position, session,
     ],
-    args: [now_ms, queue_id, id, session_id, user_id, ip_address, user_agent, token],
+    args: [now_ms, queue_id, id, session_id, user_id, ip_address, user_agent, token, level],
     lib: ["int", "num", "emit", "count_one"],
 });
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use store::{Millis, redis};
 
-use crate::{Error, PositionId, QueueId, Reason, Room, SessionId, hour, reply::Reply, scripts};
+use crate::{
+    Error, Level, PositionId, QueueId, Reason, Room, SessionId, hour, reply::Reply, scripts,
+};
 
 /// Whether a session runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,10 @@ pub struct Session {
     pub last_activity: Millis,
     /// How many pages were seen.
     pub page_views: u64,
+    /// The visitor's level.
+    pub level: Level,
+    /// The pass signed when the session began.
+    pub token: String,
 }
 
 /// How a session is ended.
@@ -248,5 +254,9 @@ fn read_session(
         hard_until: Millis(number("hard_until_ms")?),
         last_activity: seconds("last_activity")?,
         page_views: number("page_views").and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+        level: number("priority")
+            .and_then(|n| Level::parse(u8::try_from(n).ok()?).ok())
+            .unwrap_or_default(),
+        token: fields.get("token").cloned().unwrap_or_default(),
     })
 }

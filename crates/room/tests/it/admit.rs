@@ -110,7 +110,7 @@ each_store! {
         b.pass(seconds(5)).await;
         let queue = b.room.queue(&b.queue).await.unwrap();
         assert_eq!((queue.admitted, queue.active, queue.waiting), (3, 0, 7));
-        let Claim::Session(session) =
+        let Claim::Session { session, .. } =
             b.room.claim(&b.queue, &ids[0], &Visitor::default()).await.unwrap()
         else { panic!() };
         b.tick().await;

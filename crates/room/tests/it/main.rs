@@ -6,3 +6,4 @@ mod queue;
 mod session;
 mod silence;
 mod support;
+mod token;

@@ -11,7 +11,7 @@ use crate::support::{Bench, open_queue, seconds};
 
 async fn claim(b: &Bench, id: &PositionId) -> Session {
     match b.room.claim(&b.queue, id, &Visitor::default()).await.unwrap() {
-        Claim::Session(session) => session,
+        Claim::Session { session, .. } => session,
         other => panic!("{other:?}"),
     }
 }
@@ -28,7 +28,7 @@ each_store! {
         let place = b.join().await;
         admit_one(&b).await;
         let visitor = Visitor { user_id: "user-123".into(), user_agent: "Mozilla/5.0".into(), ..Visitor::default() };
-        let Claim::Session(session) = b.room.claim(&b.queue, &place.id, &visitor).await.unwrap() else { panic!() };
+        let Claim::Session { session, .. } = b.room.claim(&b.queue, &place.id, &visitor).await.unwrap() else { panic!() };
         let key = format!("session:{}", session.id);
         let hash: HashMap<String, String> = b.redis(&["HGETALL", &key]).await;
         let now = b.clock.now().as_secs();

@@ -1,0 +1,312 @@
+//! What visitors carry: tokens, passes, invites, and everything that must not pass for one.
+
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use room::{
+    Claim, Error, Fault, Level, NewInvite, NewPlace, Options, Proof, QueueConfig, QueueId, Room,
+    Session, Visitor,
+};
+use serde_json::{Value, json};
+use testkit::each_store;
+
+use crate::support::{Bench, open_queue, seconds};
+
+const RSA: &str = include_str!("fixtures/rsa-for-tests-only.pem");
+
+fn fault<T: std::fmt::Debug>(result: Result<T, Error>) -> Fault {
+    match result {
+        Err(Error::Token(fault)) => fault,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn session(b: &Bench) -> Session {
+    let place = b.join().await;
+    b.room.admit_by_hand(&b.queue, 10).await.unwrap();
+    match b.room.claim(&b.queue, &place.id, &Visitor::default()).await.unwrap() {
+        Claim::Session { session, started: true } => session,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn parts(token: &str) -> (Value, Value, Vec<u8>) {
+    let mut parts = token.split('.').map(|part| URL_SAFE_NO_PAD.decode(part).unwrap());
+    let mut json = || serde_json::from_slice(&parts.next().unwrap()).unwrap();
+    (json(), json(), parts.next().unwrap())
+}
+
+fn encode(value: &Value) -> String {
+    URL_SAFE_NO_PAD.encode(value.to_string())
+}
+
+/// A key pair the test knows, made the room's signing key.
+async fn known_key(b: &Bench) -> (Ed25519KeyPair, String) {
+    let document = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
+    let pem = format!(
+        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+        STANDARD.encode(document.as_ref())
+    );
+    b.room.import_pass_key(&pem).await.unwrap();
+    let jwks = b.room.jwks().await.unwrap();
+    let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap();
+    let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
+    let key = jwks["keys"].as_array().unwrap().iter().find(|key| key["x"] == x.as_str()).unwrap();
+    (pair, key["kid"].as_str().unwrap().to_owned())
+}
+
+fn sign(pair: &Ed25519KeyPair, header: &Value, claims: &Value) -> String {
+    let signed = format!("{}.{}", encode(header), encode(claims));
+    let signature = pair.sign(signed.as_bytes());
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()))
+}
+
+each_store! {
+    async fn a_place_token_proves_the_place_and_nothing_else(t: TestStore) {
+        let b = Bench::still(t).await;
+        let place = b.join().await;
+        let token = b.room.place_token(&place).await.unwrap();
+        assert!(token.starts_with("wrp1.") && token.len() < 120, "{token}");
+        let read = b.room.check_place_token(&b.queue, &token).await.unwrap();
+        assert_eq!((read.position, read.queue.clone(), read.level), (place.id, b.queue.clone(), Level::NORMAL));
+
+        let other = QueueId::parse("other").unwrap();
+        assert_eq!(fault(b.room.check_place_token(&other, &token).await), Fault::OtherQueue);
+        assert_eq!(fault(b.room.check_redirect_token(&b.queue, &token).await), Fault::Malformed);
+        let as_invite = token.replacen("wrp1", "wri1", 1);
+        assert_eq!(fault(b.room.check_invite(&b.queue, &as_invite).await), Fault::Forged);
+        // Every single changed character is noticed.
+        for i in 5..token.len() {
+            let mut bytes = token.clone().into_bytes();
+            bytes[i] = if bytes[i] == b'A' { b'B' } else { b'A' };
+            let forged = String::from_utf8(bytes).unwrap();
+            let fault = fault(b.room.check_place_token(&b.queue, &forged).await);
+            assert!(matches!(fault, Fault::Forged | Fault::Malformed | Fault::UnknownKey), "{i}: {fault:?}");
+        }
+        for bad in ["", "wrp1", "wrp1.", "wrp1..", "wrp1.AAAA.", "wrp1.AAAA.AAAA", "x.y.z", &"a".repeat(600)] {
+            let fault = fault(b.room.check_place_token(&b.queue, bad).await);
+            assert!(matches!(fault, Fault::Malformed | Fault::UnknownKey), "{bad}: {fault:?}");
+        }
+    }
+
+    async fn a_redirect_token_runs_out_and_starts_one_session(t: TestStore) {
+        let b = Bench::still(t).await;
+        let place = b.join().await;
+        b.room.admit_by_hand(&b.queue, 1).await.unwrap();
+        let token = b.room.redirect_token(&place).await.unwrap();
+        let read = b.room.check_redirect_token(&b.queue, &token).await.unwrap();
+        let first = b.room.claim(&b.queue, &read.position, &Visitor::default()).await.unwrap();
+        assert!(matches!(first, Claim::Session { started: true, .. }));
+        let second = b.room.claim(&b.queue, &read.position, &Visitor::default()).await.unwrap();
+        assert!(matches!(second, Claim::Session { started: false, .. }), "a replay starts nothing");
+        b.clock.advance(seconds(121));
+        assert_eq!(fault(b.room.check_redirect_token(&b.queue, &token).await), Fault::Expired);
+    }
+
+    async fn a_pass_says_what_it_must_and_is_good_while_the_session_is(t: TestStore) {
+        let b = Bench::still(t).await;
+        let session = session(&b).await;
+        let (header, claims, _) = parts(&session.token);
+        assert_eq!((header["alg"].as_str(), header["typ"].as_str()), (Some("EdDSA"), Some("JWT")));
+        assert_eq!(claims["aud"], "concert-tickets");
+        assert_eq!(claims["iss"], "tidegate");
+        assert_eq!(claims["jti"], session.id.to_string());
+        assert_eq!(claims["position_id"], session.position.to_string());
+        assert_eq!(claims["exp"], session.expires.as_secs());
+        let pass = b.room.check_pass(&b.queue, &session.token).await.unwrap();
+        assert_eq!((pass.session, pass.position, pass.expires), (session.id, session.position, session.expires));
+
+        let renewed = b.room.issue_pass(&session).await.unwrap();
+        assert!(b.room.check_pass(&b.queue, &renewed).await.is_ok());
+        b.room.complete(&b.queue, &session.id).await.unwrap();
+        assert_eq!(fault(b.room.check_pass(&b.queue, &session.token).await), Fault::Over, "a replay");
+        assert_eq!(fault(b.room.check_pass(&b.queue, &renewed).await), Fault::Over);
+    }
+
+    async fn a_pass_is_void_once_revoked_expired_or_reset(t: TestStore) {
+        let config = QueueConfig { session_timeout: seconds(60), ..open_queue() };
+        let b = Bench::still_with(t, config).await;
+        let (first, second, third) = (session(&b).await, session(&b).await, session(&b).await);
+        b.room.terminate(&b.queue, &first.id).await.unwrap();
+        assert_eq!(fault(b.room.check_pass(&b.queue, &first.token).await), Fault::Revoked);
+        b.room.revoke_token(&b.queue, &second.id, "abuse_detected", seconds(600)).await.unwrap();
+        assert_eq!(fault(b.room.check_pass(&b.queue, &second.token).await), Fault::Revoked);
+        let reason: String = b.redis(&["GET", &format!("revocation:{}", second.id)]).await;
+        assert_eq!(reason, "abuse_detected");
+        assert!(b.room.check_pass(&b.queue, &third.token).await.is_ok());
+        b.room.reset_queue(&b.queue).await.unwrap();
+        assert_eq!(fault(b.room.check_pass(&b.queue, &third.token).await), Fault::Revoked);
+        b.clock.advance(seconds(61));
+        assert_eq!(fault(b.room.check_pass(&b.queue, &third.token).await), Fault::Expired);
+    }
+
+    async fn forged_passes_are_refused(t: TestStore) {
+        let b = Bench::still(t).await;
+        let (pair, kid) = known_key(&b).await;
+        let session = session(&b).await;
+        let (header, claims, signature) = parts(&session.token);
+        assert_eq!(header["kid"], kid.as_str());
+        assert!(b.room.check_pass(&b.queue, &sign(&pair, &header, &claims)).await.is_ok(), "the tests' signer works");
+        let check = async |token: &str| fault(b.room.check_pass(&b.queue, token).await);
+        let with = |base: &Value, name: &str, value: Value| {
+            let mut changed = base.clone();
+            changed[name] = value;
+            changed
+        };
+        let raw = |header: &Value, claims: &Value, signature: &[u8]| {
+            format!("{}.{}.{}", encode(header), encode(claims), URL_SAFE_NO_PAD.encode(signature))
+        };
+        // No algorithm, with and without a signature.
+        for none in ["none", "None", "NONE", ""] {
+            let header = with(&header, "alg", none.into());
+            assert_eq!(check(&raw(&header, &claims, b"")).await, Fault::Algorithm, "{none}");
+            assert_eq!(check(&raw(&header, &claims, &signature)).await, Fault::Algorithm);
+        }
+        // The public key used as a shared secret.
+        let hs = with(&header, "alg", "HS256".into());
+        let signed = format!("{}.{}", encode(&hs), encode(&claims));
+        let secret = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, pair.public_key().as_ref());
+        let tag = ring::hmac::sign(&secret, signed.as_bytes());
+        assert_eq!(check(&format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))).await, Fault::Algorithm);
+        // Another algorithm of ours under this key.
+        assert_eq!(check(&sign(&pair, &with(&header, "alg", "RS256".into()), &claims)).await, Fault::Algorithm);
+        // Changed claims under the old signature; a stranger's key; an unknown key.
+        assert_eq!(check(&raw(&header, &with(&claims, "pri", 3.into()), &signature)).await, Fault::Forged);
+        let stranger = Ed25519KeyPair::from_seed_unchecked(&[1; 32]).unwrap();
+        assert_eq!(check(&sign(&stranger, &header, &claims)).await, Fault::Forged);
+        assert_eq!(check(&sign(&stranger, &with(&header, "kid", "deadbeef".into()), &claims)).await, Fault::UnknownKey);
+        // The key of place tokens is no key for passes.
+        let fields: Vec<String> = b.redis(&["HKEYS", "room:signing"]).await;
+        for id in fields.iter().filter(|id| **id != kid) {
+            let fault = check(&sign(&stranger, &with(&header, "kid", id.as_str().into()), &claims)).await;
+            assert!(matches!(fault, Fault::Algorithm | Fault::Forged), "{fault:?}");
+        }
+        // Signed by us, but saying what it must not.
+        let signed = |claims: Value| sign(&pair, &header, &claims);
+        assert_eq!(check(&signed(with(&claims, "exp", "never".into()))).await, Fault::Malformed);
+        assert_eq!(check(&signed(with(&claims, "exp", Value::Null))).await, Fault::Malformed);
+        assert_eq!(check(&signed(with(&claims, "exp", json!(1e300)))).await, Fault::Malformed);
+        assert_eq!(check(&signed(with(&claims, "exp", json!(b.clock.now().as_secs())))).await, Fault::Expired);
+        assert_eq!(check(&signed(with(&claims, "nbf", json!(b.clock.now().as_secs() + 60)))).await, Fault::Early);
+        assert_eq!(check(&signed(with(&claims, "aud", "other".into()))).await, Fault::OtherQueue);
+        assert_eq!(check(&signed(with(&claims, "iss", "other".into()))).await, Fault::OtherQueue);
+        assert_eq!(check(&signed(with(&claims, "typ", "invite".into()))).await, Fault::Malformed);
+        assert_eq!(check(&signed(with(&claims, "jti", "../x".into()))).await, Fault::Malformed);
+        let unknown = json!("019b76da-a800-41f4-8000-000000000000");
+        assert_eq!(check(&signed(with(&claims, "jti", unknown))).await, Fault::Over, "no such session");
+        assert_eq!(check(&sign(&pair, &with(&header, "crit", json!(["b64"])), &claims)).await, Fault::Malformed);
+        let mut no_kid = header.clone();
+        no_kid.as_object_mut().unwrap().remove("kid");
+        assert_eq!(check(&sign(&pair, &no_kid, &claims)).await, Fault::Malformed);
+        for bad in ["", ".", "..", "a.b.c", "e30.e30.", &session.token[..session.token.len() - 2], &"x".repeat(5_000)] {
+            let fault = check(bad).await;
+            assert!(matches!(fault, Fault::Malformed | Fault::Forged | Fault::Algorithm), "{bad}: {fault:?}");
+        }
+    }
+
+    async fn rotation_logs_nobody_out_and_every_instance_follows(t: TestStore) {
+        let b = Bench::still(t).await;
+        let other = Room::open(b.test.another().await, Options::default()).await.unwrap();
+        let place = b.join().await;
+        let token = b.room.place_token(&place).await.unwrap();
+        let before = session(&b).await;
+        b.clock.advance(seconds(1));
+        b.room.rotate_keys().await.unwrap();
+        let after = session(&b).await;
+        let (old, new) = (parts(&before.token).0, parts(&after.token).0);
+        assert_ne!(old["kid"], new["kid"]);
+        for room in [&b.room, &other] {
+            assert!(room.check_place_token(&b.queue, &token).await.is_ok());
+            assert!(room.check_pass(&b.queue, &before.token).await.is_ok());
+            assert!(room.check_pass(&b.queue, &after.token).await.is_ok(), "an unknown key is looked up");
+        }
+        let jwks = b.room.jwks().await.unwrap();
+        assert_eq!(jwks["keys"].as_array().unwrap().len(), 2);
+        assert_eq!(jwks["keys"][0]["kid"], new["kid"], "the one that signs comes first");
+        assert!(jwks.to_string().find("\"d\"").is_none() && !jwks.to_string().contains("oct"));
+        // A week later nothing the old key signed can be valid, and it is gone.
+        b.clock.advance(seconds(8 * 86_400));
+        b.room.rotate_keys().await.unwrap();
+        let kids = b.room.jwks().await.unwrap().to_string();
+        assert!(!kids.contains(old["kid"].as_str().unwrap()), "{kids}");
+    }
+
+    async fn an_operators_rsa_key_signs_rs256(t: TestStore) {
+        let b = Bench::still(t).await;
+        let eddsa = session(&b).await;
+        b.clock.advance(seconds(1));
+        b.room.import_pass_key(RSA).await.unwrap();
+        let rsa = session(&b).await;
+        let (header, claims, signature) = parts(&rsa.token);
+        assert_eq!(header["alg"], "RS256");
+        assert!(b.room.check_pass(&b.queue, &rsa.token).await.is_ok());
+        assert!(b.room.check_pass(&b.queue, &eddsa.token).await.is_ok());
+        let jwks = b.room.jwks().await.unwrap();
+        let key = jwks["keys"].as_array().unwrap().iter().find(|key| key["kty"] == "RSA").unwrap();
+        // A stranger verifies it with the published key alone.
+        let part = |name: &str| URL_SAFE_NO_PAD.decode(key[name].as_str().unwrap()).unwrap();
+        let public = ring::signature::RsaPublicKeyComponents { n: part("n"), e: part("e") };
+        let signed = rsa.token.rsplit_once('.').unwrap().0;
+        public.verify(&ring::signature::RSA_PKCS1_2048_8192_SHA256, signed.as_bytes(), &signature).unwrap();
+        // The modulus as a shared secret is not a signature.
+        let hs = json!({ "alg": "HS256", "kid": header["kid"], "typ": "JWT" });
+        let signed = format!("{}.{}", encode(&hs), encode(&claims));
+        let tag = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &part("n")), signed.as_bytes());
+        let confused = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()));
+        assert_eq!(fault(b.room.check_pass(&b.queue, &confused).await), Fault::Algorithm);
+        for bad in ["", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----", "hello"] {
+            assert!(matches!(b.room.import_pass_key(bad).await, Err(Error::Invalid { field: "key", .. })));
+        }
+    }
+
+    async fn with_a_secret_the_store_alone_cannot_sign(t: TestStore) {
+        let b = Bench::still(t).await;
+        let _: i64 = b.redis(&["DEL", "room:signing"]).await;
+        let options = |secret| Options { secret, ..Options::default() };
+        let sealed = Room::open(b.store.clone(), options(Some([7; 32]))).await.unwrap();
+        let place = sealed.join(&b.queue, NewPlace::default()).await.unwrap().place;
+        let token = sealed.place_token(&place).await.unwrap();
+        let again = Room::open(b.store.clone(), options(Some([7; 32]))).await.unwrap();
+        assert!(again.check_place_token(&b.queue, &token).await.is_ok());
+        let stranger = Room::open(b.store.clone(), options(Some([8; 32]))).await.unwrap();
+        assert_eq!(fault(stranger.check_place_token(&b.queue, &token).await), Fault::UnknownKey);
+        let records: Vec<String> = b.redis(&["HVALS", "room:signing"]).await;
+        assert!(records.iter().all(|record| !record.contains("plain.")), "{records:?}");
+        assert!(!format!("{:?}", options(Some([7; 32]))).contains('7'));
+    }
+
+    async fn an_invite_gives_its_level_as_often_as_it_says(t: TestStore) {
+        let b = Bench::still(t).await;
+        b.join().await;
+        let expires = b.clock.now() + seconds(600);
+        let new = NewInvite { id: None, level: Level::PREMIUM, uses: 2, expires };
+        let (token, invite) = b.room.issue_invite(&b.queue, new.clone()).await.unwrap();
+        assert_eq!(b.room.check_invite(&b.queue, &token).await.unwrap(), invite);
+        let join = async || {
+            let invite = b.room.check_invite(&b.queue, &token).await.unwrap();
+            b.room.join(&b.queue, NewPlace { proof: Proof::Invite(invite), ..NewPlace::default() }).await
+        };
+        let first = join().await.unwrap().place;
+        assert_eq!((first.level, first.position), (Level::PREMIUM, Some(1)));
+        assert_eq!(join().await.unwrap().place.position, Some(2));
+        assert!(matches!(join().await, Err(Error::InviteUsed)));
+        assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 3);
+
+        let other = QueueId::parse("other").unwrap();
+        assert_eq!(fault(b.room.check_invite(&other, &token).await), Fault::OtherQueue);
+        let mut forged = token.clone().into_bytes();
+        forged[12] ^= 1;
+        assert!(b.room.check_invite(&b.queue, &String::from_utf8(forged).unwrap()).await.is_err());
+        b.clock.advance(seconds(600));
+        assert_eq!(fault(b.room.check_invite(&b.queue, &token).await), Fault::Expired);
+        for bad in [
+            NewInvite { uses: 0, ..new.clone() },
+            NewInvite { id: Some("a:b".into()), expires: b.clock.now() + seconds(60), ..new.clone() },
+            new,
+        ] {
+            assert!(matches!(b.room.issue_invite(&b.queue, bad).await, Err(Error::Invalid { .. })));
+        }
+    }
+}
