@@ -14,8 +14,8 @@
 --       12 last_update  string  Unix seconds the tokens are true for
 --       13 stats        hash    counters of this hour
 --       14 events       stream  what happened
---       15.. places     hash    the places that may be admitted, as peeked
--- ARGV   1 now_ms  2 queue_id  3 by_hand  4.. ids  (id, session_id for each place)
+--       15 ..places     hash    the places that may be admitted, as peeked
+-- ARGV   1 now_ms  2 queue_id  3 by_hand  4 ..ids  (id, session_id for each place)
 -- REPLY  {'admitted', id, …} | {'moved', id, …} | {'stopped'} | {'unknown_queue'}
 --
 -- Keeps: admitted + active <= max_active; admissions <= burst + rate × time; only who is next in

@@ -9,7 +9,7 @@
 --        7 tokens       string  admissions the rate allows
 --        8 last_update  string  Unix seconds the tokens are true for
 --        9 events       stream  what happened
--- ARGV   1 now_ms  2 expected_version  3 policy  4.. fields  (name, value of each)
+-- ARGV   1 now_ms  2 expected_version  3 policy  4 ..fields  (name, value of each)
 -- REPLY  {'changed', version} | {'conflict', version} | {'levels_wait'} | {'unknown_queue'}
 --
 -- Keeps: time before the change counts at the old rate; the priority policy changes only while

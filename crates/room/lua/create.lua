@@ -5,7 +5,7 @@
 --        3 tokens       string  admissions the rate allows
 --        4 last_update  string  Unix seconds the tokens are true for
 --        5 events       stream  what happened
--- ARGV   1 now_ms  2 burst  3 request_id  4.. fields  (name, value of each)
+-- ARGV   1 now_ms  2 burst  3 request_id  4 ..fields  (name, value of each)
 -- REPLY  {'created'} | {'exists'}
 --
 -- Keeps: an existing queue is not touched; the same request repeated answers the same.

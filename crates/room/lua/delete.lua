@@ -4,7 +4,7 @@
 --        2 positions  zset  who waits
 --        3 claims     zset  admitted ids
 --        4 active     set   ids of running sessions
---        5.. others   any   everything else that belongs to the queue
+--        5 ..others   any   everything else that belongs to the queue
 -- REPLY  {'deleted'} | {'busy'}
 --
 -- Keeps: nobody's place disappears without having been ended first.

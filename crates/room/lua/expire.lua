@@ -6,8 +6,8 @@
 --        4 heartbeat  zset    last sign of life, Unix seconds
 --        5 stats      hash    counters of this hour
 --        6 events     stream  what happened
---        7.. places   hash    the places that looked silent
--- ARGV   1 now_ms  2 stall_ms  3.. ids
+--        7 ..places   hash    the places that looked silent
+-- ARGV   1 now_ms  2 stall_ms  3 ..ids
 -- REPLY  {'expired', n, strays} | {'stopped'} | {'unknown_queue'}
 --
 -- Keeps: silence is judged here, in the step that ends the place; a heartbeat or an admission in

@@ -6,8 +6,8 @@
 --        4 deadlines   zset    running sessions; score = when each ends, in ms
 --        5 stats       hash    counters of this hour
 --        6 events      stream  what happened
---        7.. sessions  hash    session and place of each, in turn
--- ARGV   1 now_ms  2 stall_ms  3.. ids
+--        7 ..sessions  hash    session and place of each, in turn
+-- ARGV   1 now_ms  2 stall_ms  3 ..ids
 -- REPLY  {'expired', n} | {'stopped'} | {'unknown_queue'}
 --
 -- Keeps: the deadline is looked at in the step that ends the session; activity in between wins.

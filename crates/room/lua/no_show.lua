@@ -12,8 +12,8 @@
 --        9 claims     zset    admitted ids; score = claim_by_ms
 --       10 stats      hash    counters of this hour
 --       11 events     stream  what happened
---       12.. places   hash    the places whose claim window seems over
--- ARGV   1 now_ms  2 stall_ms  3 queue_id  4.. ids
+--       12 ..places   hash    the places whose claim window seems over
+-- ARGV   1 now_ms  2 stall_ms  3 queue_id  4 ..ids
 -- REPLY  {'done', returned, expired} | {'stopped'} | {'unknown_queue'}
 --
 -- Keeps: the slot is free in the same step. A place that returns has its old score, so it stands

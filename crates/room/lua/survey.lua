@@ -8,7 +8,7 @@
 --        6 deadlines    zset    running sessions; score = when each ends, in ms
 --        7 tokens       string  admissions the rate allows
 --        8 last_update  string  Unix seconds the tokens are true for
---        9.. lists      list    the four lanes, then their four spares
+--        9 ..lists      list    the four lanes, then their four spares
 -- ARGV   1 now_ms  2 stall_ms  3 most
 -- REPLY  {word, {next ids}, {overdue claims}, {overdue sessions}, {waiting, list lengths…}} with
 --        word = 'survey' | 'returned' | 'unknown_queue'

@@ -34,7 +34,7 @@ script!(pub(crate) join {
         user_agent, metadata, once_ttl, invite_uses, invite_ttl,
     ],
     lib: [
-        "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line", "shown",
+        "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "shown",
         "joined_ms", "let_in", "count_admitted", "count_one", "drop_dead", "finish",
     ],
 });
@@ -42,7 +42,7 @@ script!(pub(crate) join {
 script!(pub(crate) peek {
     keys: [meta, state, positions, claims, active, tokens, last_update],
     args: [now_ms, most, by_hand],
-    lib: ["int", "num", "rate_of", "bucket", "free_slots", "line", "next_in_line"],
+    lib: ["int", "num", "rate_of", "bucket", "free_slots", "line_of", "next_in_line"],
 });
 
 script!(pub(crate) admit {
@@ -52,7 +52,7 @@ script!(pub(crate) admit {
     ],
     args: [now_ms, queue_id, by_hand, ..ids],
     lib: [
-        "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line",
+        "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of",
         "next_in_line", "joined_ms", "let_in", "count_admitted", "drop_dead",
     ],
 });
@@ -60,13 +60,13 @@ script!(pub(crate) admit {
 script!(pub(crate) status {
     keys: [meta, state, positions, claims, position],
     args: [now_ms, id],
-    lib: ["int", "num", "line", "shown", "place_view"],
+    lib: ["int", "num", "line_of", "shown", "place_view"],
 });
 
 script!(pub(crate) heartbeat {
     keys: [meta, state, positions, claims, position, heartbeat, ipmap],
     args: [now_ms, id, queue_id, level],
-    lib: ["int", "num", "line", "shown", "joined_ms", "place_view"],
+    lib: ["int", "num", "line_of", "shown", "joined_ms", "place_view"],
 });
 
 script!(pub(crate) leave {
@@ -121,7 +121,7 @@ script!(pub(crate) expire_sessions {
 script!(pub(crate) survey {
     keys: [meta, state, positions, claims, active, deadlines, tokens, last_update, ..lists],
     args: [now_ms, stall_ms, most],
-    lib: ["int", "num", "rate_of", "bucket", "free_slots", "line", "next_in_line"],
+    lib: ["int", "num", "rate_of", "bucket", "free_slots", "line_of", "next_in_line"],
 });
 
 script!(pub(crate) compact {
@@ -130,102 +130,31 @@ script!(pub(crate) compact {
     lib: ["int"],
 });
 
-/// All of them, for the tests that read their headers.
-#[cfg(test)]
-pub(crate) fn all() -> [&'static store::Script; 18] {
-    [
-        create::SCRIPT,
-        change::SCRIPT,
-        set_status::SCRIPT,
-        delete::SCRIPT,
-        join::SCRIPT,
-        peek::SCRIPT,
-        admit::SCRIPT,
-        status::SCRIPT,
-        heartbeat::SCRIPT,
-        leave::SCRIPT,
-        expire::SCRIPT,
-        no_show::SCRIPT,
-        claim::SCRIPT,
-        touch::SCRIPT,
-        end_session::SCRIPT,
-        expire_sessions::SCRIPT,
-        survey::SCRIPT,
-        compact::SCRIPT,
-    ]
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs, path::Path};
+    use super::*;
 
-    /// The names a header gives, in order, with `..` before a last one that stands for many.
-    fn named(body: &str, part: &str) -> Vec<String> {
-        let mut inside = false;
-        let mut names = Vec::new();
-        for line in body.lines() {
-            let Some(line) = line.strip_prefix("--") else { break };
-            let line = match line.trim_start().strip_prefix(part) {
-                Some(rest) => {
-                    inside = true;
-                    rest
-                }
-                None if inside && line.starts_with("     ") => line,
-                None if inside => break,
-                None => continue,
-            };
-            let mut words = line.split_whitespace();
-            while let Some(word) = words.next() {
-                let many = word.ends_with("..");
-                if word.trim_end_matches('.').parse::<u32>().is_ok() {
-                    let name = words.next().unwrap();
-                    names.push(if many { format!("..{name}") } else { name.to_owned() });
-                    if part == "KEYS" {
-                        break;
-                    }
-                }
-            }
-        }
-        names
-    }
-
-    #[test]
-    fn headers_name_what_is_declared() {
-        for script in super::all() {
-            assert_eq!(named(script.body(), "KEYS"), script.keys(), "KEYS of {}", script.name());
-            assert_eq!(named(script.body(), "ARGV"), script.args(), "ARGV of {}", script.name());
-            let opening = format!("-- room/{} -- ", script.name());
-            assert!(script.body().starts_with(&opening), "{}", script.name());
-            assert!(script.body().contains("\n-- REPLY  {"), "{}", script.name());
-        }
-    }
-
-    #[test]
-    fn every_file_is_declared_and_every_lib_is_used() {
-        let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-        let files = |dir: &Path| -> BTreeSet<String> {
-            let entries = fs::read_dir(dir).unwrap();
-            let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
-            names.filter_map(|n| n.strip_suffix(".lua").map(str::to_owned)).collect()
-        };
-        let declared: BTreeSet<String> =
-            super::all().iter().map(|script| script.name().to_owned()).collect();
-        assert_eq!(files(&lua), declared);
-        let used: BTreeSet<String> =
-            super::all().iter().flat_map(|script| script.libs()).map(str::to_owned).collect();
-        assert_eq!(files(&lua.join("lib")), used);
-    }
-
-    #[test]
-    fn scripts_ask_neither_for_the_time_nor_for_chance_and_keep_to_locals() {
-        for script in super::all() {
-            let text = script.source();
-            for word in ["'TIME'", "math.random", "KEYS'", "'SMEMBERS'", "'HGETALL'", "unpack("] {
-                assert!(!text.contains(word), "{} uses {word}", script.name());
-            }
-            for line in text.lines() {
-                assert!(!line.starts_with("function "), "{}: a global in {line}", script.name());
-            }
-        }
-    }
+    testkit::scripts_test!(
+        "room",
+        [
+            create,
+            change,
+            set_status,
+            delete,
+            join,
+            peek,
+            admit,
+            status,
+            heartbeat,
+            leave,
+            expire,
+            no_show,
+            claim,
+            touch,
+            end_session,
+            expire_sessions,
+            survey,
+            compact,
+        ]
+    );
 }

@@ -380,10 +380,10 @@ impl Room {
         if let Some(key) = set.get(id) {
             return Ok(Arc::clone(key));
         }
-        if self.now().0.abs_diff(set.read_at.0) >= UNKNOWN_MS as u64 {
-            if let Some(key) = self.reload_keys().await?.get(id) {
-                return Ok(Arc::clone(key));
-            }
+        if self.now().0.abs_diff(set.read_at.0) >= UNKNOWN_MS as u64
+            && let Some(key) = self.reload_keys().await?.get(id)
+        {
+            return Ok(Arc::clone(key));
         }
         Err(Error::Token(Fault::UnknownKey))
     }
