@@ -47,12 +47,15 @@ mod claim;
 mod config;
 mod error;
 mod estimate;
+mod events;
 mod ids;
 mod invite;
 mod join;
 mod keeper;
 mod keys;
 mod leave;
+mod limit;
+mod list;
 mod pass;
 mod place;
 mod pulse;
@@ -61,6 +64,7 @@ mod reply;
 mod scripts;
 mod session;
 mod signing;
+mod stats;
 mod status;
 mod token;
 
@@ -78,6 +82,8 @@ use arc_swap::ArcSwap;
 use parking_lot::RwLock;
 use store::{Millis, Store};
 
+pub use store::{events::EventId, limit::Verdict};
+
 pub use crate::{
     admit::Admitted,
     claim::{Claim, Visitor},
@@ -88,16 +94,19 @@ pub use crate::{
     },
     error::Error,
     estimate::{Estimate, NoEstimate},
+    events::{Event, Events, Following},
     ids::{Level, PositionId, QueueId, SessionId},
     invite::{Invite, NewInvite},
     join::{Joined, NewPlace, Proof},
     keeper::{Keeper, Swept},
     leave::Left,
+    list::{PAGE, Which},
     pass::Pass,
     place::{Place, Reason, State},
     queue::{Ended, Queue},
     session::{End, Session, SessionStatus},
     signing::Algorithm,
+    stats::{Hour, Stats, Totals},
     token::{Fault, PlaceToken},
 };
 use crate::{

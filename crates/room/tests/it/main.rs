@@ -7,3 +7,4 @@ mod session;
 mod silence;
 mod support;
 mod token;
+mod watch;

@@ -1,0 +1,158 @@
+//! What operators see: statistics, events, lists, limits.
+
+use std::{collections::HashMap, time::Duration};
+
+use room::{Claim, EventId, QueueConfig, Rate, Visitor, Which};
+use testkit::each_store;
+
+use crate::support::{Bench, open_queue, seconds};
+
+each_store! {
+    async fn statistics_count_what_happened(t: TestStore) {
+        let b = Bench::still(t).await;
+        let mut ids = Vec::new();
+        for _ in 0..8 {
+            ids.push(b.join().await.id);
+        }
+        b.clock.advance(seconds(4));
+        b.room.admit_by_hand(&b.queue, 2).await.unwrap();
+        b.clock.advance(seconds(4));
+        b.room.admit_by_hand(&b.queue, 2).await.unwrap();
+        b.room.leave(&b.queue, &ids[7]).await.unwrap();
+        let Claim::Session { session, .. } = b.room.claim(&b.queue, &ids[0], &Visitor::default()).await.unwrap() else { panic!() };
+        b.room.complete(&b.queue, &session.id).await.unwrap();
+        let stats = b.room.stats(&b.queue).await.unwrap();
+        assert_eq!((stats.waiting, stats.admitted, stats.active), (3, 3, 0));
+        assert_eq!((stats.total.enqueued, stats.total.admitted, stats.total.cancelled), (8, 4, 1));
+        assert_eq!((stats.total.claimed, stats.total.completed), (1, 1));
+        assert_eq!(stats.average_wait, Some(seconds(6)));
+        assert_eq!(stats.last_admission, Some(b.clock.now()));
+        assert!(stats.admission_rate > 0.0);
+        let hour = &stats.hours[0];
+        assert_eq!((hour.hour.as_str(), hour.peak_queue_size), ("2026010100", 8));
+        assert!(hour.percentiles.is_some());
+        let hash: HashMap<String, String> = b.redis(&["HGETALL", "stats:concert-tickets:hourly:2026010100"]).await;
+        assert_eq!(hash["total_enqueued"], "8");
+        assert_eq!(hash["total_admitted"], "4");
+        assert_eq!(hash["avg_wait_time"], "6", "seconds, as documented");
+        assert_eq!(hash["peak_queue_size"], "8");
+    }
+
+    async fn the_peak_of_an_hour_is_never_overwritten_by_less(t: TestStore) {
+        let b = Bench::still(t).await;
+        for _ in 0..5 {
+            b.join().await;
+        }
+        b.room.admit_by_hand(&b.queue, 5).await.unwrap();
+        b.join().await;
+        let hour = |stats: room::Stats, n: usize| stats.hours[n].clone();
+        assert_eq!(hour(b.room.stats(&b.queue).await.unwrap(), 0).peak_queue_size, 5);
+        b.clock.advance(seconds(3600));
+        b.join().await;
+        let stats = b.room.stats(&b.queue).await.unwrap();
+        assert_eq!((stats.hours.len(), hour(stats, 1).peak_queue_size), (2, 2));
+    }
+
+    async fn expiries_are_counted_once_each(t: TestStore) {
+        let b = Bench::still(t).await;
+        for _ in 0..3 {
+            b.join().await;
+        }
+        b.pass(seconds(490)).await;
+        assert_eq!(b.room.stats(&b.queue).await.unwrap().total.expired, 3);
+        let hash: HashMap<String, String> = b.redis(&["HGETALL", "stats:concert-tickets:hourly:2026010100"]).await;
+        assert_eq!(hash["total_expired"], "3");
+    }
+
+    async fn every_change_is_an_event_and_no_heartbeat_is(t: TestStore) {
+        let b = Bench::still(t).await;
+        let (one, two, three) = (b.join().await, b.join().await, b.join().await);
+        b.beat(&one.id).await;
+        b.room.admit_by_hand(&b.queue, 1).await.unwrap();
+        let Claim::Session { session, .. } = b.room.claim(&b.queue, &one.id, &Visitor::default()).await.unwrap() else { panic!() };
+        b.room.activity(&b.queue, &session.id, 1).await.unwrap();
+        b.room.terminate(&b.queue, &session.id).await.unwrap();
+        b.room.leave(&b.queue, &two.id).await.unwrap();
+        b.room.pause_queue(&b.queue).await.unwrap();
+        b.room.resume_queue(&b.queue).await.unwrap();
+        b.room.close_queue(&b.queue).await.unwrap();
+        b.room.resume_queue(&b.queue).await.unwrap();
+        b.room.set_rate(&b.queue, Rate::new(0, 60)).await.unwrap();
+        b.pass(seconds(490)).await;
+        let all = b.room.events(&b.queue, EventId::START, 1_000).await.unwrap();
+        assert!(!all.missed);
+        let kinds: Vec<&str> = all.events.iter().map(|event| event.kind.as_str()).collect();
+        assert_eq!(kinds, [
+            "queue.created", "position.enqueued", "position.enqueued", "position.enqueued",
+            "position.admitted", "session.started", "session.terminated", "position.cancelled",
+            "queue.paused", "queue.resumed", "queue.maintenance", "queue.resumed", "queue.updated",
+            "position.expired",
+        ]);
+        let last = all.events.last().unwrap();
+        assert_eq!(last.subject(), "waitingroom.position.expired.v1");
+        assert_eq!(last.data["position_id"], three.id.to_string());
+        assert_eq!(last.data["reason"], "hold_timeout");
+        let text = format!("{all:?}");
+        assert!(!text.contains("ip_") && !text.contains("token"), "nothing private");
+        let some = b.room.events(&b.queue, all.events[3].id, 2).await.unwrap();
+        assert_eq!(some.events, all.events[4..6], "resumes where it was left");
+        assert_eq!(b.room.latest_event(&b.queue).await.unwrap(), last.id);
+    }
+
+    async fn a_follower_gets_what_comes(t: TestStore) {
+        let b = Bench::still(t).await;
+        let from = b.room.latest_event(&b.queue).await.unwrap();
+        let mut following = b.room.follow(&b.queue, from).await.unwrap();
+        let place = b.join().await;
+        let got = following.next(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(got.events.len(), 1);
+        assert_eq!(got.events[0].data["position_id"], place.id.to_string());
+        let (waited, left) = tokio::join!(
+            following.next(Duration::from_secs(10)),
+            b.room.leave(&b.queue, &place.id),
+        );
+        left.unwrap();
+        assert_eq!(waited.unwrap().events[0].kind, "position.cancelled");
+    }
+
+    async fn places_and_sessions_are_listed_in_pages(t: TestStore) {
+        let b = Bench::still_with(t, QueueConfig { max_active: 5, ..open_queue() }).await;
+        let mut ids = Vec::new();
+        for _ in 0..12 {
+            ids.push(b.join().await.id);
+        }
+        b.room.admit_by_hand(&b.queue, 5).await.unwrap();
+        b.room.claim(&b.queue, &ids[0], &Visitor::default()).await.unwrap();
+        let page = b.room.places(&b.queue, Which::Waiting, 2, 3).await.unwrap();
+        assert_eq!(page.iter().map(|p| p.id).collect::<Vec<_>>(), ids[7..10]);
+        assert_eq!(page[0].position, Some(3));
+        let admitted = b.room.places(&b.queue, Which::Admitted, 0, 100).await.unwrap();
+        assert_eq!(admitted.iter().map(|p| p.id).collect::<Vec<_>>(), ids[1..5]);
+        let sessions = b.room.sessions(&b.queue, 0, 100).await.unwrap();
+        assert_eq!(sessions.iter().map(|s| s.position).collect::<Vec<_>>(), ids[..1]);
+    }
+
+    async fn a_limit_counts_every_call_in_a_sliding_window_on_the_documented_key(t: TestStore) {
+        let b = Bench::still(t).await;
+        let client = b.room.client_of("192.0.2.7".parse().unwrap()).await.unwrap();
+        let call = async |n: u32| {
+            b.room.take_limit(&client, "enqueue", 3, seconds(60), &format!("r{n}")).await.unwrap()
+        };
+        for n in 0..3 {
+            assert!(call(n).await.allowed);
+        }
+        assert!(call(2).await.allowed, "the same request counts once");
+        let refused = call(3).await;
+        assert!(!refused.allowed && refused.retry() == seconds(60));
+        let key = format!("ratelimit:{client}:enqueue");
+        let kind: String = b.redis(&["TYPE", &key]).await;
+        assert_eq!(kind, "zset");
+        let ttl: i64 = b.redis(&["TTL", &key]).await;
+        assert!((1..=61).contains(&ttl), "{ttl}");
+        b.clock.advance(seconds(61));
+        assert!(call(4).await.allowed);
+        assert!(b.room.take_limit("a:{b} c", "enqueue", 1, seconds(60), "x").await.unwrap().allowed);
+        let keys: Vec<String> = b.redis(&["KEYS", "ratelimit:*"]).await;
+        assert!(keys.iter().all(|key| !key.contains("192.") && !key.contains('{')), "{keys:?}");
+    }
+}
