@@ -31,6 +31,18 @@ impl Value {
             Value::Stream(_) => "stream",
         }
     }
+
+    /// The word `OBJECT ENCODING` answers.
+    pub(crate) fn encoding(&self) -> &'static str {
+        match self {
+            Value::Str(string) => string.encoding(),
+            Value::List(list) => list.encoding(),
+            Value::Set(set) => set.encoding(),
+            Value::Hash(hash) => hash.encoding(),
+            Value::Zset(zset) => zset.encoding(),
+            Value::Stream(_) => "stream",
+        }
+    }
 }
 
 impl Value {
