@@ -11,8 +11,8 @@ use crate::engine::Core;
 use crate::error::{self, Error};
 use crate::session::Session;
 use crate::{
-    Now, Reply, bitops, expire, generic, keys, multi, pubsub, t_hash, t_list, t_set, t_stream,
-    t_string, t_zset,
+    Now, Reply, bitops, expire, generic, keys, multi, pubsub, sort, t_hash, t_list, t_set,
+    t_stream, t_string, t_zset,
 };
 
 /// What a command's function works with.
@@ -143,6 +143,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         multi::COMMANDS,
         pubsub::COMMANDS,
         bitops::COMMANDS,
+        sort::COMMANDS,
         t_string::COMMANDS,
         t_hash::COMMANDS,
         t_list::COMMANDS,

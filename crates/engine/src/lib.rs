@@ -29,6 +29,7 @@ mod pubsub;
 mod reply;
 mod scan;
 mod session;
+mod sort;
 mod t_hash;
 mod t_list;
 mod t_set;
