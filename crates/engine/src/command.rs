@@ -11,7 +11,7 @@ use crate::engine::Core;
 use crate::error::{self, Error};
 use crate::session::Session;
 use crate::{
-    Now, Reply, bitops, expire, generic, keys, multi, pubsub, sort, t_hash, t_list, t_set,
+    Now, Reply, bitops, expire, generic, keys, multi, pubsub, script, sort, t_hash, t_list, t_set,
     t_stream, t_string, t_zset,
 };
 
@@ -144,6 +144,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         pubsub::COMMANDS,
         bitops::COMMANDS,
         sort::COMMANDS,
+        script::COMMANDS,
         t_string::COMMANDS,
         t_hash::COMMANDS,
         t_list::COMMANDS,
@@ -200,7 +201,7 @@ pub(crate) fn container(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 pub(crate) fn help(command: &str, lines: &[(&str, &str)]) -> Reply {
     let mut out =
         vec![format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:")];
-    for (usage, meaning) in lines.iter().chain(&[("HELP", "Print this help.")]) {
+    for (usage, meaning) in lines.iter().chain(&[("HELP", "Prints this help.")]) {
         out.push((*usage).to_owned());
         out.push(format!("    {meaning}"));
     }
@@ -334,10 +335,10 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
 
 /// What a running script may do, and what it has done. Made once per EVAL.
 #[derive(Debug, Default)]
-pub(crate) struct ScriptRules<'a> {
+pub(crate) struct ScriptRules {
     /// The keys in KEYS, if only those may be touched (strict mode without the script's
     /// `allow-undeclared-keys`).
-    pub(crate) declared: Option<&'a [&'a [u8]]>,
+    pub(crate) declared: Option<Vec<Box<[u8]>>>,
     /// Must all keys share a cluster slot? Holds the slot of the first key seen.
     pub(crate) one_slot: bool,
     pub(crate) slot: Option<u16>,
@@ -349,18 +350,11 @@ pub(crate) struct ScriptRules<'a> {
     pub(crate) wrote: bool,
 }
 
-/// `redis.call` with `ctx.argv`: refuses what a script may not do, runs the rest. The session
+/// The command that `redis.call` with `ctx.argv` calls, if the script may call it. The session
 /// must have `in_script` set. Errors are as Redis words them for scripts, code first.
-pub(crate) fn call_from_script(ctx: &mut Ctx<'_>, rules: &mut ScriptRules<'_>) -> Reply {
-    match check_from_script(ctx, rules) {
-        Ok(command) => call(ctx, command),
-        Err(error) => Reply::Error(error),
-    }
-}
-
-fn check_from_script(
+pub(crate) fn check_from_script(
     ctx: &mut Ctx<'_>,
-    rules: &mut ScriptRules<'_>,
+    rules: &mut ScriptRules,
 ) -> Result<&'static Command, Error> {
     let command = find_with_subcommand(ctx.argv)
         .map_err(|_| Error::fixed("ERR Unknown Redis command called from script"))?;
@@ -385,8 +379,9 @@ fn check_from_script(
     Ok(command)
 }
 
-fn check_key(key: &[u8], rules: &mut ScriptRules<'_>) -> Result<(), Error> {
-    if rules.declared.is_some_and(|declared| !declared.contains(&key)) {
+fn check_key(key: &[u8], rules: &mut ScriptRules) -> Result<(), Error> {
+    let declared = rules.declared.as_ref();
+    if declared.is_some_and(|declared| declared.iter().all(|known| **known != *key)) {
         let mut text = b"ERR script tried accessing undeclared key ".to_vec();
         text.extend_from_slice(key);
         return Err(Error::new(text));

@@ -1,5 +1,7 @@
 //! What can be set from outside: at the start by [`Config`], later by `CONFIG SET`.
 
+use std::time::Duration;
+
 /// Settings of an engine.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -17,6 +19,18 @@ pub struct Config {
     pub strict_scripts: bool,
     /// Refuse scripts that touch keys of several cluster slots.
     pub strict_slots: bool,
+    /// Time since some moment in the past, from a clock that never goes back. It only serves to
+    /// stop scripts; without it their instructions are counted instead, at 100 million a second.
+    pub script_clock: Option<fn() -> Duration>,
+    /// Others are told `BUSY` when a script runs for longer than this (`lua-time-limit`).
+    pub script_busy_ms: u64,
+    /// A script that has written nothing is stopped after this time; 0 for never.
+    pub script_deadline_ms: u64,
+    /// One that has written is stopped after this time, and what it wrote stays, as when it fails
+    /// half way; 0 for never.
+    pub script_deadline_written_ms: u64,
+    /// Bytes a script may use, besides what the interpreter holds anyway.
+    pub script_memory: usize,
     /// Bits of `notify-keyspace-events`.
     pub(crate) notify_events: u32,
     /// A hash with more fields than this, or a longer field or value, is no `listpack`.
@@ -45,6 +59,11 @@ impl Default for Config {
             log_effects: false,
             strict_scripts: false,
             strict_slots: false,
+            script_clock: None,
+            script_busy_ms: 5000,
+            script_deadline_ms: 10_000,
+            script_deadline_written_ms: 60_000,
+            script_memory: 64 << 20,
             notify_events: 0,
             hash_max_listpack_entries: 128,
             hash_max_listpack_value: 64,

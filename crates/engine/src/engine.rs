@@ -10,6 +10,7 @@ use crate::db::Db;
 use crate::effect::Effects;
 use crate::memory::Memory;
 use crate::pubsub::Pubsub;
+use crate::script::{ScriptControl, Scripts};
 use crate::session::{Replies, Session, SessionId};
 use crate::{Now, Reply};
 
@@ -53,6 +54,18 @@ pub struct Output {
     pub deliveries: Vec<(SessionId, Reply)>,
     /// Sessions that must be disconnected once their deliveries are sent (`CLIENT KILL`, `QUIT`).
     pub closing: Vec<SessionId>,
+    /// What scripts said with `redis.log`, oldest first: level (0 debug to 3 warning) and text.
+    pub script_logs: Vec<(u8, Vec<u8>)>,
+}
+
+impl Output {
+    /// A script logs something. What nobody takes is bounded.
+    pub(crate) fn script_log(&mut self, level: u8, text: Vec<u8>) {
+        const MOST: usize = 100;
+        if self.script_logs.len() < MOST {
+            self.script_logs.push((level, text));
+        }
+    }
 }
 
 /// Everything a command can reach. Cheap to move: scripts borrow it whole.
@@ -73,6 +86,7 @@ pub(crate) struct Core {
     /// Sessions one of whose WATCHed keys has changed.
     pub(crate) cas_broken: HashSet<SessionId>,
     pub(crate) pubsub: Pubsub,
+    pub(crate) scripts: Scripts,
     pub(crate) memory: Memory,
     /// Was memory full when the running command started?
     pub(crate) out_of_memory: bool,
@@ -103,6 +117,7 @@ impl Engine {
             dbs: (0..config.databases.max(1)).map(|_| Db::with_seed(config.seed)).collect(),
             rng: fastrand::Rng::with_seed(config.seed),
             effects: Effects::new(config.log_effects),
+            scripts: Scripts::new(&config),
             config,
             ..Core::default()
         };
@@ -143,6 +158,11 @@ impl Engine {
             core.serve_blocked(now);
         }
         outcome
+    }
+
+    /// A hold on whatever script is running, for use while the engine is locked by it.
+    pub fn script_control(&self) -> ScriptControl {
+        ScriptControl(self.core.scripts.control())
     }
 
     /// Deletes keys whose deadline has passed, looking at no more than `budget` keys, and answers

@@ -28,6 +28,7 @@ pub mod persist;
 mod pubsub;
 mod reply;
 mod scan;
+mod script;
 mod session;
 mod sort;
 mod t_hash;
@@ -45,6 +46,7 @@ pub use engine::{Engine, Outcome, Output};
 pub use error::Error;
 pub use number::{format_f64 as format_double, format_g};
 pub use reply::Reply;
+pub use script::ScriptControl;
 pub use session::SessionId;
 
 /// A moment in time as the engine sees it: microseconds since the Unix epoch.

@@ -4,6 +4,7 @@
 mod hash;
 mod kit;
 mod list;
+mod script;
 mod set;
 mod waiting;
 mod zset;

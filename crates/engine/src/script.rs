@@ -1,0 +1,467 @@
+//! Scripts: EVAL EVALSHA EVAL_RO EVALSHA_RO SCRIPT.
+//!
+//! A script runs alone and to its end, as one command: what it wrote is one record of the log, and
+//! stays if it fails half way. `script/lua.rs` holds the interpreter, `script/prelude.lua` what
+//! scripts find in it, `script/control.rs` says when one must stop; the rest are the libraries and
+//! the ways in and out for values.
+
+mod cache;
+mod cjson;
+mod cmsgpack;
+mod control;
+mod convert;
+mod lua;
+mod order;
+mod pattern;
+mod random;
+mod source;
+mod structs;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use self::cache::Cache;
+use self::control::Control;
+pub use self::control::ScriptControl;
+use self::convert::Answer;
+use self::lua::Vm;
+use self::source::Flags;
+use self::wire::{Packed, Value};
+use crate::args;
+use crate::command::{
+    self, ALLOW_BUSY, Command, Ctx, LOADING, MAY_REPLICATE, MOVABLE_KEYS, NO_MANDATORY_KEYS,
+    NOSCRIPT, READONLY, SKIP_MONITOR, STALE, ScriptRules, WRITE,
+};
+use crate::engine::Core;
+use crate::error::{self, Error};
+use crate::session::Session;
+use crate::{Config, Now, Reply, keys, number};
+
+/// What scripts are told the version is.
+const VERSION: &str = "7.0.15";
+const VERSION_NUM: u32 = 0x0007_000f;
+
+const EVAL: u32 =
+    NOSCRIPT | SKIP_MONITOR | MAY_REPLICATE | NO_MANDATORY_KEYS | STALE | MOVABLE_KEYS;
+const EVAL_RO: u32 = NOSCRIPT | SKIP_MONITOR | NO_MANDATORY_KEYS | STALE | READONLY | MOVABLE_KEYS;
+
+/// The commands of this file.
+pub(crate) const COMMANDS: &[Command] = &[
+    Command::new("eval", -3, EVAL, eval),
+    Command::new("evalsha", -3, EVAL, evalsha),
+    Command::new("eval_ro", -3, EVAL_RO, eval_ro),
+    Command::new("evalsha_ro", -3, EVAL_RO, evalsha_ro),
+    Command::new("script", -2, 0, command::container).subcommands(&[
+        Command::new("debug", 3, NOSCRIPT, script_debug),
+        Command::new("exists", -3, NOSCRIPT, script_exists),
+        Command::new("flush", -2, NOSCRIPT, script_flush),
+        Command::new("help", 2, LOADING | STALE, script_help),
+        Command::new("kill", 2, NOSCRIPT | ALLOW_BUSY, script_kill),
+        Command::new("load", 3, NOSCRIPT | STALE, script_load),
+    ]),
+];
+
+/// The interpreter and the scripts it knows.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    /// Made with the first script.
+    vm: Option<Box<Vm>>,
+    cache: Cache,
+    /// Absent only in a core that is moved out.
+    control: Option<Arc<Control>>,
+}
+
+impl Scripts {
+    pub(crate) fn new(config: &Config) -> Scripts {
+        Scripts { control: Some(Arc::new(Control::new(config))), ..Scripts::default() }
+    }
+
+    /// How many scripts are cached.
+    pub(crate) fn count(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Bytes the cache takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.cache.memory()
+    }
+
+    /// Bytes the interpreter takes.
+    pub(crate) fn vm_memory(&self) -> usize {
+        self.vm.as_ref().map_or(0, |vm| vm.used_memory())
+    }
+
+    /// A hold on running scripts.
+    pub(crate) fn control(&self) -> Arc<Control> {
+        self.control.clone().unwrap_or_default()
+    }
+
+    fn vm(&mut self) -> Result<&Vm, Error> {
+        if self.vm.is_none() {
+            let vm = Vm::new(self.control()).map_err(|error| {
+                Error::new(format!("ERR the script interpreter cannot be started: {error}"))
+            })?;
+            self.vm = Some(Box::new(vm));
+            self.cache.forget_compiled();
+        }
+        self.vm.as_deref().ok_or(NO_VM)
+    }
+
+    /// The number of the script with this text, which is taken in if it is new.
+    fn load(&mut self, body: &[u8]) -> Result<u32, Error> {
+        if let Some(id) = self.cache.find_body(body) {
+            return Ok(id);
+        }
+        self.vm()?;
+        let vm = self.vm.as_deref().ok_or(NO_VM)?;
+        self.cache.add(body, |id, source| compile(vm, id, source)).map_err(Error::new)
+    }
+}
+
+const NO_VM: Error = Error::fixed("ERR the script interpreter is in use");
+
+impl fmt::Debug for Scripts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scripts").field("cached", &self.count()).finish_non_exhaustive()
+    }
+}
+
+/// Longest script. The interpreter counts lines and constants in 26 bits.
+const MAX_SOURCE: usize = 16 << 20;
+
+fn compile(vm: &Vm, id: u32, source: &[u8]) -> Result<(), Vec<u8>> {
+    const NAME: &str = "@user_script";
+    if source.len() > MAX_SOURCE {
+        return Err(b"ERR Error compiling script (new function): the script is too long".to_vec());
+    }
+    vm.compile(id, source, NAME).map_err(|message| {
+        let mut text = b"ERR Error compiling script (new function): ".to_vec();
+        text.extend(message);
+        text
+    })?;
+    if let Some(changed) = source::keep_callers(source)
+        && vm.compile(id, &changed, NAME).is_err()
+    {
+        // It was understood wrongly, so leave it as it is.
+        vm.compile(id, source, NAME)?;
+    }
+    Ok(())
+}
+
+fn eval(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    eval_body(ctx, false)
+}
+
+fn eval_ro(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    eval_body(ctx, true)
+}
+
+fn evalsha(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    eval_sha(ctx, false)
+}
+
+fn evalsha_ro(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    eval_sha(ctx, true)
+}
+
+fn eval_body(ctx: &mut Ctx<'_>, read_only: bool) -> Result<Reply, Error> {
+    let keys = key_count(ctx)?;
+    let id = ctx.core.scripts.load(ctx.arg(1))?;
+    run(ctx, id, keys, read_only)
+}
+
+fn eval_sha(ctx: &mut Ctx<'_>, read_only: bool) -> Result<Reply, Error> {
+    const NO_SCRIPT: Error = Error::fixed("NOSCRIPT No matching script. Please use EVAL.");
+    if ctx.arg(1).len() != 40 {
+        return Err(NO_SCRIPT);
+    }
+    let keys = key_count(ctx)?;
+    let id = ctx.core.scripts.cache.find_sha(ctx.arg(1)).ok_or(NO_SCRIPT)?;
+    run(ctx, id, keys, read_only)
+}
+
+/// How many of the arguments are keys.
+fn key_count(ctx: &Ctx<'_>) -> Result<usize, Error> {
+    let count = args::int(ctx.arg(2))?;
+    let given = ctx.argv.len().saturating_sub(3);
+    match usize::try_from(count) {
+        Ok(count) if count > given => {
+            Err(Error::fixed("ERR Number of keys can't be greater than number of args"))
+        }
+        Ok(count) => Ok(count),
+        Err(_) => Err(Error::fixed("ERR Number of keys can't be negative")),
+    }
+}
+
+/// May a script with these flags run now?
+fn admit(ctx: &Ctx<'_>, flags: Flags, read_only: bool) -> Result<(), Error> {
+    if flags.compatible || flags.no_writes {
+        return Ok(());
+    }
+    if ctx.core.out_of_memory && !flags.allow_oom {
+        return Err(error::OUT_OF_MEMORY);
+    }
+    if let Some(error) = &ctx.core.deny_writes
+        && !ctx.session.loading
+    {
+        return Err(error.clone());
+    }
+    if read_only {
+        return Err(Error::fixed(
+            "ERR Can not execute a script with write flag using *_ro command.",
+        ));
+    }
+    Ok(())
+}
+
+/// What the script may do.
+fn rules(
+    config: &Config,
+    flags: Flags,
+    keys: &[&[u8]],
+    read_only: bool,
+) -> Result<ScriptRules, Error> {
+    let strict = config.strict_scripts && !flags.allow_undeclared;
+    let mut rules = ScriptRules {
+        declared: strict.then(|| keys.iter().map(|key| Box::from(*key)).collect()),
+        one_slot: config.strict_slots && !flags.allow_cross_slot,
+        read_only: read_only || (flags.no_writes && !flags.compatible),
+        allow_oom: flags.allow_oom,
+        ..ScriptRules::default()
+    };
+    if config.strict_slots {
+        for key in keys {
+            let slot = keys::slot(key);
+            if *rules.slot.get_or_insert(slot) != slot {
+                return Err(Error::fixed("CROSSSLOT Keys in request don't hash to the same slot"));
+            }
+        }
+    }
+    Ok(rules)
+}
+
+fn run(ctx: &mut Ctx<'_>, id: u32, key_count: usize, read_only: bool) -> Result<Reply, Error> {
+    ctx.core.scripts.vm()?;
+    let scripts = &mut ctx.core.scripts;
+    let vm = scripts.vm.as_deref().ok_or(NO_VM)?;
+    scripts
+        .cache
+        .ensure_compiled(id, |id, source| compile(vm, id, source), |id| vm.forget(id))
+        .map_err(Error::new)?;
+    let Some(script) = scripts.cache.get(id) else { return Err(NO_VM) };
+    let (flags, name) = (script.flags, script.sha.clone());
+    admit(ctx, flags, read_only)?;
+
+    let given = ctx.argv.get(3..).unwrap_or_default();
+    let (keys, arguments) = given.split_at_checked(key_count).unwrap_or((given, &[]));
+    let rules = rules(&ctx.core.config, flags, keys, read_only)?;
+    let input = convert::input(keys, arguments);
+
+    let mut session = Session::new(ctx.session.id, String::new(), true);
+    session.db = ctx.session.db;
+    session.in_script = true;
+    session.in_exec = ctx.session.in_exec;
+    session.loading = ctx.session.loading;
+    session.no_touch = ctx.session.no_touch;
+
+    let control = ctx.core.scripts.control();
+    control.begin(&ctx.core.config, false);
+    let memory = ctx.core.config.script_memory;
+    let Some(vm) = ctx.core.scripts.vm.take() else { return Err(NO_VM) };
+    let now = ctx.now;
+    let (outcome, resp3) = {
+        let lent = Lent::new(ctx.core, vm);
+        lent.run(id, &name, input, memory, |core| Running {
+            core,
+            session,
+            now,
+            rules,
+            control: Arc::clone(&control),
+        })
+    };
+    control.end();
+    // What its commands did is in the log; EVAL itself did nothing.
+    ctx.effect(&[]);
+    Ok(convert::reply(outcome, resp3))
+}
+
+/// The core while it is with the interpreter. Comes back even if something panics.
+struct Lent<'c> {
+    home: &'c mut Core,
+    vm: Option<Box<Vm>>,
+}
+
+impl<'c> Lent<'c> {
+    fn new(home: &'c mut Core, vm: Box<Vm>) -> Lent<'c> {
+        Lent { home, vm: Some(vm) }
+    }
+
+    fn run(
+        self,
+        id: u32,
+        name: &str,
+        input: Vec<u8>,
+        memory: usize,
+        running: impl FnOnce(Core) -> Running,
+    ) -> (lua::Outcome, bool) {
+        let Some(vm) = self.vm.as_deref() else { return (lua::Outcome::Nil, false) };
+        vm.lend(running(std::mem::take(&mut *self.home)));
+        let outcome = vm.run(id, name, input, memory);
+        (outcome, vm.resp3())
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(running) = self.vm.as_deref().and_then(Vm::take_back) {
+            *self.home = running.core;
+        }
+        self.home.scripts.vm = self.vm.take();
+    }
+}
+
+/// A script that is running, with everything it can reach.
+#[derive(Debug)]
+pub(crate) struct Running {
+    core: Core,
+    /// Not the caller's: a script can SELECT another database without the caller seeing it.
+    session: Session,
+    now: Now,
+    rules: ScriptRules,
+    control: Arc<Control>,
+}
+
+impl Running {
+    /// `redis.call` with the packed list of `count` arguments.
+    fn call(&mut self, packed: &[u8], count: usize) -> Answer {
+        let Some(Packed::Tree(Value::Table(list))) = Packed::tree(packed) else {
+            return Answer::Misuse(BAD_ARGUMENTS.to_vec());
+        };
+        let Some(numbers) = texts_of_numbers(&list.array, count) else {
+            return Answer::Misuse(BAD_ARGUMENTS.to_vec());
+        };
+        let mut numbers = numbers.iter();
+        let argv: SmallVec<[&[u8]; 16]> = list
+            .array
+            .iter()
+            .map(|value| match value {
+                Value::String(s) => s,
+                _ => numbers.next().map(Vec::as_slice).unwrap_or_default(),
+            })
+            .collect();
+        let mut ctx =
+            Ctx { core: &mut self.core, session: &mut self.session, now: self.now, argv: &argv };
+        let command = match command::check_from_script(&mut ctx, &mut self.rules) {
+            Ok(command) => command,
+            Err(error) => return Answer::Error(convert::error_text(&error)),
+        };
+        if command.flags & WRITE != 0 && self.control.begin_write().is_err() {
+            return Answer::Killed;
+        }
+        let reply = command::call(&mut ctx, command);
+        convert::answer(reply, self.session.resp == 3)
+    }
+
+    /// May the script call this? None if there is no such command.
+    fn may_call(&self, packed: &[u8]) -> Option<bool> {
+        let Some(Packed::Tree(Value::Table(list))) = Packed::tree(packed) else { return None };
+        let argv: Vec<&[u8]> = list
+            .array
+            .iter()
+            .map(|value| if let Value::String(s) = value { s } else { &b""[..] })
+            .collect();
+        // There are no users with fewer rights than others.
+        command::find_with_subcommand(&argv).ok().map(|_| true)
+    }
+
+    /// `redis.log`
+    fn log(&mut self, level: u8, text: Vec<u8>) {
+        self.core.output.script_log(level, text);
+    }
+}
+
+const BAD_ARGUMENTS: &[u8] = b"ERR Lua redis lib command arguments must be strings or integers";
+
+/// The numbers among the arguments as text. None if there is anything but strings and numbers.
+fn texts_of_numbers(values: &[Value<'_>], count: usize) -> Option<SmallVec<[Vec<u8>; 4]>> {
+    // Nils at the end do not show up in the list.
+    if values.len() != count {
+        return None;
+    }
+    let mut texts = SmallVec::new();
+    for value in values {
+        match value {
+            Value::String(_) => {}
+            Value::Number(n) => texts.push(number::format_f64(*n)),
+            _ => return None,
+        }
+    }
+    Some(texts)
+}
+
+fn script_load(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let id = ctx.core.scripts.load(ctx.arg(2))?;
+    Ok(Reply::bulk_or_nil(ctx.core.scripts.cache.get(id).map(|script| &script.sha)))
+}
+
+fn script_exists(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let cache = &ctx.core.scripts.cache;
+    let known = ctx.argv.iter().skip(2).map(|sha| cache.find_sha(sha).is_some().into());
+    Ok(Reply::Array(known.collect()))
+}
+
+fn script_flush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    match ctx.argv.get(2) {
+        None => {}
+        Some(mode) if args::is(mode, "SYNC") || args::is(mode, "ASYNC") => {}
+        Some(_) => return Err(Error::fixed("ERR SCRIPT FLUSH only support SYNC|ASYNC option")),
+    }
+    if ctx.argv.len() > 3 {
+        return Err(Error::fixed("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
+    }
+    let scripts = &mut ctx.core.scripts;
+    scripts.cache = Cache::default();
+    scripts.vm = None;
+    Ok(Reply::Ok)
+}
+
+fn script_kill(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    ctx.core.scripts.control().kill(false)
+}
+
+fn script_debug(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let mode = ctx.arg(2);
+    if args::is(mode, "NO") {
+        return Ok(Reply::Ok);
+    }
+    if args::is(mode, "YES") || args::is(mode, "SYNC") {
+        return Err(Error::fixed("ERR there is no script debugger here"));
+    }
+    Err(Error::fixed("ERR Use SCRIPT DEBUG YES/SYNC/NO"))
+}
+
+fn script_help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    const LINES: &[&str] = &[
+        "SCRIPT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "DEBUG (YES|SYNC|NO)",
+        "    Set the debug mode for subsequent scripts executed.",
+        "EXISTS <sha1> [<sha1> ...]",
+        "    Return information about the existence of the scripts in the script cache.",
+        "FLUSH [ASYNC|SYNC]",
+        "    Flush the Lua scripts cache. Very dangerous on replicas.",
+        "    When called without the optional mode argument, the behavior is determined by the",
+        "    lazyfree-lazy-user-flush configuration directive. Valid modes are:",
+        "    * ASYNC: Asynchronously flush the scripts cache.",
+        "    * SYNC: Synchronously flush the scripts cache.",
+        "KILL",
+        "    Kill the currently executing Lua script.",
+        "LOAD <script>",
+        "    Load a script into the scripts cache without executing it.",
+        "HELP",
+        "    Prints this help.",
+    ];
+    Ok(Reply::Array(LINES.iter().map(|line| Reply::status(line)).collect()))
+}

@@ -1,0 +1,447 @@
+//! The interpreter: one per engine, with Redis's globals, a memory limit and a clock.
+//!
+//! Scripts run in LuaJIT without its compiler, for which instructions can be counted. What they
+//! see is built by `prelude.lua`; here are the functions it calls. While a script runs, the whole
+//! keyspace lies in [`Host::slot`], where `redis.call` finds it; [`Vm::run`] takes it back,
+//! whatever happens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use mlua::{
+    BString, Either, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, VmState,
+};
+use parking_lot::Mutex;
+
+use super::control::Control;
+use super::convert::{self, Answer};
+use super::random::Random;
+use super::wire::{Packed, Writer};
+use super::{Running, cjson, cmsgpack, pattern, structs};
+
+/// Instructions between two looks at the clock.
+const INSTRUCTIONS: u32 = 10_000;
+
+/// What the interpreter's functions share.
+#[derive(Debug)]
+pub(super) struct Host {
+    /// The keyspace while a script runs.
+    slot: Mutex<Option<Running>>,
+    /// Says when a script must stop.
+    control: Arc<Control>,
+    random: Mutex<Random>,
+    /// Bytes the interpreter may hold while a script runs.
+    limit: AtomicUsize,
+    /// Instructions executed by the running script, roughly.
+    executed: AtomicU64,
+}
+
+/// The interpreter.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    lua: Lua,
+    host: Arc<Host>,
+    run: Function,
+    compile: Function,
+    forget: Function,
+}
+
+/// What became of a script.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Nil,
+    Bool(bool),
+    Number(f64),
+    String(Vec<u8>),
+    /// A packed table.
+    Tree(Vec<u8>),
+    Graph(Vec<u8>),
+    /// The text of an error; was it counted when a command raised it?
+    Error(Vec<u8>, bool),
+}
+
+/// A number or a string for Lua.
+type Scalar = Either<f64, BString>;
+
+impl Vm {
+    /// A new interpreter.
+    pub(super) fn new(control: Arc<Control>) -> mlua::Result<Vm> {
+        let libs = StdLib::TABLE
+            | StdLib::STRING
+            | StdLib::MATH
+            | StdLib::BIT
+            | StdLib::JIT
+            | StdLib::PACKAGE;
+        let lua = Lua::new_with(libs, LuaOptions::new().catch_rust_panics(false))?;
+        let host = Arc::new(Host {
+            slot: Mutex::new(None),
+            control,
+            random: Mutex::new(Random::default()),
+            limit: AtomicUsize::new(0),
+            executed: AtomicU64::new(0),
+        });
+        let functions = host_functions(&lua, &host)?;
+        let prelude: Table =
+            lua.load(include_str!("prelude.lua")).set_name("=prelude").call(functions)?;
+        let hooked = Arc::clone(&host);
+        lua.set_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS), move |lua, _| {
+            hooked.tick(u64::from(INSTRUCTIONS));
+            hooked.arm(lua);
+            if hooked.control.must_stop() {
+                return Err(mlua::Error::runtime("script killed"));
+            }
+            Ok(VmState::Continue)
+        })?;
+        let [run, compile, forget] = ["run", "compile", "forget"].map(|name| prelude.get(name));
+        Ok(Vm { lua, host, run: run?, compile: compile?, forget: forget? })
+    }
+
+    /// Bytes the interpreter holds.
+    pub(super) fn used_memory(&self) -> usize {
+        self.lua.used_memory()
+    }
+
+    /// Compiles a script under a number; an error is the compiler's message.
+    pub(super) fn compile(&self, id: u32, source: &[u8], name: &str) -> Result<(), Vec<u8>> {
+        match self.compile.call::<Option<BString>>((id, BString::from(source), name)) {
+            Ok(None) => Ok(()),
+            Ok(Some(message)) => Err(message.into()),
+            Err(error) => Err(error.to_string().into_bytes()),
+        }
+    }
+
+    /// Drops what was compiled under a number.
+    pub(super) fn forget(&self, id: u32) {
+        // Removing a key from a table cannot fail.
+        let _ = self.forget.call::<()>(id);
+    }
+
+    /// Puts the keyspace where `redis.call` finds it.
+    pub(super) fn lend(&self, running: Running) {
+        *self.host.slot.lock() = Some(running);
+    }
+
+    /// Takes it out again.
+    pub(super) fn take_back(&self) -> Option<Running> {
+        self.host.slot.lock().take()
+    }
+
+    /// Did the script ask for the types of RESP3?
+    pub(super) fn resp3(&self) -> bool {
+        self.host.slot.lock().as_ref().is_some_and(|running| running.session.resp == 3)
+    }
+
+    /// Runs a compiled script with `input` (keys and arguments, packed) on what was lent.
+    /// `memory` is what it may use on top of what the interpreter holds already.
+    pub(super) fn run(&self, id: u32, name: &str, input: Vec<u8>, memory: usize) -> Outcome {
+        let host = &self.host;
+        host.executed.store(0, Ordering::Relaxed);
+        host.limit.store(self.lua.used_memory().saturating_add(memory), Ordering::Relaxed);
+        let result =
+            self.run.call::<(u8, Option<BString>, Option<f64>)>((id, name, BString::from(input)));
+        host.disarm(&self.lua);
+        let outcome = match result {
+            Ok((0, _, n)) => Outcome::Number(n.unwrap_or(0.0)),
+            Ok((1, s, _)) => Outcome::String(s.unwrap_or_default().into()),
+            Ok((2, s, _)) => Outcome::Tree(s.unwrap_or_default().into()),
+            Ok((3, s, _)) => Outcome::Graph(s.unwrap_or_default().into()),
+            Ok((5, ..)) => Outcome::Bool(false),
+            Ok((6, ..)) => Outcome::Bool(true),
+            Ok((7, s, _)) => Outcome::Error(s.unwrap_or_default().into(), false),
+            Ok((8, s, _)) => Outcome::Error(s.unwrap_or_default().into(), true),
+            Ok(_) => Outcome::Nil,
+            Err(_) if host.control.must_stop() => Outcome::Error(host.control.death(), false),
+            Err(error) => {
+                let first = error.to_string().lines().next().unwrap_or_default().to_owned();
+                Outcome::Error(format!("ERR Error running script {name}, {first}").into(), false)
+            }
+        };
+        // A script that needed much leaves much behind; the next need not pay for it.
+        if self.lua.used_memory() > memory / 4 {
+            // Nothing that runs on collection belongs to scripts, so it does not fail.
+            let _ = self.lua.gc_collect();
+        }
+        outcome
+    }
+}
+
+impl Host {
+    fn arm(&self, lua: &Lua) {
+        // The interpreter was made with an allocator that knows limits.
+        let _ = lua.set_memory_limit(self.limit.load(Ordering::Relaxed));
+    }
+
+    fn disarm(&self, lua: &Lua) {
+        let _ = lua.set_memory_limit(0);
+    }
+
+    /// Counts work done and looks at the clock.
+    fn tick(&self, instructions: u64) {
+        let executed = self.executed.fetch_add(instructions, Ordering::Relaxed);
+        self.control.look(executed.saturating_add(instructions));
+    }
+}
+
+/// The functions `prelude.lua` is built on. None of them raises an error.
+fn host_functions(lua: &Lua, host: &Arc<Host>) -> mlua::Result<Table> {
+    let t = lua.create_table()?;
+    t.set("version", super::VERSION)?;
+    t.set("version_num", super::VERSION_NUM)?;
+    t.set("null", Value::NULL)?;
+    running_functions(lua, host, &t)?;
+    redis_functions(lua, host, &t)?;
+    library_functions(lua, host, &t)?;
+    Ok(t)
+}
+
+fn running_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()> {
+    let h = Arc::clone(host);
+    t.set(
+        "arm",
+        lua.create_function(move |lua, ()| {
+            h.arm(lua);
+            Ok(())
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set("dead", lua.create_function(move |_, ()| Ok(h.control.must_stop()))?)?;
+    let h = Arc::clone(host);
+    t.set(
+        "death",
+        lua.create_function(move |lua, ()| {
+            h.disarm(lua);
+            Ok(BString::from(h.control.death()))
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "where",
+        lua.create_function(move |lua, ()| {
+            h.disarm(lua);
+            Ok(place(lua))
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set("random", lua.create_function(move |_, ()| Ok(h.random.lock().next()))?)?;
+    let h = Arc::clone(host);
+    t.set(
+        "randomseed",
+        lua.create_function(move |_, seed: f64| {
+            h.random.lock().seed(seed as i64 as i32);
+            Ok(())
+        })?,
+    )?;
+    Ok(())
+}
+
+/// Source and line of the script's function nearest to the top of the stack.
+fn place(lua: &Lua) -> (Option<BString>, Option<i64>) {
+    // This function and the handler that called it are the first two.
+    for level in 2..40 {
+        let found = lua.inspect_stack(level, |frame| {
+            let source = frame.source();
+            let name = source.source.as_deref().unwrap_or_default().to_owned();
+            (source.what != "C" && name != "=prelude")
+                .then(|| (name, frame.current_line().and_then(|line| i64::try_from(line).ok())))
+        });
+        match found {
+            None => break,
+            Some(None) => {}
+            Some(Some((name, line))) => return (Some(name.into()), Some(line.unwrap_or(-1))),
+        }
+    }
+    (None, None)
+}
+
+fn redis_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()> {
+    let h = Arc::clone(host);
+    t.set(
+        "call",
+        lua.create_function(move |lua, (packed, count): (BString, usize)| {
+            h.disarm(lua);
+            h.tick(100);
+            let mut slot = h.slot.lock();
+            let answer = match slot.as_mut() {
+                Some(running) => running.call(&packed, count),
+                None => Answer::Error(
+                    "ERR redis.call/pcall can only be called inside a script invocation".into(),
+                ),
+            };
+            let string = |s: Vec<u8>| Some(Scalar::Right(s.into()));
+            Ok(match answer {
+                Answer::Number(n) => (0, Some(Scalar::Left(n))),
+                Answer::String(s) => (0, string(s)),
+                Answer::False => (1, None),
+                Answer::Status(s) => (2, string(s)),
+                Answer::Table(packed) => (3, string(packed)),
+                Answer::Error(text) => (4, string(text)),
+                Answer::True => (5, None),
+                Answer::Nil => (6, None),
+                Answer::Misuse(text) => (7, string(text)),
+                Answer::Killed => (8, string(h.control.death())),
+            })
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "setresp",
+        lua.create_function(move |_, version: u8| {
+            if let Some(running) = h.slot.lock().as_mut() {
+                running.session.resp = version;
+            }
+            Ok(())
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "acl_check",
+        lua.create_function(move |_, packed: BString| {
+            let slot = h.slot.lock();
+            Ok(slot.as_ref().and_then(|running| running.may_call(&packed)))
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "sha1hex",
+        lua.create_function(move |lua, bytes: BString| {
+            h.disarm(lua);
+            Ok(super::cache::sha1hex(&bytes))
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "log",
+        lua.create_function(move |_, (level, text): (u8, BString)| {
+            if let Some(running) = h.slot.lock().as_mut() {
+                running.log(level, text.into());
+            }
+            Ok(())
+        })?,
+    )?;
+    Ok(())
+}
+
+/// A packed result, or the text of an error.
+fn done(lua: &Lua, host: &Host, result: Result<Vec<u8>, Vec<u8>>) -> (bool, BString) {
+    host.disarm(lua);
+    match result {
+        Ok(bytes) => (true, bytes.into()),
+        Err(text) => (false, text.into()),
+    }
+}
+
+fn read(packed: &[u8], graph: bool) -> Result<Packed<'_>, Vec<u8>> {
+    let read = if graph { Packed::graph(packed) } else { Packed::tree(packed) };
+    read.ok_or_else(|| b"value cannot be read".to_vec())
+}
+
+fn library_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()> {
+    let h = Arc::clone(host);
+    t.set(
+        "json_encode",
+        lua.create_function(move |lua, (packed, graph, settings): (BString, bool, BString)| {
+            let most = h.limit.load(Ordering::Relaxed);
+            let result = read(&packed, graph).and_then(|value| {
+                cjson::Settings::read(&settings).encode(&value, most).map_err(Into::into)
+            });
+            Ok(done(lua, &h, result))
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "json_decode",
+        lua.create_function(move |lua, (text, settings): (BString, BString)| {
+            h.disarm(lua);
+            Ok(match cjson::Settings::read(&settings).decode(&text) {
+                Ok((packed, graph)) => (u8::from(graph), BString::from(packed)),
+                Err(message) => (2, message.into()),
+            })
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "msgpack_pack",
+        lua.create_function(move |lua, (packed, graph, count): (BString, bool, usize)| {
+            let most = h.limit.load(Ordering::Relaxed);
+            let result = read(&packed, graph).and_then(|value| cmsgpack::pack(&value, count, most));
+            Ok(done(lua, &h, result))
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "msgpack_unpack",
+        lua.create_function(move |lua, (bytes, limit, offset): (BString, f64, f64)| {
+            h.disarm(lua);
+            Ok(match cmsgpack::unpack(&bytes, limit as i64, offset as i64) {
+                Ok(found) => {
+                    let kind = u8::from(found.graph);
+                    (kind, BString::from(found.packed), found.count, found.next)
+                }
+                Err(message) => (2, message.into(), 0, 0),
+            })
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "struct_pack",
+        lua.create_function(
+            move |lua, (fmt, packed, graph, count): (BString, BString, bool, usize)| {
+                let result =
+                    read(&packed, graph).and_then(|value| structs::pack(&fmt, &value, count));
+                Ok(done(lua, &h, result))
+            },
+        )?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "struct_unpack",
+        lua.create_function(move |lua, (fmt, data, at): (BString, BString, f64)| {
+            h.disarm(lua);
+            let mut writer = Writer::default();
+            Ok(match structs::unpack(&fmt, &data, at as i64, &mut writer) {
+                Ok(count) => (true, BString::from(writer.into_bytes()), count),
+                Err(message) => (false, message.into(), 0),
+            })
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "struct_size",
+        lua.create_function(move |lua, fmt: BString| {
+            h.disarm(lua);
+            Ok(match structs::size(&fmt) {
+                Ok(size) => (Some(size), None),
+                Err(message) => (None, Some(BString::from(message))),
+            })
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "match",
+        lua.create_function(move |lua, (s, p, init): (BString, BString, usize)| {
+            h.disarm(lua);
+            let mut stop = |steps| {
+                h.tick(steps);
+                h.control.must_stop()
+            };
+            Ok(match pattern::find(&s, &p, init.saturating_sub(1), &mut stop) {
+                Ok(None) => (0, None, 0),
+                Ok(Some(found)) => {
+                    let (packed, count) = convert::captures(&s, &found);
+                    (1, Some(BString::from(packed)), count)
+                }
+                Err(pattern::Error::Stopped) => (3, Some(h.control.death().into()), 0),
+                Err(pattern::Error::Malformed(text)) => (2, Some(text.into()), 0),
+            })
+        })?,
+    )?;
+    t.set(
+        "find_plain",
+        lua.create_function(move |_, (s, p, init): (BString, BString, usize)| {
+            let from = init.saturating_sub(1);
+            let rest = s.get(from..).unwrap_or_default();
+            Ok(memchr::memmem::find(rest, &p).map(|at| from + at + 1))
+        })?,
+    )?;
+    Ok(())
+}

@@ -1,0 +1,1140 @@
+-- What a script finds in its world: Redis's globals, read-only, with no way out of them.
+--
+-- Runs once per interpreter. `host` holds the functions written in Rust. They never raise: they
+-- answer with a word about what happened, and errors are raised here, so that a script sees plain
+-- Lua strings and tables. They run with the memory limit off; `arm` puts it back, and is called
+-- after each of them and wherever an error may be caught.
+--
+-- Whatever catches errors (pcall, xpcall, coroutine.resume,
+-- load) asks `dead` first: a script that was killed cannot catch that.
+
+local host = ...
+
+local arm, dead, where = host.arm, host.dead, host.where
+local nerror, npcall, nxpcall, ntype, nselect = error, pcall, xpcall, type, select
+local nsetmetatable, ngetmetatable = setmetatable, getmetatable
+local nrawset, nrawget, nnext, npairs = rawset, rawget, next, pairs
+local nsetfenv, ngetfenv, nload, nunpack = setfenv, getfenv, load, unpack
+local ntostring, ntonumber, ncollect = tostring, tonumber, collectgarbage
+local nfloor, nlog = math.floor, math.log
+
+local buffer = require("string.buffer")
+local encode, decode = buffer.encode, buffer.decode
+
+jit.off()
+jit.flush()
+
+-- Read-only tables ------------------------------------------------------------------------------
+
+local READONLY = "Attempt to modify a readonly table"
+
+-- The table behind each read-only one, and what getmetatable says of it.
+local behind, metatable_of = {}, {}
+
+local function deny()
+  nerror(READONLY, 2)
+end
+
+local function readonly(t, shown)
+  local proxy = {}
+  behind[proxy] = t
+  metatable_of[proxy] = shown or false
+  return nsetmetatable(proxy, { __index = t, __newindex = deny })
+end
+
+local function missing(_, name)
+  local kind = ntype(name)
+  if kind ~= "string" and kind ~= "number" then
+    nerror("Second argument to luaProtectedTableError must be a string or number", 2)
+  end
+  nerror("Script attempted to access nonexistent global variable '" .. name .. "'", 2)
+end
+
+-- The globals of scripts, and the same as a script sees them.
+local globals = nsetmetatable({}, { __index = missing })
+local G = readonly(globals, readonly({ __index = missing }))
+
+-- Errors ----------------------------------------------------------------------------------------
+
+local function typename(count, n, value)
+  return n > count and "no value" or ntype(value)
+end
+
+-- Says which argument of which function is wrong, at the place of the function's caller.
+local function bad_argument(n, name, text)
+  nerror("bad argument #" .. n .. " to '" .. name .. "' (" .. text .. ")", 3)
+end
+
+local function to_number(value)
+  local kind = ntype(value)
+  if kind == "number" then return value end
+  if kind == "string" then return ntonumber(value) end
+end
+
+local function to_string(value)
+  local kind = ntype(value)
+  if kind == "string" then return value end
+  if kind == "number" then return ntostring(value) end
+end
+
+-- An error as pcall shows it: of a table with a text only the text, as before Redis 7.
+local function caught(e)
+  arm()
+  if dead() then nerror(e, 0) end
+  local kind = ntype(e)
+  if kind == "table" then
+    local text = e.err
+    if ntype(text) == "string" or ntype(text) == "number" then return text end
+  elseif kind == "userdata" then
+    return ntostring(e)
+  end
+  return e
+end
+
+local function after_pcall(ok, ...)
+  if ok then return true, ... end
+  return false, caught((...))
+end
+
+local function pcall(...)
+  if nselect("#", ...) == 0 then bad_argument(1, "pcall", "value expected") end
+  return after_pcall(npcall(...))
+end
+
+local function after_xpcall(ok, ...)
+  if not ok then
+    arm()
+    if dead() then nerror((...), 0) end
+  end
+  return ok, ...
+end
+
+local function xpcall(f, handler, ...)
+  if handler == nil and nselect("#", ...) == 0 then
+    bad_argument(2, "xpcall", "value expected")
+  end
+  return after_xpcall(nxpcall(f, function(e)
+    arm()
+    if dead() then return e end
+    if ntype(e) == "userdata" then e = ntostring(e) end
+    return handler(e)
+  end))
+end
+
+local nresume = coroutine.resume
+
+local function resume(...)
+  return after_xpcall(nresume(...))
+end
+
+-- Redis -----------------------------------------------------------------------------------------
+
+local host_call = host.call
+
+-- What host_call answers.
+local VALUE, NOTHING, STATUS, TABLE, ERROR = 0, 1, 2, 3, 4
+
+local function call_error(text, known)
+  return { err = text, ignore_error_stats_update = known }
+end
+
+-- The answer of a command and whether it is an error.
+local function command(...)
+  local count = nselect("#", ...)
+  if count == 0 then
+    return call_error("ERR Please specify at least one argument for this redis lib call"), true
+  end
+  local ok, packed = npcall(encode, { ... })
+  if not ok then
+    if dead() then nerror(packed, 0) end
+    return call_error("ERR Lua redis lib command arguments must be strings or integers"), true
+  end
+  local kind, value = host_call(packed, count)
+  arm()
+  if kind == VALUE then return value end
+  if kind == NOTHING then return false end
+  if kind == STATUS then return { ok = value } end
+  if kind == TABLE then return (decode(value)) end
+  if kind == ERROR then return call_error(value, true), true end
+  if kind == 5 then return true end
+  if kind == 6 then return nil end
+  if kind == 7 then return call_error(value), true end
+  nerror(value, 0) -- killed
+end
+
+local function call(...)
+  local value, failed = command(...)
+  if failed then nerror(value, 0) end
+  return value
+end
+
+local function rpcall(...)
+  local value = command(...)
+  return value
+end
+
+local function raise(text)
+  nerror(call_error("ERR " .. text), 0)
+end
+
+-- C strings end at a zero byte.
+local function cstring(s)
+  return (string.match(s, "^%Z*"))
+end
+
+-- Text of an error in the form `CODE message`; without a code it is given ERR.
+local function coded(text)
+  local code, message = string.match(text, "^([^ ]*) (.*)$")
+  if not code then code, message = "ERR", text end
+  message = string.match(message, "^[\r\n]*(.-)[\r\n]*$")
+  return code .. " " .. message
+end
+
+local redis = {
+  call = call,
+  pcall = rpcall,
+  REDIS_VERSION = host.version,
+  REDIS_VERSION_NUM = host.version_num,
+  LOG_DEBUG = 0,
+  LOG_VERBOSE = 1,
+  LOG_NOTICE = 2,
+  LOG_WARNING = 3,
+  REPL_NONE = 0,
+  REPL_AOF = 1,
+  REPL_SLAVE = 2,
+  REPL_REPLICA = 2,
+  REPL_ALL = 3,
+}
+
+function redis.error_reply(...)
+  local text = ...
+  if nselect("#", ...) ~= 1 or ntype(text) ~= "string" then
+    return call_error("ERR wrong number or type of arguments")
+  end
+  text = cstring(text)
+  if string.sub(text, 1, 1) == "-" then text = string.sub(text, 2) end
+  return { err = coded(text) }
+end
+
+function redis.status_reply(...)
+  local text = ...
+  if nselect("#", ...) ~= 1 or ntype(text) ~= "string" then
+    return call_error("ERR wrong number or type of arguments")
+  end
+  return { ok = text }
+end
+
+function redis.sha1hex(...)
+  if nselect("#", ...) ~= 1 then raise("wrong number of arguments") end
+  local digest = host.sha1hex(to_string((...)) or "")
+  arm()
+  return digest
+end
+
+function redis.log(...)
+  local count = nselect("#", ...)
+  if count < 2 then raise("redis.log() requires two arguments or more.") end
+  local level = to_number((...))
+  if not level then raise("First argument must be a number (log level).") end
+  level = level < 0 and -nfloor(-level) or nfloor(level)
+  if not (level >= 0 and level <= 3) then raise("Invalid debug level.") end
+  local words = {}
+  for i = 2, count do
+    local word = to_string((nselect(i, ...)))
+    if word then words[#words + 1] = word end
+  end
+  host.log(level, table.concat(words, " "))
+  arm()
+end
+
+function redis.setresp(...)
+  if nselect("#", ...) ~= 1 then raise("redis.setresp() requires one argument.") end
+  local version = to_number((...))
+  if version ~= 2 and version ~= 3 then raise("RESP version must be 2 or 3.") end
+  host.setresp(version)
+  arm()
+end
+
+function redis.set_repl(...)
+  if nselect("#", ...) ~= 1 then raise("redis.set_repl() requires two arguments.") end
+  local flags = to_number((...)) or 0
+  if bit.band(flags, bit.bnot(3)) ~= 0 then
+    raise("Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.")
+  end
+end
+
+function redis.acl_check_cmd(...)
+  if nselect("#", ...) == 0 then
+    raise("Please specify at least one argument for this redis lib call")
+  end
+  local ok, packed = npcall(encode, { ... })
+  if not ok then raise("Lua redis lib command arguments must be strings or integers") end
+  local answer = host.acl_check(packed)
+  arm()
+  if answer == nil then raise("Invalid command passed to redis.acl_check_cmd()") end
+  return answer
+end
+
+function redis.breakpoint()
+  return false
+end
+
+function redis.debug() end
+
+function redis.replicate_commands()
+  return true
+end
+
+-- Values to and from Rust -----------------------------------------------------------------------
+
+-- Packs what cannot be a tree in the wire format: all tables in a list, references between them.
+-- The first table holds nothing but the value.
+local function pack_graph(value)
+  local number, list, queue = {}, {}, {}
+  local function reference(v)
+    local kind = ntype(v)
+    if kind == "table" then
+      local n = number[v]
+      if not n then
+        n = #queue + 1
+        queue[n] = v
+        number[v] = n
+      end
+      return { n }
+    elseif kind == "function" or kind == "thread" or kind == "userdata" then
+      if v == host.null then return v end
+      return { 0, kind }
+    end
+    return v
+  end
+  reference({ value })
+  local n = 1
+  while queue[n] do
+    local from, to = queue[n], {}
+    local k, v = nnext(from)
+    while k ~= nil do
+      to[reference(k)] = reference(v)
+      k, v = nnext(from, k)
+    end
+    list[n] = to
+    n = n + 1
+  end
+  return encode(list)
+end
+
+-- Packs a value; true if as a graph.
+local function pack(value)
+  local ok, packed = npcall(encode, value)
+  if ok then return packed, false end
+  arm()
+  if dead() then nerror(packed, 0) end
+  return pack_graph(value), true
+end
+
+-- The value Rust packed: a tree, or a list of tables in which `{n}` stands for the nth.
+local function unpack_value(packed, graph)
+  local value = decode(packed)
+  if not graph then return value end
+  for _, t in npairs(value) do
+    for k, v in npairs(t) do
+      if ntype(v) == "table" then t[k] = value[v[1]] end
+    end
+  end
+  return value[1]
+end
+
+-- cjson -----------------------------------------------------------------------------------------
+
+local INT_MAX = 2147483647
+
+-- The library with settings of its own. They live as long as the interpreter, as in Redis.
+local function new_cjson()
+  local settings = { 0, 2, 10, 1000, 1000, 0, 1, 14 }
+  local packed_settings = encode(settings)
+  local keep_buffer = true
+  local CONVERT, RATIO, SAFE, ENCODE_DEPTH, DECODE_DEPTH, ENCODE_INVALID, DECODE_INVALID, PRECISION =
+    1, 2, 3, 4, 5, 6, 7, 8
+
+  local function set(which, value)
+    settings[which] = value
+    packed_settings = encode(settings)
+  end
+
+  local function too_many(count, most, name)
+    if count > most then bad_argument(most + 1, name, "found too many arguments") end
+  end
+
+  local function integer(n, value, which, least, most, name)
+    if value ~= nil then
+      local number = to_number(value)
+      if not number then
+        nerror("bad argument #" .. n .. " to '" .. name .. "' (number expected, got "
+          .. ntype(value) .. ")", 3)
+      end
+      number = number < 0 and -nfloor(-number) or nfloor(number)
+      if not (number >= least and number <= most) then
+        nerror("bad argument #1 to '" .. name .. "' (expected integer between " .. least
+          .. " and " .. string.format("%d", most) .. ")", 3)
+      end
+      set(which, number)
+    end
+    return settings[which]
+  end
+
+  local function option(n, value, current, options, name)
+    if value == nil then return current end
+    if ntype(value) == "boolean" then return value and 1 or 0 end
+    local word = to_string(value)
+    if not word then
+      nerror("bad argument #" .. n .. " to '" .. name .. "' (string expected, got "
+        .. ntype(value) .. ")", 3)
+    end
+    for i = 1, #options do
+      if options[i] == word then return i - 1 end
+    end
+    nerror("bad argument #" .. n .. " to '" .. name .. "' (invalid option '" .. word .. "')", 3)
+  end
+
+  local switch = { "off", "on" }
+  local lib = { null = host.null, _NAME = "cjson", _VERSION = "2.1.0" }
+
+  function lib.encode(...)
+    if nselect("#", ...) ~= 1 then bad_argument(1, "encode", "expected 1 argument") end
+    local packed, graph = pack((...))
+    local ok, text = host.json_encode(packed, graph, packed_settings)
+    arm()
+    if not ok then nerror(text, 2) end
+    return text
+  end
+
+  function lib.decode(...)
+    if nselect("#", ...) ~= 1 then bad_argument(1, "decode", "expected 1 argument") end
+    local text = to_string((...))
+    if not text then
+      bad_argument(1, "decode", "string expected, got " .. ntype((...)))
+    end
+    local kind, packed = host.json_decode(text, packed_settings)
+    arm()
+    if kind == 2 then nerror(packed, 2) end
+    return (unpack_value(packed, kind == 1))
+  end
+
+  function lib.encode_sparse_array(...)
+    too_many(nselect("#", ...), 3, "encode_sparse_array")
+    local convert, ratio, safe = ...
+    set(CONVERT, option(1, convert, settings[CONVERT], switch, "encode_sparse_array"))
+    ratio = integer(2, ratio, RATIO, 0, INT_MAX, "encode_sparse_array")
+    safe = integer(3, safe, SAFE, 0, INT_MAX, "encode_sparse_array")
+    return settings[CONVERT] == 1, ratio, safe
+  end
+
+  function lib.encode_max_depth(...)
+    too_many(nselect("#", ...), 1, "encode_max_depth")
+    local depth = integer(1, (...), ENCODE_DEPTH, 1, INT_MAX, "encode_max_depth")
+    return depth
+  end
+
+  function lib.decode_max_depth(...)
+    too_many(nselect("#", ...), 1, "decode_max_depth")
+    local depth = integer(1, (...), DECODE_DEPTH, 1, INT_MAX, "decode_max_depth")
+    return depth
+  end
+
+  function lib.encode_number_precision(...)
+    too_many(nselect("#", ...), 1, "encode_number_precision")
+    local digits = integer(1, (...), PRECISION, 1, 14, "encode_number_precision")
+    return digits
+  end
+
+  function lib.encode_keep_buffer(...)
+    too_many(nselect("#", ...), 1, "encode_keep_buffer")
+    keep_buffer = option(1, (...), keep_buffer and 1 or 0, switch, "encode_keep_buffer") == 1
+    return keep_buffer
+  end
+
+  function lib.encode_invalid_numbers(...)
+    too_many(nselect("#", ...), 1, "encode_invalid_numbers")
+    local words = { "off", "on", "null" }
+    set(ENCODE_INVALID,
+      option(1, (...), settings[ENCODE_INVALID], words, "encode_invalid_numbers"))
+    local value = settings[ENCODE_INVALID]
+    if value == 2 then return "null" end
+    return value == 1
+  end
+
+  function lib.decode_invalid_numbers(...)
+    too_many(nselect("#", ...), 1, "decode_invalid_numbers")
+    set(DECODE_INVALID,
+      option(1, (...), settings[DECODE_INVALID], switch, "decode_invalid_numbers"))
+    return settings[DECODE_INVALID] == 1
+  end
+
+  lib.new = new_cjson
+  return lib
+end
+
+-- A script that makes its own may change it.
+local cjson = new_cjson()
+
+-- cmsgpack --------------------------------------------------------------------------------------
+
+local cmsgpack = {
+  _NAME = "cmsgpack",
+  _VERSION = "lua-cmsgpack 0.4.0",
+  _COPYRIGHT = "Copyright (C) 2012, Salvatore Sanfilippo",
+  _DESCRIPTION = "MessagePack C implementation for Lua",
+}
+
+function cmsgpack.pack(...)
+  local count = nselect("#", ...)
+  if count == 0 then bad_argument(0, "pack", "MessagePack pack needs input.") end
+  local packed, graph = pack({ ... })
+  local ok, bytes = host.msgpack_pack(packed, graph, count)
+  arm()
+  if not ok then nerror(bytes, 2) end
+  return bytes
+end
+
+-- Unpacks up to `limit` values from `offset` on: their list, their number, where the next is.
+local function msgpack_unpack(name, bytes, limit, offset)
+  local s = to_string(bytes)
+  if not s then
+    nerror("bad argument #1 to '" .. name .. "' (string expected, got " .. ntype(bytes) .. ")", 3)
+  end
+  local kind, packed, count, after = host.msgpack_unpack(s, limit, offset)
+  arm()
+  if kind == 2 then nerror(packed, 3) end
+  return unpack_value(packed, kind == 1), count, after
+end
+
+local function integer_argument(n, name, count, value, default)
+  if default and (n > count or value == nil) then return default end
+  local number = to_number(value)
+  if not number then
+    nerror("bad argument #" .. n .. " to '" .. name .. "' (number expected, got "
+      .. typename(count, n, value) .. ")", 3)
+  end
+  return number < 0 and -nfloor(-number) or nfloor(number)
+end
+
+function cmsgpack.unpack(...)
+  local list, count = msgpack_unpack("unpack", (...), 0, 0)
+  return nunpack(list, 1, count)
+end
+
+function cmsgpack.unpack_one(...)
+  local bytes, offset = ...
+  offset = integer_argument(2, "unpack_one", nselect("#", ...), offset, 0)
+  local list, count, after = msgpack_unpack("unpack_one", bytes, 1, offset)
+  return after, nunpack(list, 1, count)
+end
+
+function cmsgpack.unpack_limit(...)
+  local bytes, limit, offset = ...
+  limit = integer_argument(2, "unpack_limit", nselect("#", ...), limit)
+  offset = integer_argument(3, "unpack_limit", nselect("#", ...), offset, 0)
+  local list, count, after = msgpack_unpack("unpack_limit", bytes, limit, offset)
+  -- Without a limit and from the start it is the same as unpack.
+  if limit == 0 and offset == 0 then return nunpack(list, 1, count) end
+  return after, nunpack(list, 1, count)
+end
+
+-- struct ----------------------------------------------------------------------------------------
+
+local struct = {}
+
+local function format_argument(name, count, value)
+  local fmt = to_string(value)
+  if not fmt then
+    nerror("bad argument #1 to '" .. name .. "' (string expected, got "
+      .. typename(count, 1, value) .. ")", 3)
+  end
+  return fmt
+end
+
+function struct.pack(...)
+  local count = nselect("#", ...)
+  local fmt = format_argument("pack", count, (...))
+  local packed, graph = pack({ ... })
+  local ok, bytes = host.struct_pack(fmt, packed, graph, count)
+  arm()
+  if not ok then nerror(bytes, 2) end
+  return bytes
+end
+
+function struct.unpack(...)
+  local fmt, data, at = ...
+  local count = nselect("#", ...)
+  fmt = format_argument("unpack", count, fmt)
+  local s = to_string(data)
+  if not s then
+    bad_argument(2, "unpack", "string expected, got " .. typename(count, 2, data))
+  end
+  at = integer_argument(3, "unpack", count, at, 1)
+  local ok, packed, n = host.struct_unpack(fmt, s, at)
+  arm()
+  if not ok then nerror(packed, 2) end
+  return nunpack(decode(packed), 1, n)
+end
+
+function struct.size(...)
+  local fmt = format_argument("size", nselect("#", ...), (...))
+  local size, text = host.struct_size(fmt)
+  arm()
+  if not size then nerror(text, 2) end
+  return size
+end
+
+-- string ----------------------------------------------------------------------------------------
+
+-- The interpreter's own functions serve what cannot take long; the rest goes through a matcher
+-- that counts its steps. Methods of strings are found in this table, so it is changed in place.
+
+local nfind, nmatch, ngmatch, ngsub = string.find, string.match, string.gmatch, string.gsub
+local nformat, nrep, nsub = string.format, string.rep, string.sub
+
+-- How often a failing pattern may go over the subject, as a power; by pattern.
+local powers, powers_count = {}, 0
+
+local function power_of(p)
+  local body = nsub(p, 1, 1) == "^" and nsub(p, 2) or p
+  local power = body == p and 1 or 0
+  -- The last item never backtracks.
+  local _, again = ngsub(nsub(body, 1, -2), "[*+%-?]", "")
+  local _, scans = ngsub(body, "%%[b%d]", "")
+  power = power + again + scans
+  -- Two things mean something else here than in 5.1.
+  if nfind(p, "%%[gG]") or nfind(p, "%z") then power = 1000 end
+  if powers_count >= 1000 then powers, powers_count = {}, 0 end
+  powers[p] = power
+  powers_count = powers_count + 1
+  return power
+end
+
+local STEPS = 1e7
+
+local function quick(s, p)
+  local power = powers[p] or power_of(p)
+  return power == 0 or (#s + 1) ^ power <= STEPS
+end
+
+-- Where p matches s next, from init on: start, end, captures; or nothing.
+local function next_match(s, p, init)
+  local kind, packed, count = host.match(s, p, init)
+  arm()
+  if kind == 0 then return end
+  if kind == 1 then return decode(packed), count end
+  if kind == 2 then nerror(packed, 3) end
+  nerror(packed, 0) -- killed
+end
+
+local function subject(name, count, s, p)
+  local text = to_string(s)
+  if not text then
+    nerror("bad argument #1 to '" .. name .. "' (string expected, got "
+      .. typename(count, 1, s) .. ")", 3)
+  end
+  local pattern = to_string(p)
+  if not pattern then
+    nerror("bad argument #2 to '" .. name .. "' (string expected, got "
+      .. typename(count, 2, p) .. ")", 3)
+  end
+  return text, pattern
+end
+
+local function start_of(s, init)
+  if init < 0 then
+    init = #s + init + 1
+    if init < 1 then init = 1 end
+  elseif init == 0 then
+    init = 1
+  elseif init > #s + 1 then
+    init = #s + 1
+  end
+  return init
+end
+
+local function slow_find(...)
+  local s, p, init, plain = ...
+  local count = nselect("#", ...)
+  s, p = subject("find", count, s, p)
+  init = start_of(s, integer_argument(3, "find", count, init, 1))
+  if plain or not nfind(p, "[%^%$%*%+%?%.%(%[%%%-]") then
+    local from = host.find_plain(s, p, init)
+    arm()
+    if from then return from, from + #p - 1 end
+    return nil
+  end
+  local found, n = next_match(s, p, init)
+  if not found then return nil end
+  return nunpack(found, 1, n)
+end
+
+local function find(...)
+  local s, p, _, plain = ...
+  if ntype(s) == "string" and ntype(p) == "string" and (#s + 1) * (#p + 1) <= STEPS
+    and (plain or quick(s, p)) then
+    return nfind(...)
+  end
+  return slow_find(...)
+end
+
+local function slow_match(...)
+  local s, p, init = ...
+  local count = nselect("#", ...)
+  s, p = subject("match", count, s, p)
+  init = start_of(s, integer_argument(3, "match", count, init, 1))
+  local found, n = next_match(s, p, init)
+  if not found then return nil end
+  if n == 2 then return nsub(s, found[1], found[2]) end
+  return nunpack(found, 3, n)
+end
+
+local function match(...)
+  local s, p = ...
+  if ntype(s) == "string" and ntype(p) == "string" and quick(s, p) then return nmatch(...) end
+  return slow_match(...)
+end
+
+local function slow_gmatch(...)
+  local s, p = ...
+  s, p = subject("gmatch", nselect("#", ...), s, p)
+  -- There, unlike elsewhere, ^ is no anchor.
+  if nsub(p, 1, 1) == "^" then p = "%" .. p end
+  local at = 1
+  return function()
+    if at > #s + 1 then return nil end
+    local found, n = next_match(s, p, at)
+    if not found then
+      at = #s + 2
+      return nil
+    end
+    at = found[2] + 1
+    if found[2] < found[1] then at = at + 1 end
+    if n == 2 then return nsub(s, found[1], found[2]) end
+    return nunpack(found, 3, n)
+  end
+end
+
+local function gmatch(...)
+  local s, p = ...
+  if ntype(s) == "string" and ntype(p) == "string" and nsub(p, 1, 1) ~= "^" and quick(s, p) then
+    return ngmatch(...)
+  end
+  return slow_gmatch(...)
+end
+
+local function capture(found, n, s, i)
+  if i == 0 or (i == 1 and n == 2) then return nsub(s, found[1], found[2]) end
+  if i + 2 > n then nerror("invalid capture index", 4) end
+  return found[i + 2]
+end
+
+local function replacement(repl, kind, found, n, s)
+  local value
+  if kind == "string" then
+    return (ngsub(repl, "%%(.?)", function(c)
+      local i = ntonumber(c)
+      if i then return capture(found, n, s, i) end
+      return c
+    end))
+  elseif kind == "table" then
+    value = repl[capture(found, n, s, 1)]
+  elseif n == 2 then
+    value = repl(nsub(s, found[1], found[2]))
+  else
+    value = repl(nunpack(found, 3, n))
+  end
+  if not value then return nsub(s, found[1], found[2]) end
+  local text = to_string(value)
+  if not text then nerror("invalid replacement value (a " .. ntype(value) .. ")", 3) end
+  return text
+end
+
+local function slow_gsub(...)
+  local s, p, repl, most = ...
+  local count = nselect("#", ...)
+  s, p = subject("gsub", count, s, p)
+  local kind = ntype(repl)
+  if kind == "number" then
+    kind, repl = "string", ntostring(repl)
+  elseif kind ~= "string" and kind ~= "function" and kind ~= "table" then
+    bad_argument(3, "gsub", "string/function/table expected")
+  end
+  most = integer_argument(4, "gsub", count, most, #s + 1)
+  local anchored = nsub(p, 1, 1) == "^"
+  local out, pieces, at, done = buffer.new(), 0, 1, 0
+  while done < most do
+    local found, n = next_match(s, p, at)
+    if not found then break end
+    local from, to = found[1], found[2]
+    if from > at then out:put(nsub(s, at, from - 1)) end
+    done = done + 1
+    out:put(replacement(repl, kind, found, n, s))
+    at = to + 1
+    if to < from then
+      if from > #s then break end
+      out:put(nsub(s, from, from))
+      at = from + 1
+    end
+    if anchored then break end
+  end
+  if at <= #s then out:put(nsub(s, at)) end
+  return out:tostring(), done
+end
+
+local function gsub(...)
+  local s, p = ...
+  if ntype(s) == "string" and ntype(p) == "string" and quick(s, p) then return ngsub(...) end
+  return slow_gsub(...)
+end
+
+-- Formats that were looked through: true if they have nothing that 5.1 does not know.
+local formats, formats_count = {}, 0
+
+local function known_format(fmt)
+  local rest = ngsub(fmt, "%%%%", "")
+  local strange = nmatch(rest, "%%[-+ #0]*%d*%.?%d*([^diouxXcsqeEfgG%-+ #0%d.])")
+  local ok = strange == nil
+  if formats_count >= 1000 then formats, formats_count = {}, 0 end
+  formats[fmt] = ok
+  formats_count = formats_count + 1
+  return ok, strange
+end
+
+-- %s of what is neither string nor number is an error in 5.1.
+local function check_strings(fmt, count, ...)
+  local n = 1
+  for letter in ngmatch((ngsub(fmt, "%%%%", "")), "%%[-+ #0]*%d*%.?%d*(%a)") do
+    n = n + 1
+    if letter == "s" or letter == "q" then
+      local value = nselect(n, ...)
+      if not to_string(value) then
+        nerror("bad argument #" .. n .. " to 'format' (string expected, got "
+          .. typename(count, n, value) .. ")", 3)
+      end
+    end
+  end
+end
+
+local function format(...)
+  local fmt = ...
+  local count = nselect("#", ...)
+  if ntype(fmt) == "string" then
+    local ok, strange = formats[fmt]
+    if ok == nil then ok, strange = known_format(fmt) end
+    if not ok then
+      if not strange then ok, strange = known_format(fmt) end
+      nerror("invalid option '%" .. strange .. "' to 'format'", 2)
+    end
+    for i = 2, count do
+      local kind = ntype((nselect(i, ...)))
+      if kind ~= "string" and kind ~= "number" then
+        check_strings(fmt, count, ...)
+        break
+      end
+    end
+  end
+  return nformat(...)
+end
+
+string.find, string.match, string.gmatch, string.gfind, string.gsub =
+  find, match, gmatch, gmatch, gsub
+string.format = format
+
+function string.rep(s, n)
+  return nrep(s, n)
+end
+
+-- There is nothing to load it with.
+function string.dump(f)
+  if ntype(f) ~= "function" then
+    bad_argument(1, "dump", "function expected, got " .. ntype(f))
+  end
+  return "\27"
+end
+
+local strings = ngetmetatable("")
+strings.__metatable = readonly({ __index = readonly(string) })
+
+-- table, math, and what is left of the globals --------------------------------------------------
+
+local ninsert, nremove, nsort = table.insert, table.remove, table.sort
+
+local function less(a, b)
+  return a < b
+end
+
+local tables = {
+  concat = table.concat,
+  foreach = table.foreach,
+  foreachi = table.foreachi,
+  getn = table.getn,
+  maxn = table.maxn,
+}
+
+function tables.insert(t, ...)
+  if behind[t] then nerror(READONLY, 0) end
+  return ninsert(t, ...)
+end
+
+function tables.remove(t, ...)
+  if behind[t] then nerror(READONLY, 0) end
+  return nremove(t, ...)
+end
+
+-- A comparison in Lua keeps the clock running.
+function tables.sort(t, ...)
+  local order = ...
+  if behind[t] then nerror(READONLY, 0) end
+  if ntype(t) ~= "table" or (order ~= nil and ntype(order) ~= "function") then
+    return nsort(t, ...)
+  end
+  if order == nil then
+    if #t <= 200 then return nsort(t) end
+    return nsort(t, less)
+  end
+  return nsort(t, function(a, b) return (order(a, b)) end)
+end
+
+function tables.setn()
+  nerror("'setn' is obsolete", 2)
+end
+
+local random_state = host.random
+
+local maths = {}
+for name, value in npairs(math) do maths[name] = value end
+maths.mod = math.fmod
+
+function maths.log(...)
+  return nlog((...))
+end
+
+function maths.random(...)
+  local count = nselect("#", ...)
+  local r = random_state()
+  if count == 0 then return r end
+  local low, high = 1, nil
+  if count == 1 then
+    high = integer_argument(1, "random", count, (...))
+    if high < 1 then bad_argument(1, "random", "interval is empty") end
+    return nfloor(r * high) + 1
+  elseif count == 2 then
+    local l, u = ...
+    low = integer_argument(1, "random", count, l)
+    high = integer_argument(2, "random", count, u)
+    if low > high then bad_argument(2, "random", "interval is empty") end
+    return nfloor(r * (high - low + 1)) + low
+  end
+  nerror("wrong number of arguments", 2)
+end
+
+function maths.randomseed(...)
+  host.randomseed(integer_argument(1, "randomseed", nselect("#", ...), (...)))
+end
+
+local bits = {}
+for name, value in npairs(bit) do bits[name] = value end
+
+local coroutines = {
+  create = coroutine.create,
+  resume = resume,
+  running = coroutine.running,
+  status = coroutine.status,
+  wrap = coroutine.wrap,
+  yield = coroutine.yield,
+}
+
+local function text_loader(source, name)
+  local f, text = nload(source, name, "t", G)
+  arm()
+  if dead() then nerror(text, 0) end
+  if f then return f end
+  return nil, text
+end
+
+globals.load = function(reader, name)
+  if ntype(reader) ~= "function" then
+    bad_argument(1, "load", "function expected, got " .. ntype(reader))
+  end
+  return text_loader(reader, name or "=(load)")
+end
+
+globals.loadstring = function(...)
+  local source, name = ...
+  local text = to_string(source)
+  if not text then
+    bad_argument(1, "loadstring",
+      "string expected, got " .. typename(nselect("#", ...), 1, source))
+  end
+  return text_loader(text, name)
+end
+
+globals.setmetatable = function(t, ...)
+  if behind[t] then nerror(READONLY, 0) end
+  return nsetmetatable(t, ...)
+end
+
+globals.getmetatable = function(...)
+  local t = ...
+  local shown = metatable_of[t]
+  if shown == nil then return ngetmetatable(...) end
+  return shown or nil
+end
+
+globals.rawset = function(t, ...)
+  if behind[t] then nerror(READONLY, 0) end
+  return nrawset(t, ...)
+end
+
+globals.rawget = function(t, ...)
+  return nrawget(behind[t] or t, ...)
+end
+
+globals.next = function(t, ...)
+  return nnext(behind[t] or t, ...)
+end
+
+globals.pairs = function(...)
+  local t = ...
+  local real = behind[t]
+  if real == nil then return npairs(...) end
+  return function(_, k)
+    return nnext(real, k)
+  end, t, nil
+end
+
+-- Levels count the functions of the script only; this one and its like stand in between.
+globals.getfenv = function(f)
+  if f == nil then f = 1 end
+  local env
+  if ntype(f) == "number" then
+    if f == 0 then return G end
+    env = ngetfenv(f + 1)
+  else
+    env = ngetfenv(f)
+  end
+  -- Functions of the interpreter have a world of their own.
+  if env == _G then return G end
+  return env
+end
+
+globals.setfenv = function(f, env)
+  if ntype(env) ~= "table" then
+    bad_argument(2, "setfenv", "table expected, got " .. ntype(env))
+  end
+  if ntype(f) == "number" then
+    if f == 0 then nerror(READONLY, 0) end
+    f = f + 1
+  end
+  if ngetfenv(f) == _G then
+    nerror("'setfenv' cannot change environment of given object", 2)
+  end
+  local g = nsetfenv(f, env)
+  return g
+end
+
+globals.collectgarbage = function(what, ...)
+  what = what or "collect"
+  if what == "count" or what == "collect" or what == "step" then return ncollect(what, ...) end
+  if what == "stop" or what == "restart" then return 0 end
+  if what == "setpause" or what == "setstepmul" then return 200 end
+  return ncollect(what, ...)
+end
+
+globals.gcinfo = function()
+  return nfloor(ncollect("count"))
+end
+
+globals.pcall, globals.xpcall = pcall, xpcall
+globals._VERSION = "Lua 5.1"
+globals._G = G
+globals.assert, globals.error, globals.ipairs = assert, error, ipairs
+globals.rawequal, globals.select, globals.tonumber = rawequal, select, tonumber
+globals.tostring, globals.type, globals.unpack = tostring, type, unpack
+globals.string = readonly(string)
+globals.table = readonly(tables)
+globals.math = readonly(maths)
+globals.bit = readonly(bits)
+globals.coroutine = readonly(coroutines)
+globals.redis = readonly(redis)
+globals.cjson = readonly(cjson)
+globals.cmsgpack = readonly(cmsgpack)
+globals.struct = readonly(struct)
+
+-- Running ---------------------------------------------------------------------------------------
+
+-- Functions of scripts by their number.
+local compiled = {}
+
+local function compile(id, source, name)
+  local f, text = nload(source, name, "t", G)
+  if not f then return text end
+  compiled[id] = f
+end
+
+local function forget(id)
+  compiled[id] = nil
+end
+
+-- Turns whatever was raised into text, source and line, at the place where it was raised.
+local function handler(e)
+  arm()
+  local text, known
+  local kind = ntype(e)
+  if dead() then
+    text = host.death()
+    arm()
+  elseif kind == "table" then
+    text = e.err
+    known = e.ignore_error_stats_update == true
+    text = to_string(text)
+    if text then text = cstring(text) end
+  elseif kind == "userdata" then
+    text = "ERR " .. ntostring(e)
+  else
+    text = "ERR " .. cstring(ntostring(e))
+  end
+  local source, line = where()
+  arm()
+  return { text, source, line, known }
+end
+
+-- What `run` answers with: number, string, tree, graph, nil, false, true, error.
+local R_NUMBER, R_STRING, R_TREE, R_GRAPH, R_NIL, R_FALSE, R_TRUE, R_ERROR, R_KNOWN_ERROR =
+  0, 1, 2, 3, 4, 5, 6, 7, 8
+
+local function finish(name, ok, result)
+  local kind = ntype(result)
+  if not ok then
+    if kind ~= "table" then
+      if dead() then return R_ERROR, host.death() end
+      return R_ERROR, "ERR Error running script " .. name .. ", " .. nsub(ntostring(result), 1, 100)
+    end
+    local text = result[1] or "ERR unknown error"
+    if result[2] then
+      text = text .. " script: " .. name .. ", on " .. result[2] .. ":" .. result[3] .. "."
+    end
+    return result[4] and R_KNOWN_ERROR or R_ERROR, text
+  end
+  if kind == "number" then return R_NUMBER, nil, result end
+  if kind == "string" then return R_STRING, result end
+  if kind == "boolean" then return result and R_TRUE or R_FALSE end
+  if kind == "table" then
+    local packed, graph = pack(result)
+    return graph and R_GRAPH or R_TREE, packed
+  end
+  return R_NIL
+end
+
+local function run(id, name, packed)
+  local f = compiled[id]
+  local input = decode(packed)
+  globals.KEYS, globals.ARGV = input[1], input[2]
+  nsetfenv(f, G)
+  arm()
+  return finish(name, nxpcall(f, handler))
+end
+
+return { run = run, compile = compile, forget = forget }

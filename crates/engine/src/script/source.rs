@@ -1,0 +1,429 @@
+//! The text of a script: its first line, and what is done to the rest before it is compiled.
+//!
+//! Redis's interpreter keeps the caller of a function in C on the stack even if the call is the
+//! last thing it does (`return redis.call(…)`), and so can name the line of an error in it. Ours
+//! gives the place up, so such returns are put in parentheses, which makes them ordinary calls.
+//! That is done only where it changes nothing else: in the main function, of which only the first
+//! value counts, and elsewhere for functions known to return one value.
+
+use std::ops::Range;
+
+/// What the first line of a script says of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Flags {
+    /// There is no `#!` line: the script is held to what it does, not to what it says.
+    pub(super) compatible: bool,
+    pub(super) no_writes: bool,
+    pub(super) allow_oom: bool,
+    pub(super) allow_stale: bool,
+    pub(super) no_cluster: bool,
+    pub(super) allow_cross_slot: bool,
+    /// Dragonfly's `--!df flags=allow-undeclared-keys`.
+    pub(super) allow_undeclared: bool,
+}
+
+/// The first line, read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) flags: Flags,
+    /// Bytes before the Lua begins.
+    pub(super) skip: usize,
+}
+
+/// Reads the first line; an error is the text for the caller.
+pub(super) fn header(body: &[u8]) -> Result<Header, Vec<u8>> {
+    let mut flags = Flags { compatible: true, ..Flags::default() };
+    if !body.starts_with(b"#!") {
+        flags.allow_undeclared = dragonfly_flags(body);
+        return Ok(Header { flags, skip: 0 });
+    }
+    let Some(skip) = memchr::memchr(b'\n', body) else {
+        return Err(b"ERR Invalid script shebang".to_vec());
+    };
+    let line = body.get(..skip).unwrap_or_default();
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let refuse = |text: &str, what: &[u8]| Err([b"ERR ", text.as_bytes(), what].concat());
+    match words.next() {
+        Some(b"#!lua") => flags.compatible = false,
+        Some(engine) => return refuse("Unexpected engine in script shebang: ", engine),
+        None => return refuse("Invalid engine in script shebang", b""),
+    }
+    for word in words {
+        let Some(list) = word.strip_prefix(b"flags=") else {
+            return refuse("Unknown lua shebang option: ", word);
+        };
+        if list.is_empty() {
+            continue;
+        }
+        for flag in list.split(|byte| *byte == b',') {
+            match flag {
+                b"no-writes" => flags.no_writes = true,
+                b"allow-oom" => flags.allow_oom = true,
+                b"allow-stale" => flags.allow_stale = true,
+                b"no-cluster" => flags.no_cluster = true,
+                b"allow-cross-slot-keys" => flags.allow_cross_slot = true,
+                _ => return refuse("Unexpected flag in script shebang: ", flag),
+            }
+        }
+    }
+    flags.allow_undeclared = dragonfly_flags(body.get(skip + 1..).unwrap_or_default());
+    Ok(Header { flags, skip })
+}
+
+/// Does the first line that is not empty allow undeclared keys?
+fn dragonfly_flags(body: &[u8]) -> bool {
+    let body = body.trim_ascii_start();
+    let Some(rest) = body.strip_prefix(b"--!df flags=") else { return false };
+    let list = rest.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    list.split(|byte| *byte == b',').any(|flag| flag == b"allow-undeclared-keys")
+}
+
+/// The source with its last calls made ordinary, see above; the same lines, the same meaning.
+/// Nothing if there is nothing to do, or if this is no Lua that could be understood.
+pub(super) fn keep_callers(source: &[u8]) -> Option<Vec<u8>> {
+    let tokens = tokens(source)?;
+    let edits = Scan { source, tokens: &tokens, aliases: aliases(source, &tokens) }.edits();
+    if edits.is_empty() {
+        return None;
+    }
+    let mut out = Vec::with_capacity(source.len() + edits.len() * 2);
+    let mut done = 0;
+    for (at, byte) in edits {
+        out.extend_from_slice(source.get(done..at)?);
+        out.push(byte);
+        done = at;
+    }
+    out.extend_from_slice(source.get(done..)?);
+    Some(out)
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Token {
+    kind: Kind,
+    at: Range<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Name,
+    String,
+    Number,
+    Symbol,
+}
+
+/// Names, strings, numbers and symbols in the order of the text.
+fn tokens(source: &[u8]) -> Option<Vec<Token>> {
+    let mut tokens = Vec::new();
+    let byte = |at: usize| source.get(at).copied().unwrap_or(0);
+    let mut at = 0;
+    while at < source.len() {
+        let from = at;
+        let kind = match byte(at) {
+            b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c => {
+                at += 1;
+                continue;
+            }
+            b'-' if byte(at + 1) == b'-' => {
+                at = match long_bracket(source, at + 2) {
+                    Some(end) => end?,
+                    None => {
+                        let rest = source.get(at..)?;
+                        at + memchr::memchr(b'\n', rest).unwrap_or(rest.len())
+                    }
+                };
+                continue;
+            }
+            b'[' if long_bracket(source, at).is_some() => {
+                at = long_bracket(source, at)??;
+                Kind::String
+            }
+            quote @ (b'"' | b'\'') => {
+                at += 1;
+                while byte(at) != quote {
+                    if at >= source.len() {
+                        return None;
+                    }
+                    at += if byte(at) == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+                Kind::String
+            }
+            b'0'..=b'9' => {
+                while byte(at).is_ascii_alphanumeric()
+                    || byte(at) == b'.'
+                    || (matches!(byte(at), b'+' | b'-')
+                        && matches!(byte(at - 1), b'e' | b'E' | b'p' | b'P'))
+                {
+                    at += 1;
+                }
+                Kind::Number
+            }
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' | 0x80.. => {
+                while byte(at).is_ascii_alphanumeric() || byte(at) == b'_' || byte(at) >= 0x80 {
+                    at += 1;
+                }
+                Kind::Name
+            }
+            _ => {
+                at += 1;
+                Kind::Symbol
+            }
+        };
+        tokens.push(Token { kind, at: from..at });
+    }
+    Some(tokens)
+}
+
+/// The end of the long bracket that begins at `at`: none if there is none, `Some(None)` if it has
+/// no end.
+fn long_bracket(source: &[u8], at: usize) -> Option<Option<usize>> {
+    if source.get(at) != Some(&b'[') {
+        return None;
+    }
+    let level = source.iter().skip(at + 1).take_while(|byte| **byte == b'=').count();
+    let begin = at + 2 + level;
+    if source.get(begin - 1) != Some(&b'[') {
+        return None;
+    }
+    let close = [&b"]"[..], &vec![b'='; level], b"]"].concat();
+    let rest = source.get(begin..).unwrap_or_default();
+    Some(memchr::memmem::find(rest, &close).map(|end| begin + end + close.len()))
+}
+
+/// Functions that return one value and may raise an error, as they are usually written.
+const SINGLE: &[&str] = &[
+    "error",
+    "redis.call",
+    "redis.pcall",
+    "redis.sha1hex",
+    "cjson.decode",
+    "cjson.encode",
+    "cmsgpack.pack",
+    "struct.pack",
+    "tonumber",
+    "table.concat",
+    "string.format",
+    "string.rep",
+    "string.sub",
+];
+
+/// Names that stand for `redis.call` or `redis.pcall` all through the script.
+fn aliases<'s>(source: &'s [u8], tokens: &[Token]) -> Vec<&'s [u8]> {
+    let text =
+        |n: usize| tokens.get(n).and_then(|token| source.get(token.at.clone())).unwrap_or_default();
+    let mut found: Vec<&[u8]> = Vec::new();
+    for n in 0..tokens.len() {
+        let declared = text(n) == b"local"
+            && text(n + 2) == b"="
+            && text(n + 3) == b"redis"
+            && text(n + 4) == b"."
+            && matches!(text(n + 5), b"call" | b"pcall")
+            && !matches!(text(n + 6), b"." | b"(" | b"[" | b":" | b"{");
+        if declared {
+            found.push(text(n + 1));
+        }
+    }
+    // Only if nothing else is ever called so.
+    found.retain(|name| {
+        let mut declarations = 0;
+        (0..tokens.len()).filter(|n| text(*n) == *name).all(|n| {
+            if n > 0 && text(n - 1) == b"local" {
+                declarations += 1;
+                return declarations == 1;
+            }
+            let field = n > 0 && matches!(text(n - 1), b"." | b":" | b"function");
+            !field && matches!(text(n + 1), b"(")
+        })
+    });
+    found
+}
+
+struct Scan<'s> {
+    source: &'s [u8],
+    tokens: &'s [Token],
+    aliases: Vec<&'s [u8]>,
+}
+
+impl<'s> Scan<'s> {
+    fn text(&self, n: usize) -> &'s [u8] {
+        let token = self.tokens.get(n).filter(|token| token.kind != Kind::String);
+        token.and_then(|token| self.source.get(token.at.clone())).unwrap_or_default()
+    }
+
+    /// Parentheses to put in, in order.
+    fn edits(&self) -> Vec<(usize, u8)> {
+        let mut edits = Vec::new();
+        // Blocks that end with `end`; true for functions.
+        let mut blocks: Vec<bool> = Vec::new();
+        for n in 0..self.tokens.len() {
+            match self.text(n) {
+                b"function" => blocks.push(true),
+                // `while … do` and `for … do` are one block.
+                b"if" | b"do" => blocks.push(false),
+                b"end" => {
+                    blocks.pop();
+                }
+                b"return" => {
+                    let main = !blocks.contains(&true);
+                    if let Some((from, to)) = self.returned(n, main) {
+                        edits.push((from, b'('));
+                        edits.push((to, b')'));
+                    }
+                }
+                _ => {}
+            }
+        }
+        // A return within a function within a return: by place.
+        edits.sort_by_key(|(at, _)| *at);
+        edits
+    }
+
+    /// Where the one call that `return` at token `n` gives back begins and ends, if that is to be
+    /// put in parentheses.
+    fn returned(&self, n: usize, main: bool) -> Option<(usize, usize)> {
+        let first = n + 1;
+        let mut last = first;
+        let (mut nesting, mut blocks) = (0usize, 0usize);
+        while last < self.tokens.len() {
+            match self.text(last) {
+                b"function" | b"if" | b"do" => blocks += 1,
+                b"end" if blocks > 0 => blocks -= 1,
+                b"end" | b"else" | b"elseif" | b"until" | b";" if blocks == 0 => break,
+                b"(" | b"{" | b"[" => nesting += 1,
+                b")" | b"}" | b"]" => nesting = nesting.checked_sub(1)?,
+                // Several values.
+                b"," if nesting == 0 && blocks == 0 => return None,
+                _ => {}
+            }
+            last += 1;
+        }
+        if last == first || blocks > 0 || nesting > 0 {
+            return None;
+        }
+        let call = matches!(self.text(last - 1), b")" | b"}")
+            || self.tokens.get(last - 1).is_some_and(|token| token.kind == Kind::String);
+        if !call || (!main && !self.single(first, last)) {
+            return None;
+        }
+        Some((self.tokens.get(first)?.at.start, self.tokens.get(last - 1)?.at.end))
+    }
+
+    /// Are the tokens one call of a function that returns one value?
+    fn single(&self, first: usize, last: usize) -> bool {
+        let mut at = first;
+        let mut name = Vec::new();
+        while self.tokens.get(at).is_some_and(|token| token.kind == Kind::Name)
+            || self.text(at) == b"."
+        {
+            name.extend_from_slice(self.text(at));
+            at += 1;
+        }
+        let known = SINGLE.iter().any(|known| known.as_bytes() == name)
+            || self.aliases.iter().any(|alias| *alias == name);
+        if !known || self.text(at) != b"(" {
+            return false;
+        }
+        // The parenthesis that opens here must be the one that closes last.
+        let mut nesting = 0usize;
+        for n in at..last {
+            match self.text(n) {
+                b"(" => nesting += 1,
+                b")" => nesting = nesting.saturating_sub(1),
+                _ => {}
+            }
+            if nesting == 0 {
+                return n + 1 == last;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(source: &str) -> String {
+        let kept = keep_callers(source.as_bytes());
+        kept.map_or_else(|| source.to_owned(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    #[test]
+    fn last_calls_become_ordinary_ones() {
+        for (source, kept_source) in [
+            ("return redis.call('get', KEYS[1])", "return (redis.call('get', KEYS[1]))"),
+            ("return f(x).y:z{1}", "return (f(x).y:z{1})"),
+            ("return error 'x' -- done", "return (error 'x') -- done"),
+            (
+                "if x then return f() else return g() end",
+                "if x then return (f()) else return (g()) end",
+            ),
+            ("return 1", "return 1"),
+            ("return", "return"),
+            ("return f(), 1", "return f(), 1"),
+            (
+                "local function f() return g(1) end return f()",
+                "local function f() return g(1) end return (f())",
+            ),
+            (
+                "local function f() return redis.call('x') end",
+                "local function f() return (redis.call('x')) end",
+            ),
+            (
+                "local function f() return redis.call('x') .. y() end",
+                "local function f() return redis.call('x') .. y() end",
+            ),
+            (
+                "local r = redis.call\nlocal function f() return r('x') end",
+                "local r = redis.call\nlocal function f() return (r('x')) end",
+            ),
+            (
+                "local r = redis.call\nr = g\nlocal function f() return r('x') end",
+                "local r = redis.call\nr = g\nlocal function f() return r('x') end",
+            ),
+            ("return [[return f()]]", "return ([[return f()]])"),
+            (
+                "for i = 1, 2 do if x then return f() end end",
+                "for i = 1, 2 do if x then return (f()) end end",
+            ),
+            (
+                "return function() return error('x') end",
+                "return function() return (error('x')) end",
+            ),
+            ("return f(function() return g() end)", "return (f(function() return g() end))"),
+            ("repeat return f() until true", "repeat return (f()) until true"),
+        ] {
+            assert_eq!(kept(source), kept_source);
+        }
+    }
+
+    #[test]
+    fn no_text_is_too_strange() {
+        let words =
+            ["return", "f", "(", ")", "end", "function", "[[", "]]", "'", "--", "=", "if", " "];
+        let mut rng = fastrand::Rng::with_seed(3);
+        for _ in 0..20_000 {
+            let text: String =
+                (0..rng.usize(0..20)).filter_map(|_| rng.choice(words.iter()).copied()).collect();
+            let _ = keep_callers(text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn the_first_line_is_read() {
+        let flags = |body: &str| header(body.as_bytes()).map(|header| header.flags);
+        assert!(flags("return 1").unwrap().compatible);
+        assert!(flags("--!df flags=allow-undeclared-keys\nreturn 1").unwrap().allow_undeclared);
+        assert!(!flags("--!df flags=disable-atomicity\nreturn 1").unwrap().allow_undeclared);
+        let strict = flags("#!lua flags=no-writes,allow-oom\nreturn 1").unwrap();
+        assert!(strict.no_writes && strict.allow_oom && !strict.compatible);
+        for (body, text) in [
+            ("#!lua", "ERR Invalid script shebang"),
+            ("#!not-lua\n", "ERR Unexpected engine in script shebang: #!not-lua"),
+            ("#!lua badger\n", "ERR Unknown lua shebang option: badger"),
+            ("#!lua flags=x\n", "ERR Unexpected flag in script shebang: x"),
+        ] {
+            assert_eq!(header(body.as_bytes()), Err(text.as_bytes().to_vec()));
+        }
+    }
+}

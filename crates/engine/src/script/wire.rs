@@ -1,0 +1,348 @@
+//! Values on their way between Lua and Rust: the format of LuaJIT's `string.buffer`, written and
+//! read here without touching the Lua stack.
+//!
+//! One string crosses the border in place of a tree of Lua values, which is several times cheaper
+//! than to build or to walk the tree through the C API. The format is flat: a tag byte, then what
+//! belongs to it. Reading never trusts a length: what claims more than there is, is an error.
+
+/// A value read from Lua. Strings point into what was read.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value<'a> {
+    Nil,
+    Bool(bool),
+    Number(f64),
+    String(&'a [u8]),
+    /// `cjson.null`: the light userdata with address 0.
+    Null,
+    Table(Table<'a>),
+    /// A table found elsewhere, by its number; see [`Packed`].
+    Ref(usize),
+    /// A function, thread or userdata, by the name of its type.
+    Other(&'a [u8]),
+}
+
+/// A table read from Lua.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Table<'a> {
+    /// Values at 1, 2, 3 …; there may be nils among them but the last is none.
+    pub(crate) array: Vec<Value<'a>>,
+    /// All other pairs, in no particular order.
+    pub(crate) hash: Vec<(Value<'a>, Value<'a>)>,
+}
+
+impl<'a> Table<'a> {
+    /// The value at `index`, counted from 1.
+    pub(crate) fn at(&self, index: usize) -> Option<&Value<'a>> {
+        if let Some(value) = index.checked_sub(1).and_then(|i| self.array.get(i)) {
+            return Some(value).filter(|value| **value != Value::Nil);
+        }
+        self.hash
+            .iter()
+            .find(|(key, _)| matches!(key, Value::Number(n) if *n == index as f64))
+            .map(|(_, value)| value)
+    }
+
+    /// The value of a field.
+    pub(crate) fn field(&self, name: &[u8]) -> Option<&Value<'a>> {
+        self.hash.iter().find(|(key, _)| *key == Value::String(name)).map(|(_, value)| value)
+    }
+}
+
+/// What Lua packed: a tree, or, where a tree cannot be (cycles, great depth, functions), all
+/// tables in a list with references between them, the first holding nothing but the value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Packed<'a> {
+    Tree(Value<'a>),
+    Graph(Vec<Table<'a>>),
+}
+
+impl<'a> Packed<'a> {
+    /// Reads a tree.
+    pub(crate) fn tree(bytes: &'a [u8]) -> Option<Packed<'a>> {
+        Reader::new(bytes).whole(Shape::Tree).map(Packed::Tree)
+    }
+
+    /// Reads a list of tables whose inner tables are references: `{5}` for the fifth table,
+    /// `{0, "function"}` for what is no data.
+    pub(crate) fn graph(bytes: &'a [u8]) -> Option<Packed<'a>> {
+        let Value::Table(list) = Reader::new(bytes).whole(Shape::Graph)? else { return None };
+        let tables = list.array.into_iter().map(|value| match value {
+            Value::Table(table) => Some(table),
+            _ => None,
+        });
+        tables.collect::<Option<Vec<_>>>().map(Packed::Graph)
+    }
+
+    /// The value everything hangs on.
+    pub(crate) fn root(&self) -> Value<'a> {
+        match self {
+            Packed::Tree(value) => value.clone(),
+            Packed::Graph(tables) => {
+                tables.first().and_then(|table| table.at(1)).cloned().unwrap_or(Value::Nil)
+            }
+        }
+    }
+
+    /// The table a value is or refers to.
+    pub(crate) fn table<'t>(&'t self, value: &'t Value<'a>) -> Option<&'t Table<'a>> {
+        match (value, self) {
+            (Value::Table(table), _) => Some(table),
+            (Value::Ref(n), Packed::Graph(tables)) => tables.get(*n),
+            _ => None,
+        }
+    }
+}
+
+/// What the tables within a table mean.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Shape {
+    Tree,
+    /// The list of all tables,
+    Graph,
+    /// one of them,
+    Node,
+    /// and what stands in it for another; in that there are no more tables.
+    Reference,
+    Leaf,
+}
+
+const NIL: u8 = 0;
+const FALSE: u8 = 1;
+const TRUE: u8 = 2;
+const NULL: u8 = 3;
+const INT: u8 = 6;
+const NUMBER: u8 = 7;
+/// Bit 0: there are pairs; 2: values from 0 on; 4: values from 1 on.
+const TABLE: u8 = 8;
+const STRING: u32 = 0x20;
+
+/// Lua itself nests no deeper in this format.
+pub(crate) const MAX_DEPTH: usize = 100;
+
+struct Reader<'a> {
+    rest: &'a [u8],
+    depth: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes, depth: 0 }
+    }
+
+    fn whole(&mut self, shape: Shape) -> Option<Value<'a>> {
+        let value = self.value(shape)?;
+        self.rest.is_empty().then_some(value)
+    }
+
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.rest.split_at_checked(n)?;
+        self.rest = rest;
+        Some(head)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    fn length(&mut self) -> Option<u32> {
+        match self.byte()? {
+            0xff => Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?)),
+            high @ 0xe0.. => {
+                let low = u32::from(self.byte()?);
+                Some(((u32::from(high) & 0x1f) << 8) + low + 0xe0)
+            }
+            small => Some(u32::from(small)),
+        }
+    }
+
+    fn value(&mut self, shape: Shape) -> Option<Value<'a>> {
+        let tag = self.length()?;
+        if let Some(length) = tag.checked_sub(STRING) {
+            return Some(Value::String(self.take(usize::try_from(length).ok()?)?));
+        }
+        Some(match u8::try_from(tag).ok()? {
+            NIL => Value::Nil,
+            FALSE => Value::Bool(false),
+            TRUE => Value::Bool(true),
+            NULL => Value::Null,
+            INT => {
+                let int = i32::from_le_bytes(self.take(4)?.try_into().ok()?);
+                Value::Number(f64::from(int))
+            }
+            NUMBER => Value::Number(f64::from_le_bytes(self.take(8)?.try_into().ok()?)),
+            tag @ TABLE..=13 => return self.table(tag - TABLE, shape),
+            _ => return None,
+        })
+    }
+
+    fn table(&mut self, kind: u8, shape: Shape) -> Option<Value<'a>> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return None;
+        }
+        let inner = match shape {
+            Shape::Tree => Shape::Tree,
+            Shape::Graph => Shape::Node,
+            Shape::Node => Shape::Reference,
+            Shape::Reference => Shape::Leaf,
+            Shape::Leaf => return None,
+        };
+        let slots = if kind >= 2 { self.length()? as usize } else { 0 };
+        let pairs = if kind & 1 == 1 { self.length()? as usize } else { 0 };
+        let mut table = Table::default();
+        // Each value takes at least a byte, so this bounds what a false length can reserve.
+        table.array.reserve(slots.min(self.rest.len()));
+        table.hash.reserve(pairs.min(self.rest.len()));
+        // Slots are counted from 0, and there is no value for 0 in the usual case.
+        let first = usize::from(kind >= 4);
+        for slot in first..slots {
+            let value = self.value(inner)?;
+            if slot == 0 {
+                if value != Value::Nil {
+                    table.hash.push((Value::Number(0.0), value));
+                }
+            } else {
+                table.array.push(value);
+            }
+        }
+        while table.array.last() == Some(&Value::Nil) {
+            table.array.pop();
+        }
+        for _ in 0..pairs {
+            let key = self.value(inner)?;
+            let value = self.value(inner)?;
+            table.hash.push((key, value));
+        }
+        self.depth -= 1;
+        if shape == Shape::Reference { reference(&table) } else { Some(Value::Table(table)) }
+    }
+}
+
+fn reference<'a>(table: &Table<'a>) -> Option<Value<'a>> {
+    match table.array.as_slice() {
+        [Value::Number(n)] if *n >= 1.0 => Some(Value::Ref(*n as usize - 1)),
+        [Value::Number(_), Value::String(name)] => Some(Value::Other(name)),
+        _ => None,
+    }
+}
+
+/// Writes values for Lua to unpack.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// Writes onto the end of `bytes`.
+    pub(crate) fn on(bytes: Vec<u8>) -> Writer {
+        Writer { bytes }
+    }
+
+    /// What was written.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// How much was written.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn length(&mut self, n: usize) {
+        match u32::try_from(n) {
+            Ok(n) if n < 0xe0 => self.bytes.push(n as u8),
+            Ok(n) if n < 0x1fe0 => {
+                let n = n - 0xe0;
+                self.bytes.push(0xe0 | (n >> 8) as u8);
+                self.bytes.push(n as u8);
+            }
+            n => {
+                self.bytes.push(0xff);
+                // Lua has no strings or tables of that size; it refuses what is then cut short.
+                self.bytes.extend_from_slice(&n.unwrap_or(u32::MAX).to_le_bytes());
+            }
+        }
+    }
+
+    pub(crate) fn nil(&mut self) {
+        self.bytes.push(NIL);
+    }
+
+    pub(crate) fn bool(&mut self, b: bool) {
+        self.bytes.push(if b { TRUE } else { FALSE });
+    }
+
+    pub(crate) fn null(&mut self) {
+        self.bytes.push(NULL);
+    }
+
+    pub(crate) fn number(&mut self, n: f64) {
+        self.bytes.push(NUMBER);
+        self.bytes.extend_from_slice(&n.to_le_bytes());
+    }
+
+    pub(crate) fn string(&mut self, s: &[u8]) {
+        self.length(s.len().saturating_add(STRING as usize));
+        self.bytes.extend_from_slice(s);
+    }
+
+    /// Begins an array; its `n` values follow.
+    pub(crate) fn array(&mut self, n: usize) {
+        if n == 0 {
+            self.bytes.push(TABLE);
+            return;
+        }
+        self.bytes.push(TABLE + 4);
+        self.length(n.saturating_add(1));
+    }
+
+    /// Begins a table of `n` pairs; as many times a key and its value follow. No key may come
+    /// twice.
+    pub(crate) fn pairs(&mut self, n: usize) {
+        if n == 0 {
+            self.bytes.push(TABLE);
+            return;
+        }
+        self.bytes.push(TABLE + 1);
+        self.length(n);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let mut writer = Writer::default();
+        writer.array(5);
+        writer.string(b"a");
+        writer.string(&[b'x'; 300]);
+        writer.number(1.5);
+        writer.pairs(1);
+        writer.string(b"k");
+        writer.null();
+        writer.string(&[b'y'; 10_000]);
+        let bytes = writer.into_bytes();
+        let Some(Packed::Tree(Value::Table(table))) = Packed::tree(&bytes) else { panic!() };
+        assert_eq!(table.array.len(), 5);
+        assert_eq!(table.at(1), Some(&Value::String(b"a")));
+        assert_eq!(table.at(2), Some(&Value::String(&[b'x'; 300])));
+        assert_eq!(table.at(3), Some(&Value::Number(1.5)));
+        assert_eq!(table.at(5), Some(&Value::String(&[b'y'; 10_000])));
+        let Some(Value::Table(inner)) = table.at(4) else { panic!() };
+        assert_eq!(inner.field(b"k"), Some(&Value::Null));
+    }
+
+    #[test]
+    fn no_bytes_are_too_strange_to_refuse() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..50_000 {
+            let bytes: Vec<u8> = (0..rng.usize(0..40)).map(|_| rng.u8(..)).collect();
+            let _ = Packed::tree(&bytes);
+            let _ = Packed::graph(&bytes);
+        }
+        let deep = vec![TABLE + 4, 2].repeat(200);
+        assert_eq!(Packed::tree(&deep), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! Scripts: values in and out, errors, effects, the cache.
+
+use crate::kit::{Kit, show};
+
+impl Kit {
+    /// Runs a script and shows its reply.
+    fn eval(&mut self, script: &str, keys_and_args: &[&str]) -> String {
+        let count = keys_and_args.first().copied().unwrap_or("0");
+        let mut argv: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count.as_bytes()];
+        argv.extend(keys_and_args.iter().skip(1).map(|word| word.as_bytes()));
+        match self.engine.execute(self.now, self.client, &argv) {
+            engine::Outcome::Reply(reply) => show(&reply),
+            engine::Outcome::Blocked { .. } => panic!("a script cannot wait"),
+        }
+    }
+}
+
+#[test]
+fn values_go_in_and_out() {
+    let mut kit = Kit::new();
+    for (script, reply) in [
+        ("return 1", "1"),
+        ("return 3.99", "3"),
+        ("return 'x'", "x"),
+        ("return {1, 'a', {2}, nil, 3}", "[1 a [2]]"),
+        ("return true", "1"),
+        ("return false", "(nil)"),
+        ("return {ok='fine'}", "fine"),
+        ("return {err='My Err'}", "(error) My Err"),
+        ("return redis.call('set', 'k', 0.1)", "OK"),
+        ("return redis.call('get', 'k')", "0.10000000000000001"),
+        ("return {redis.call('get', 'none')}", "[(nil)]"),
+    ] {
+        assert_eq!(kit.eval(script, &[]), reply, "{script}");
+    }
+    assert_eq!(kit.eval("return {KEYS[1], ARGV[1]}", &["1", "a", "b"]), "[a b]");
+}
+
+#[test]
+fn a_script_is_one_record_and_one_that_changes_nothing_none() {
+    let mut kit = Kit::new();
+    kit.eval("redis.call('set', 'a', 1) redis.call('get', 'a') redis.call('incr', 'a')", &[]);
+    assert_eq!(kit.effects(), ["set a 1", "incr a"]);
+    kit.eval("return redis.call('get', 'a')", &[]);
+    assert_eq!(kit.effects(), [""; 0]);
+    kit.eval("redis.call('set', 'b', 1) error('halfway')", &[]);
+    assert_eq!(kit.effects(), ["set b 1"], "what was written before an error stays");
+    kit.check("GET b", "1");
+}
