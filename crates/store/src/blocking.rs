@@ -17,8 +17,8 @@ use crate::{
     Timeouts,
     embedded::{Embedded, Waiting},
     error,
-    link::Connector,
-    server,
+    link::{self, Connected, Connector},
+    server::{self, cluster},
 };
 
 /// A connection that nobody else uses. Opened anew by the next call after it broke.
@@ -38,11 +38,21 @@ pub struct BlockingConnection {
 
 enum Inner {
     Embedded(Waiting),
-    Server {
-        connector: Arc<dyn Connector>,
-        timeouts: Timeouts,
-        open: Option<MultiplexedConnection>,
-    },
+    Server(Server),
+}
+
+/// A connection to a server, opened when needed.
+struct Server {
+    connector: Arc<dyn Connector>,
+    timeouts: Timeouts,
+    open: Option<Open>,
+}
+
+struct Open {
+    connection: MultiplexedConnection,
+    address: String,
+    /// The slot it is for, where slots have owners.
+    slot: Option<u16>,
 }
 
 impl BlockingConnection {
@@ -50,8 +60,11 @@ impl BlockingConnection {
         connector: Arc<dyn Connector>,
         timeouts: Timeouts,
     ) -> RedisResult<Self> {
-        let open = Some(dedicated(connector.as_ref(), timeouts).await?);
-        Ok(Self { inner: Inner::Server { connector, timeouts, open }, response: timeouts.response })
+        let mut server = Server { connector, timeouts, open: None };
+        if !server.connector.by_slot() {
+            server.open = Some(server.take(None).await?);
+        }
+        Ok(Self { inner: Inner::Server(server), response: timeouts.response })
     }
 
     pub(crate) fn on_embedded(embedded: &Embedded, timeouts: Timeouts) -> Self {
@@ -60,10 +73,12 @@ impl BlockingConnection {
 
     async fn command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         let limit = self.limit(wait_of(cmd))?;
-        if let Inner::Embedded(session) = &mut self.inner {
-            return session.command(cmd).await;
-        }
-        self.within(limit, async |connection| connection.req_packed_command(cmd).await).await
+        let server = match &mut self.inner {
+            Inner::Embedded(session) => return session.command(cmd).await,
+            Inner::Server(server) => server,
+        };
+        let mut values = server.within(limit, Call::One(cmd)).await?;
+        Ok(values.pop().unwrap_or(Value::Nil))
     }
 
     async fn pipeline(
@@ -78,13 +93,11 @@ impl BlockingConnection {
                 limit += self.limit(wait_of(cmd))? - self.response;
             }
         }
-        if let Inner::Embedded(session) = &mut self.inner {
-            return session.pipeline(pipeline, offset, count).await;
-        }
-        self.within(limit, async |connection| {
-            connection.req_packed_commands(pipeline, offset, count).await
-        })
-        .await
+        let server = match &mut self.inner {
+            Inner::Embedded(session) => return session.pipeline(pipeline, offset, count).await,
+            Inner::Server(server) => server,
+        };
+        server.within(limit, Call::Many(pipeline, offset, count)).await
     }
 
     /// How long a call with this wait may take.
@@ -98,45 +111,85 @@ impl BlockingConnection {
             ))),
         }
     }
+}
 
-    /// Makes one call. The connection is put back only after a reply: an error, a timeout or a
-    /// dropped call leaves it closed.
-    async fn within<T>(
-        &mut self,
-        limit: Duration,
-        call: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
-    ) -> RedisResult<T> {
-        let Inner::Server { connector, timeouts, open } = &mut self.inner else {
-            return Err(error::not_sent("not a connection to a server"));
-        };
-        let mut connection = match open.take() {
-            Some(connection) => connection,
-            None => dedicated(connector.as_ref(), *timeouts).await?,
-        };
-        match tokio::time::timeout(limit, call(&mut connection)).await {
-            Ok(Ok(value)) => {
-                *open = Some(connection);
-                Ok(value)
+/// What to send.
+#[derive(Clone, Copy)]
+enum Call<'a> {
+    One(&'a Cmd),
+    Many(&'a Pipeline, usize, usize),
+}
+
+impl Call<'_> {
+    async fn send(self, connection: &mut MultiplexedConnection) -> RedisResult<Vec<Value>> {
+        match self {
+            Self::One(cmd) => {
+                let value = connection.req_packed_command(cmd).await?;
+                Ok(vec![value.extract_error()?])
             }
-            Ok(Err(error)) => {
-                if !error.is_io_error() && error.code() != Some("READONLY") {
-                    *open = Some(connection);
-                }
-                Err(error)
+            Self::Many(pipeline, offset, count) => {
+                connection.req_packed_commands(pipeline, offset, count).await
             }
-            Err(_) => Err(error::timed_out("no reply in time")),
+        }
+    }
+
+    fn slot(self) -> Option<u16> {
+        match self {
+            Self::One(cmd) => cluster::slot_of(cmd),
+            Self::Many(pipeline, ..) => pipeline.cmd_iter().find_map(cluster::slot_of),
         }
     }
 }
 
-async fn dedicated(
-    connector: &dyn Connector,
-    timeouts: Timeouts,
-) -> RedisResult<MultiplexedConnection> {
-    let config = server::calls(timeouts).set_response_timeout(None);
-    match tokio::time::timeout(timeouts.connect * 4, connector.connect(config)).await {
-        Ok(connected) => Ok(connected?.connection),
-        Err(_) => Err(error::not_sent("connecting took too long")),
+impl Server {
+    /// Makes one call. The connection is put back only after a reply: an I/O error, a timeout or a
+    /// dropped call leaves it closed. A call that was told to go elsewhere did nothing and goes
+    /// there, once.
+    async fn within(&mut self, limit: Duration, call: Call<'_>) -> RedisResult<Vec<Value>> {
+        let slot = if self.connector.by_slot() { call.slot() } else { None };
+        for last in [false, true] {
+            let mut open = self.take(slot).await?;
+            let place = self.connector.place();
+            let calling = call.send(&mut open.connection);
+            let calling = link::while_there(&place, &open.address, calling);
+            match tokio::time::timeout(limit, calling).await {
+                Ok(Err(error)) if error.is_cluster_error() && !last => {}
+                Ok(result) => {
+                    let broken = |error: &RedisError| {
+                        error.is_io_error()
+                            || error.is_cluster_error()
+                            || error.code() == Some("READONLY")
+                    };
+                    if !result.as_ref().err().is_some_and(broken) {
+                        self.open = Some(open);
+                    }
+                    return result;
+                }
+                Err(_) => return Err(error::timed_out("no reply in time")),
+            }
+        }
+        Err(error::not_sent("the data is on the move"))
+    }
+
+    /// The open connection, if it still leads where it should, or a new one.
+    async fn take(&mut self, slot: Option<u16>) -> RedisResult<Open> {
+        let place = self.connector.place();
+        let fits = |open: &Open| {
+            let there = place.as_ref().is_none_or(|place| *place.borrow() == open.address);
+            there && (slot.is_none() || open.slot == slot)
+        };
+        if let Some(open) = self.open.take().filter(fits) {
+            return Ok(open);
+        }
+        let config = server::calls(self.timeouts).set_response_timeout(None);
+        let connecting = self.connector.connect(config, slot);
+        match tokio::time::timeout(self.timeouts.connect * 4, connecting).await {
+            Ok(connected) => {
+                let Connected { connection, address } = connected?;
+                Ok(Open { connection, address, slot })
+            }
+            Err(_) => Err(error::not_sent("connecting took too long")),
+        }
     }
 }
 

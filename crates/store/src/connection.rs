@@ -12,7 +12,7 @@ use crate::{
     BlockingConnection, Clock, Error, Layout, Millis, Options, Subscription, Timeouts, blocking,
     embedded::Embedded,
     link::{Connector, Link},
-    server::single::Single,
+    server::{cluster::Cluster, sentinel::Sentinel, single::Single},
     subscribe,
 };
 
@@ -32,6 +32,8 @@ pub struct Store {
 enum Backend {
     Embedded(Embedded),
     Single(Kept),
+    Sentinel(Kept),
+    Cluster(Cluster),
 }
 
 /// A kept connection, and what opens more to the same place.
@@ -39,6 +41,18 @@ enum Backend {
 struct Kept {
     link: Link,
     connector: Arc<dyn Connector>,
+}
+
+impl Kept {
+    async fn open<C: Connector>(
+        connector: C,
+        options: &Options,
+        clock: &Clock,
+    ) -> Result<Self, Error> {
+        let connector = Arc::new(connector);
+        let link = Link::open(Arc::clone(&connector), options.timeouts, clock.clone()).await?;
+        Ok(Self { link, connector })
+    }
 }
 
 /// What a store is.
@@ -74,6 +88,9 @@ impl Store {
     /// |---|---|
     /// | `embedded:` | the engine in this process, in memory only |
     /// | `redis://[user:password@]host[:port][/db]` | one server |
+    /// | `redis+sentinel://[user:password@]h1[:port],h2[:port]/NAME[/db]` | the master that Sentinels name; `?sentinel_user=` and `sentinel_password=` log in at the Sentinels |
+    /// | `redis+cluster://[user:password@]h1[:port],h2[:port]` | a cluster, by some of its nodes |
+    /// | `rediss://`, `rediss+sentinel://`, `rediss+cluster://` | the same over TLS |
     ///
     /// Fails with [`Error::Unavailable`] when the server cannot be reached now.
     pub async fn open(url: &str) -> Result<Store, Error> {
@@ -82,32 +99,37 @@ impl Store {
 
     /// Opens a store by URL; see [`Store::open`] for the URLs.
     pub async fn open_with(url: &str, options: Options) -> Result<Store, Error> {
-        let scheme = url.split_once(':').map(|(scheme, _)| scheme).unwrap_or_default();
+        let (scheme, rest) = url.split_once(':').unwrap_or_default();
+        let rest = rest.strip_prefix("//").unwrap_or(rest);
         let clock = |default: fn() -> Clock| options.clock.clone().unwrap_or_else(default);
-        let layout = |default| options.layout.unwrap_or(default);
+        let open = |backend, clock, layout| Store {
+            backend,
+            clock,
+            layout: options.layout.unwrap_or(layout),
+            timeouts: options.timeouts,
+        };
         match scheme {
-            "redis" | "valkey" => {
+            "redis" | "rediss" | "valkey" | "valkeys" => {
                 let clock = clock(Clock::server);
-                let connector: Arc<dyn Connector> = Arc::new(Single::new(url)?);
-                let link =
-                    Link::open(Arc::clone(&connector), options.timeouts, clock.clone(), None)
-                        .await?;
-                Ok(Store {
-                    backend: Backend::Single(Kept { link, connector }),
-                    clock,
-                    layout: layout(Layout::Standalone),
-                    timeouts: options.timeouts,
-                })
+                let kept = Kept::open(Single::new(url, &options)?, &options, &clock).await?;
+                Ok(open(Backend::Single(kept), clock, Layout::Standalone))
+            }
+            "redis+sentinel" | "rediss+sentinel" => {
+                let clock = clock(Clock::server);
+                let sentinel = Sentinel::new(rest, scheme.starts_with("rediss"), &options)?;
+                let kept = Kept::open(sentinel, &options, &clock).await?;
+                Ok(open(Backend::Sentinel(kept), clock, Layout::Standalone))
+            }
+            "redis+cluster" | "rediss+cluster" => {
+                let clock = clock(Clock::server);
+                let tls = scheme.starts_with("rediss");
+                let cluster = Cluster::open(rest, tls, &options, clock.clone()).await?;
+                Ok(open(Backend::Cluster(cluster), clock, Layout::Cluster))
             }
             "embedded" => {
                 let clock = clock(Clock::system);
                 let embedded = Embedded::open(url, &options, clock.clone())?;
-                Ok(Store {
-                    backend: Backend::Embedded(embedded),
-                    clock,
-                    layout: layout(Layout::Standalone),
-                    timeouts: options.timeouts,
-                })
+                Ok(open(Backend::Embedded(embedded), clock, Layout::Standalone))
             }
             _ => Err(Error::invalid(format!(
                 "{scheme:?} is not a kind of store: use embedded:, redis://, rediss://, redis+sentinel:// or redis+cluster://"
@@ -139,8 +161,12 @@ impl Store {
     ) -> Result<Subscription, Error> {
         match &self.backend {
             Backend::Embedded(embedded) => subscribe::on_embedded(embedded, channels, patterns),
-            Backend::Single(Kept { connector, .. }) => {
+            Backend::Single(Kept { connector, .. }) | Backend::Sentinel(Kept { connector, .. }) => {
                 let connector = Arc::clone(connector);
+                subscribe::on_server(connector, self.timeouts, channels, patterns).await
+            }
+            Backend::Cluster(cluster) => {
+                let connector = cluster.connector();
                 subscribe::on_server(connector, self.timeouts, channels, patterns).await
             }
         }
@@ -153,9 +179,12 @@ impl Store {
             Backend::Embedded(embedded) => {
                 Ok(BlockingConnection::on_embedded(embedded, self.timeouts))
             }
-            Backend::Single(Kept { connector, .. }) => {
+            Backend::Single(Kept { connector, .. }) | Backend::Sentinel(Kept { connector, .. }) => {
                 let connector = Arc::clone(connector);
                 Ok(BlockingConnection::on_server(connector, self.timeouts).await?)
+            }
+            Backend::Cluster(cluster) => {
+                Ok(BlockingConnection::on_server(cluster.connector(), self.timeouts).await?)
             }
         }
     }
@@ -165,6 +194,8 @@ impl Store {
         let (kind, (address, reason)) = match &self.backend {
             Backend::Embedded(embedded) => (Kind::Embedded, embedded.status()),
             Backend::Single(kept) => (Kind::Single, kept.link.status()),
+            Backend::Sentinel(kept) => (Kind::Sentinel, kept.link.status()),
+            Backend::Cluster(cluster) => (Kind::Cluster, cluster.status()),
         };
         Health { reachable: reason.is_none(), kind, address, reason }
     }
@@ -183,7 +214,8 @@ impl ConnectionLike for Store {
         }
         match &self.backend {
             Backend::Embedded(embedded) => Box::pin(embedded.command(cmd)),
-            Backend::Single(kept) => Box::pin(kept.link.command(cmd)),
+            Backend::Single(kept) | Backend::Sentinel(kept) => Box::pin(kept.link.command(cmd)),
+            Backend::Cluster(cluster) => Box::pin(cluster.command(cmd)),
         }
     }
 
@@ -201,7 +233,10 @@ impl ConnectionLike for Store {
         }
         match &self.backend {
             Backend::Embedded(embedded) => Box::pin(embedded.pipeline(pipeline, offset, count)),
-            Backend::Single(kept) => Box::pin(kept.link.pipeline(pipeline, offset, count)),
+            Backend::Single(kept) | Backend::Sentinel(kept) => {
+                Box::pin(kept.link.pipeline(pipeline, offset, count))
+            }
+            Backend::Cluster(cluster) => Box::pin(cluster.pipeline(pipeline, offset, count)),
         }
     }
 

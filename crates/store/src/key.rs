@@ -34,8 +34,13 @@ impl Key {
     /// assert_eq!(Key::raw("123456789").slot(), 12739);
     /// ```
     pub fn slot(&self) -> u16 {
-        crc16(hash_tag(self.0.as_bytes())) % 16384
+        slot(self.0.as_bytes())
     }
+}
+
+/// The cluster slot of a key.
+pub(crate) fn slot(key: &[u8]) -> u16 {
+    crc16(hash_tag(key)) % 16384
 }
 
 /// The part of a key that decides its slot: between the first `{` and the next `}`, if not empty.

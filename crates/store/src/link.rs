@@ -23,11 +23,31 @@ use crate::{Clock, Millis, Timeouts, error, server};
 
 /// Opens connections, each time to where the data is now.
 pub(crate) trait Connector: Send + Sync + 'static {
-    /// One attempt at a connection for commands.
-    fn connect(&self, config: AsyncConnectionConfig) -> BoxFuture<'_, RedisResult<Connected>>;
+    /// One attempt at a connection for commands; to the owner of a slot where slots have owners.
+    fn connect(
+        &self,
+        config: AsyncConnectionConfig,
+        slot: Option<u16>,
+    ) -> BoxFuture<'_, RedisResult<Connected>>;
 
-    /// One attempt at a connection for published messages.
-    fn pubsub(&self) -> BoxFuture<'_, RedisResult<PubSub>>;
+    /// One attempt at a connection for published messages, and where it leads.
+    fn pubsub(&self) -> BoxFuture<'_, RedisResult<(PubSub, String)>>;
+
+    /// Does it matter for which slot a connection is?
+    fn by_slot(&self) -> bool {
+        false
+    }
+
+    /// The address where the data is now, if it can move; a connection that leads elsewhere leads
+    /// astray.
+    fn place(&self) -> Option<watch::Receiver<String>> {
+        None
+    }
+
+    /// What must run for `place` to be kept up to date.
+    fn watch(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
 }
 
 /// A fresh connection and where it leads.
@@ -40,7 +60,8 @@ pub(crate) struct Connected {
 #[derive(Clone)]
 pub(crate) struct Link {
     state: watch::Receiver<State>,
-    reports: Reports,
+    reports: mpsc::Sender<Report>,
+    place: Option<watch::Receiver<String>>,
     patience: Duration,
     _task: Arc<AbortOnDropHandle<()>>,
 }
@@ -58,47 +79,31 @@ struct Up {
     generation: u64,
 }
 
-/// Tells the task that something may be wrong. Bounded; a report that finds no room is dropped,
-/// because then the task already has reason to look.
-#[derive(Clone)]
-pub(crate) struct Reports(mpsc::Sender<Report>);
-
+/// Tells the task that something may be wrong.
 #[derive(Clone, Copy, Debug)]
 enum Report {
     /// The connection is gone or leads to the wrong place.
     Broken(u64),
     /// No answer in time: the connection may be dead, or the server slow.
     Suspect(u64),
-    #[allow(dead_code)]
-    /// Whatever connection there is leads to the wrong place.
-    Moved,
-}
-
-impl Reports {
-    #[allow(dead_code)]
-    /// The data has moved: connect anew, whatever the present connection is.
-    pub(crate) fn moved(&self) {
-        // A full channel means that the task is about to look anyway.
-        let _ = self.0.try_send(Report::Moved);
-    }
 }
 
 impl Link {
-    /// Connects once and keeps the connection from then on. `watcher`, if given, is run beside the
-    /// task and may report that the data has moved.
-    pub(crate) async fn open(
-        connector: Arc<dyn Connector>,
+    /// Connects once and keeps the connection from then on.
+    pub(crate) async fn open<C: Connector>(
+        connector: Arc<C>,
         timeouts: Timeouts,
         clock: Clock,
-        watcher: Option<Box<dyn FnOnce(Reports) -> BoxFuture<'static, ()> + Send>>,
     ) -> RedisResult<Self> {
-        let (sender, receiver) = mpsc::channel(64);
-        let reports = Reports(sender);
+        // Bounded; a report that finds no room is dropped, because then the task is about to look.
+        let (reports, receiver) = mpsc::channel(64);
+        let place = connector.place();
         let first = connect(connector.as_ref(), timeouts, &clock).await?;
         let up = Up { connection: first.connection, address: first.address, generation: 0 };
         let (publish, state) = watch::channel(State::Up(up.clone()));
-        let keeper = Keeper { connector, timeouts, clock, publish, reports: receiver };
-        let watcher = watcher.map(|watcher| watcher(reports.clone()));
+        let watcher = Arc::clone(&connector).watch();
+        let keeper =
+            Keeper { connector, timeouts, clock, publish, reports: receiver, place: place.clone() };
         let task = tokio::spawn(async move {
             let keep = keeper.keep(up);
             match watcher {
@@ -109,6 +114,7 @@ impl Link {
         Ok(Self {
             state,
             reports,
+            place,
             patience: timeouts.patience,
             _task: Arc::new(AbortOnDropHandle::new(task)),
         })
@@ -124,7 +130,8 @@ impl Link {
 
     pub(crate) async fn command(&self, cmd: &redis::Cmd) -> RedisResult<Value> {
         let mut up = self.up().await?;
-        let result = up.connection.req_packed_command(cmd).await;
+        let call = up.connection.req_packed_command(cmd);
+        let result = while_there(&self.place, &up.address, call).await;
         match &result {
             Ok(Value::ServerError(error)) if error.code() == "READONLY" => {
                 self.report(Report::Broken(up.generation));
@@ -142,7 +149,8 @@ impl Link {
         count: usize,
     ) -> RedisResult<Vec<Value>> {
         let mut up = self.up().await?;
-        let result = up.connection.req_packed_commands(pipeline, offset, count).await;
+        let call = up.connection.req_packed_commands(pipeline, offset, count);
+        let result = while_there(&self.place, &up.address, call).await;
         match &result {
             Ok(values) => {
                 let read_only = |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "READONLY");
@@ -189,8 +197,38 @@ impl Link {
 
     fn report(&self, report: Report) {
         // A full channel means that the task is about to look anyway.
-        let _ = self.reports.0.try_send(report);
+        let _ = self.reports.try_send(report);
     }
+}
+
+/// Waits for a call unless the data moves away from `address`: then what is answered there counts
+/// no more.
+pub(crate) async fn while_there<T>(
+    place: &Option<watch::Receiver<String>>,
+    address: &str,
+    call: impl Future<Output = RedisResult<T>>,
+) -> RedisResult<T> {
+    if place.is_none() {
+        return call.await;
+    }
+    tokio::select! {
+        // A move that is known by the time of the answer goes first.
+        biased;
+        () = moved_from(place, address) => {
+            Err(error::timed_out("the data has moved to another server"))
+        }
+        result = call => result,
+    }
+}
+
+/// Waits until the data is known to be elsewhere than at `address`.
+pub(crate) async fn moved_from(place: &Option<watch::Receiver<String>>, address: &str) {
+    if let Some(mut place) = place.clone()
+        && place.wait_for(|place| place != address).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 impl fmt::Debug for Link {
@@ -207,6 +245,7 @@ struct Keeper {
     clock: Clock,
     publish: watch::Sender<State>,
     reports: mpsc::Receiver<Report>,
+    place: Option<watch::Receiver<String>>,
 }
 
 impl Keeper {
@@ -218,9 +257,16 @@ impl Keeper {
             let (mut generation, mut address) = (up.generation, up.address.clone());
             drop(up);
             self.publish.send_replace(State::Down { address: address.clone(), error });
-            let mut attempt = 0;
+            let (mut attempt, mut tried) = (0, address.clone());
             up = loop {
-                tokio::time::sleep(backoff(attempt, fastrand::f64())).await;
+                tokio::select! {
+                    () = tokio::time::sleep(backoff(attempt, fastrand::f64())) => {}
+                    // News of where the data is now: no reason to wait.
+                    () = moved_from(&self.place, &tried) => {}
+                }
+                if let Some(place) = &self.place {
+                    tried.clone_from(&place.borrow());
+                }
                 match connect(self.connector.as_ref(), self.timeouts, &self.clock).await {
                     Ok(connected) => {
                         generation += 1;
@@ -242,16 +288,25 @@ impl Keeper {
 
     /// Waits until the connection is of no more use, and says why.
     async fn until_broken(&mut self, up: &mut Up) -> RedisError {
+        let (place, address) = (self.place.clone(), up.address.clone());
+        tokio::select! {
+            () = moved_from(&place, &address) => {
+                error::not_sent("the data has moved to another server")
+            }
+            error = self.until_dead(up) => error,
+        }
+    }
+
+    /// Waits until the connection is dead, and says of what.
+    async fn until_dead(&mut self, up: &mut Up) -> RedisError {
         loop {
-            let wait = tokio::time::timeout(self.timeouts.heartbeat, self.reports.recv());
-            match wait.await {
+            match tokio::time::timeout(self.timeouts.heartbeat, self.reports.recv()).await {
                 Ok(Some(Report::Broken(generation))) if generation == up.generation => {
                     return error::not_sent("the connection was closed or refused a write");
                 }
-                Ok(Some(Report::Moved)) => return error::not_sent("the data has moved"),
                 Ok(Some(Report::Broken(_))) => {}
                 Ok(Some(Report::Suspect(generation))) if generation != up.generation => {}
-                // Suspected, or idle for a heartbeat: ask, which also sets the clock.
+                // Suspected, or a heartbeat has passed: ask, which also sets the clock.
                 Ok(Some(Report::Suspect(_))) | Err(_) => {
                     if let Err(error) = probe(&mut up.connection, &self.clock).await {
                         return error;
@@ -270,7 +325,7 @@ async fn connect(
 ) -> RedisResult<Connected> {
     // The connector has deadlines for its steps; this one is for their sum.
     let deadline = timeouts.connect * 4;
-    match tokio::time::timeout(deadline, connector.connect(server::calls(timeouts))).await {
+    match tokio::time::timeout(deadline, connector.connect(server::calls(timeouts), None)).await {
         Ok(Ok(mut connected)) => {
             if clock.follows_server() {
                 probe(&mut connected.connection, clock).await?;
@@ -290,12 +345,12 @@ async fn probe(connection: &mut MultiplexedConnection, clock: &Clock) -> RedisRe
     Ok(())
 }
 
-/// The pause before attempt number `attempt`: at once at first, then doubling from 50 ms to 2 s,
+/// The pause before attempt number `attempt`: at once at first, then doubling from 50 ms to 1 s,
 /// with the upper half of it left to chance (`0.0..1.0`) so that many clients do not come back in
 /// step.
 pub(crate) fn backoff(attempt: u32, chance: f64) -> Duration {
     const LEAST: Duration = Duration::from_millis(50);
-    const MOST: Duration = Duration::from_secs(2);
+    const MOST: Duration = Duration::from_secs(1);
     if attempt == 0 {
         return LEAST.mul_f64(chance.clamp(0.0, 1.0) / 5.0);
     }
@@ -313,8 +368,8 @@ mod tests {
         assert_eq!(backoff(1, 0.0), Duration::from_millis(25));
         assert_eq!(backoff(1, 1.0), Duration::from_millis(50));
         for attempt in [7, 40, u32::MAX] {
-            assert_eq!(backoff(attempt, 0.0), Duration::from_secs(1));
-            assert_eq!(backoff(attempt, 1.0), Duration::from_secs(2));
+            assert_eq!(backoff(attempt, 0.0), Duration::from_millis(500));
+            assert_eq!(backoff(attempt, 1.0), Duration::from_secs(1));
         }
     }
 }

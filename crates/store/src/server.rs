@@ -1,22 +1,102 @@
 //! Stores that are servers, reached by redis-rs.
 //!
-//! `server/single.rs` is one address. Each kind knows how to open a connection with the settings
-//! made here; how a connection is kept is in `link.rs`.
+//! `server/single.rs` is one address, `server/sentinel.rs` a master that Sentinels name,
+//! `server/cluster.rs` a cluster. Each opens connections with the settings made here; how a
+//! connection is kept is in `link.rs`.
 
+pub(crate) mod address;
+pub(crate) mod cluster;
+pub(crate) mod sentinel;
 pub(crate) mod single;
 
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, ConnectionInfo, io::tcp::TcpSettings};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
+    RedisConnectionInfo, RedisResult, TlsCertificates, io::tcp::TcpSettings,
+};
 
-use crate::{Error, Timeouts};
+use crate::{Error, Options, Timeouts};
 
-/// The parsed form of a single server's URL, with our transport settings.
-pub(crate) fn connection_info(url: &str) -> Result<ConnectionInfo, Error> {
-    let info = redis::IntoConnectionInfo::into_connection_info(url)?;
-    let settings =
-        info.redis_settings().clone().set_lib_name("tidegate", env!("CARGO_PKG_VERSION"));
-    Ok(info.set_tcp_settings(tcp_settings()).set_redis_settings(settings))
+/// How to log in at a server, wherever it is.
+#[derive(Clone)]
+pub(crate) struct Login {
+    pub(crate) redis: RedisConnectionInfo,
+    pub(crate) tls: Option<Tls>,
+}
+
+/// How to trust a server.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    /// PEM text of the authorities, in place of the public ones.
+    ca: Option<Vec<u8>>,
+}
+
+impl Tls {
+    /// With the authorities of the options. Makes the process able to speak TLS, if it is not yet.
+    pub(crate) fn new(options: &Options) -> Self {
+        // An error means that a provider is installed already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Self { ca: options.tls_ca.clone() }
+    }
+
+    pub(crate) fn certificates(&self) -> TlsCertificates {
+        TlsCertificates { client_tls: None, root_cert: self.ca.clone() }
+    }
+
+    fn client(&self, info: ConnectionInfo) -> RedisResult<Client> {
+        match self.ca {
+            Some(_) => Client::build_with_tls(info, self.certificates()),
+            None => Client::open(info),
+        }
+    }
+}
+
+impl Login {
+    /// A client for one place.
+    pub(crate) fn client(&self, host: &str, port: u16) -> RedisResult<Client> {
+        let info = self.info(host, port)?;
+        match &self.tls {
+            Some(tls) => tls.client(info),
+            None => Client::open(info),
+        }
+    }
+
+    pub(crate) fn info(&self, host: &str, port: u16) -> RedisResult<ConnectionInfo> {
+        let info = (host, port).into_connection_info()?;
+        let info = match &self.tls {
+            None => info,
+            Some(_) => info.set_addr(ConnectionAddr::TcpTls {
+                host: host.to_owned(),
+                port,
+                insecure: false,
+                tls_params: None,
+            }),
+        };
+        Ok(settled(info).set_redis_settings(named(self.redis.clone())))
+    }
+}
+
+/// A client for the URL of a single server.
+pub(crate) fn client(url: &str, options: &Options) -> Result<Client, Error> {
+    let info = settled(url.into_connection_info()?);
+    let login = named(info.redis_settings().clone());
+    let info = info.set_redis_settings(login);
+    match info.addr() {
+        ConnectionAddr::TcpTls { insecure: true, .. } => Err(Error::invalid(
+            "#insecure would trust anybody: give the authority's certificate instead",
+        )),
+        ConnectionAddr::TcpTls { .. } => Ok(Tls::new(options).client(info)?),
+        _ => Ok(Client::open(info)?),
+    }
+}
+
+fn settled(info: ConnectionInfo) -> ConnectionInfo {
+    info.set_tcp_settings(tcp_settings())
+}
+
+fn named(login: RedisConnectionInfo) -> RedisConnectionInfo {
+    login.set_lib_name("tidegate", env!("CARGO_PKG_VERSION"))
 }
 
 /// No delay for small packets, and a dead peer is noticed by the kernel too.

@@ -13,13 +13,12 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use redis::{RedisResult, aio::PubSub};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
@@ -156,11 +155,12 @@ pub(crate) async fn on_server(
     if wanted.channels.is_empty() && wanted.patterns.is_empty() {
         return Err(Error::invalid("a subscription needs a channel or a pattern"));
     }
+    let place = connector.place();
     let first = wanted.open(connector.as_ref(), timeouts).await?;
     let (publisher, mut subscription) = buffer(BUFFER);
     let task = tokio::spawn(async move {
         let mut pubsub = first;
-        while forward(pubsub, &publisher, timeouts.heartbeat, timeouts.response).await {
+        while forward(pubsub, &place, &publisher, timeouts).await {
             tracing::warn!(channels = ?wanted.channels, patterns = ?wanted.patterns, "subscription lost");
             let mut attempt = 0;
             pubsub = loop {
@@ -191,16 +191,20 @@ struct Wanted {
 }
 
 impl Wanted {
-    async fn open(&self, connector: &dyn Connector, timeouts: Timeouts) -> RedisResult<PubSub> {
+    async fn open(
+        &self,
+        connector: &dyn Connector,
+        timeouts: Timeouts,
+    ) -> RedisResult<(PubSub, String)> {
         let opening = async {
-            let mut pubsub = connector.pubsub().await?;
+            let (mut pubsub, address) = connector.pubsub().await?;
             if !self.channels.is_empty() {
                 pubsub.subscribe(&self.channels[..]).await?;
             }
             if !self.patterns.is_empty() {
                 pubsub.psubscribe(&self.patterns[..]).await?;
             }
-            Ok(pubsub)
+            Ok((pubsub, address))
         };
         match tokio::time::timeout(timeouts.connect * 4 + timeouts.response, opening).await {
             Ok(opened) => opened,
@@ -209,17 +213,18 @@ impl Wanted {
     }
 }
 
-/// Hands messages on until the connection ends (`true`) or nobody reads any more (`false`).
+/// Hands messages on until the connection ends or leads astray (`true`), or nobody reads any more
+/// (`false`).
 async fn forward(
-    pubsub: PubSub,
+    (pubsub, address): (PubSub, String),
+    place: &Option<watch::Receiver<String>>,
     publisher: &Publisher,
-    heartbeat: Duration,
-    response: Duration,
+    timeouts: Timeouts,
 ) -> bool {
     let (mut sink, mut stream) = pubsub.split();
     loop {
         tokio::select! {
-            message = tokio::time::timeout(heartbeat, stream.next()) => match message {
+            message = tokio::time::timeout(timeouts.heartbeat, stream.next()) => match message {
                 Ok(Some(message)) => {
                     let message = Message::Published {
                         channel: message.get_channel_name().to_owned(),
@@ -233,13 +238,14 @@ async fn forward(
                 Ok(None) => return true,
                 // Silence: is the server still there?
                 Err(_) => {
-                    let pong = tokio::time::timeout(response, sink.ping::<redis::Value>()).await;
+                    let pong = tokio::time::timeout(timeouts.response, sink.ping::<redis::Value>()).await;
                     if !matches!(pong, Ok(Ok(_))) {
                         return true;
                     }
                 }
             },
             () = publisher.sender.closed() => return false,
+            () = link::moved_from(place, &address) => return true,
         }
     }
 }

@@ -2,14 +2,25 @@
 //!
 //! - [`each_store!`] writes a test once and runs it on the built-in store and on a real server.
 //! - [`scripts_test!`] checks a service's Lua files against their declarations.
-//! - [`RedisServer`] is a server of one's own: started on a free port, ended on drop.
+//! - [`RedisServer`], [`Cluster`] and [`Sentinel`] are servers of one's own: started on free ports,
+//!   ended on drop, also when the test is killed.
+//! - [`Proxy`] stands between a store and its server and misbehaves on command.
+//! - [`until`] waits for a condition, with an end.
 //!
 //! A missing server is a failure with instructions, never a silent pass; `STORES=embedded` or
 //! `STORES=redis` is the explicit way to leave one side out.
 
+mod cluster;
 pub mod each_store;
 mod process;
+mod proxy;
 mod redis_server;
 pub mod scripts;
+mod sentinel;
+pub mod tls;
+mod wait;
 
-pub use crate::{each_store::TestStore, redis_server::RedisServer};
+pub use crate::{
+    cluster::Cluster, each_store::TestStore, proxy::Proxy, redis_server::RedisServer,
+    sentinel::Sentinel, wait::until,
+};

@@ -7,7 +7,7 @@ use std::{
     env,
     ffi::OsString,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -52,18 +52,43 @@ impl RedisServer {
 
     /// Starts a server, or says why not.
     pub fn try_start(args: &[&str]) -> anyhow::Result<Self> {
+        Self::launch_as(|port, folder| {
+            let port = port.to_string();
+            let folder = folder.display().to_string();
+            let fixed = [
+                "--port",
+                &port,
+                "--bind",
+                "127.0.0.1",
+                "--dir",
+                &folder,
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--daemonize",
+                "no",
+                "--enable-debug-command",
+                "yes",
+                // A replica gets its data at once instead of after five seconds.
+                "--repl-diskless-sync-delay",
+                "0",
+            ];
+            Ok(fixed.iter().chain(args).map(|arg| (*arg).to_owned()).collect())
+        })
+    }
+
+    /// Starts the program with the arguments made for a port and a folder.
+    pub(crate) fn launch_as(
+        args: impl Fn(u16, &Path) -> anyhow::Result<Vec<String>>,
+    ) -> anyhow::Result<Self> {
         let program = program()?;
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         let mut last = None;
         // Another process may take the port between choosing and using it.
         for _ in 0..10 {
-            let mut server = Self {
-                process: None,
-                program: program.clone(),
-                args: args.clone(),
-                port: process::free_port()?,
-                folder: tempfile::tempdir()?,
-            };
+            let (port, folder) = (process::free_port()?, tempfile::tempdir()?);
+            let args = args(port, folder.path())?;
+            let mut server = Self { process: None, program: program.clone(), args, port, folder };
             match server.launch() {
                 Ok(()) => return Ok(server),
                 Err(error) => last = Some(error),
@@ -71,6 +96,23 @@ impl RedisServer {
         }
         Err(last.unwrap_or_else(|| anyhow::anyhow!("no attempt was made")))
             .context("redis-server did not start in ten attempts")
+    }
+
+    /// A connection for the test itself, past any store.
+    pub fn connection(&self) -> redis::Connection {
+        let connecting = redis::Client::open(self.url())
+            .and_then(|client| client.get_connection_with_timeout(Duration::from_secs(5)));
+        match connecting {
+            Ok(connection) => connection,
+            Err(error) => panic!("cannot reach the server: {error}"),
+        }
+    }
+
+    /// One command, past any store.
+    pub fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        let mut cmd = redis::Cmd::new();
+        command.iter().for_each(|word| _ = cmd.arg(*word));
+        cmd.query(&mut self.connection())
     }
 
     /// Where the server is.
@@ -84,7 +126,7 @@ impl RedisServer {
     }
 
     /// The folder that is the server's working directory.
-    pub fn folder(&self) -> &std::path::Path {
+    pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
@@ -120,26 +162,7 @@ impl RedisServer {
 
     fn launch(&mut self) -> anyhow::Result<()> {
         let log = self.folder.path().join("log");
-        let port = self.port.to_string();
-        let folder = self.folder.path().display().to_string();
-        let fixed = [
-            "--port",
-            &port,
-            "--bind",
-            "127.0.0.1",
-            "--dir",
-            &folder,
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--daemonize",
-            "no",
-            "--enable-debug-command",
-            "yes",
-        ];
-        let args = fixed.into_iter().chain(self.args.iter().map(String::as_str));
-        let process = Process::start(&self.program, args, &log)?;
+        let process = Process::start(&self.program, &self.args, &log)?;
         let ready = self.wait_until_ready(&process);
         if let Err(error) = ready {
             return Err(error.context(process::tail(&log)));

@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 use redis::{AsyncConnectionConfig, Client, RedisResult, aio::PubSub};
 
 use crate::{
-    Error,
+    Error, Options,
     link::{Connected, Connector},
     server,
 };
@@ -16,14 +16,17 @@ pub(crate) struct Single {
 }
 
 impl Single {
-    pub(crate) fn new(url: &str) -> Result<Self, Error> {
-        let client = Client::open(server::connection_info(url)?)?;
-        Ok(Self { client })
+    pub(crate) fn new(url: &str, options: &Options) -> Result<Self, Error> {
+        Ok(Self { client: server::client(url, options)? })
     }
 }
 
 impl Connector for Single {
-    fn connect(&self, config: AsyncConnectionConfig) -> BoxFuture<'_, RedisResult<Connected>> {
+    fn connect(
+        &self,
+        config: AsyncConnectionConfig,
+        _slot: Option<u16>,
+    ) -> BoxFuture<'_, RedisResult<Connected>> {
         Box::pin(async move {
             let connection =
                 self.client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -32,7 +35,10 @@ impl Connector for Single {
         })
     }
 
-    fn pubsub(&self) -> BoxFuture<'_, RedisResult<PubSub>> {
-        Box::pin(self.client.get_async_pubsub())
+    fn pubsub(&self) -> BoxFuture<'_, RedisResult<(PubSub, String)>> {
+        Box::pin(async move {
+            let pubsub = self.client.get_async_pubsub().await?;
+            Ok((pubsub, server::shown(self.client.get_connection_info())))
+        })
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod blocking;
+mod cluster_redis;
 mod commands;
 mod counter;
 mod events;
@@ -10,4 +11,6 @@ mod lease;
 mod limit;
 mod outage_redis;
 mod script;
+mod sentinel_redis;
 mod subscribe;
+mod tls_redis;

@@ -1,9 +1,14 @@
 //! A server that goes away. On a server only: the built-in store cannot be cut off.
+#![expect(clippy::disallowed_methods, reason = "keys are built here")]
 
 use std::time::{Duration, Instant};
 
-use store::{Clock, Error, Message, Options, Store, Timeouts, redis::AsyncCommands};
-use testkit::RedisServer;
+use store::{
+    Clock, Error, Key, Message, Options, Store, Timeouts,
+    events::{EventId, Feed},
+    redis::AsyncCommands,
+};
+use testkit::{Proxy, RedisServer, until};
 
 /// Short enough for a test, long enough for a loaded machine to answer in.
 fn options() -> Options {
@@ -21,20 +26,6 @@ fn options() -> Options {
 /// Far more than the sum of the deadlines above; a hang is longer.
 const NOT_A_HANG: Duration = Duration::from_secs(10);
 
-async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
-    let wait = async {
-        loop {
-            if let Some(found) = check().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), wait)
-        .await
-        .unwrap_or_else(|_| panic!("not seen: {what}"))
-}
-
 #[tokio::test]
 async fn an_address_without_a_server_is_unavailable() {
     let mut server = RedisServer::start();
@@ -51,7 +42,7 @@ async fn a_killed_server_is_unavailable_and_then_back() {
     server.kill();
     until("calls are told that nothing was sent", async || {
         let since = Instant::now();
-        let error = Error::from(store.get::<_, Option<i64>>("a").await.unwrap_err());
+        let error = Error::from(store.clone().get::<_, Option<i64>>("a").await.unwrap_err());
         assert!(since.elapsed() < NOT_A_HANG);
         assert!(error.is_unavailable(), "{error:?}");
         matches!(error, Error::Unavailable { maybe_done: false, .. }).then_some(())
@@ -62,7 +53,8 @@ async fn a_killed_server_is_unavailable_and_then_back() {
 
     server.restart();
     let value =
-        until("the server is back", async || store.get::<_, Option<i64>>("a").await.ok()).await;
+        until("the server is back", async || store.clone().get::<_, Option<i64>>("a").await.ok())
+            .await;
     assert_eq!(value, None, "a server without persistence comes back empty");
     assert!(store.health().reachable);
 }
@@ -83,7 +75,7 @@ async fn a_frozen_server_is_unavailable_and_then_back() {
     until("it is seen to be away", async || (!store.health().reachable).then_some(())).await;
 
     server.thaw();
-    let value: i64 = until("it is back", async || store.get("a").await.ok()).await;
+    let value: i64 = until("it is back", async || store.clone().get("a").await.ok()).await;
     assert!(
         value == 1 || value == 2,
         "the lost reply may or may not have been carried out: {value}"
@@ -221,4 +213,93 @@ async fn a_wrong_url_says_what_would_be_right() {
         assert!(matches!(error, Error::Invalid { .. }), "{url}: {error:?}");
         assert!(error.to_string().contains(text), "{url}: {error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_is_told_and_repeating_a_script_does_no_harm() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 1).await.unwrap();
+    let mut store = Store::open_with(&proxy.url(), options()).await.unwrap();
+    store.set::<_, _, ()>("n", 0).await.unwrap();
+
+    proxy.lose_reply_to("INCRBY");
+    let error = Error::from(store.incr::<_, _, i64>("n", 1).await.unwrap_err());
+    assert!(matches!(error, Error::Unavailable { maybe_done: true, .. }), "{error:?}");
+    assert_eq!(server.query::<i64>(&["GET", "n"]).unwrap(), 1, "it was carried out, once");
+    assert_eq!(proxy.lost(), 1);
+
+    // An event is appended once although its first reply is lost.
+    let feed = Feed::new(&store, Key::raw("events"), 100);
+    feed.append("warm", &[("a", "b")]).await.unwrap();
+    proxy.lose_reply_to("EVALSHA");
+    let append = async || feed.append("req-1", &[("a", "b")]).await.ok();
+    assert!(append().await.is_none());
+    until("the repeated append", append).await;
+    assert_eq!(server.query::<i64>(&["XLEN", "events"]).unwrap(), 2);
+    assert_eq!(proxy.lost(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_replies_lost_at_random_nothing_acknowledged_is_missing_or_double() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 42).await.unwrap();
+    let store = Store::open_with(&proxy.url(), options()).await.unwrap();
+    let feed = Feed::new(&store, Key::raw("events"), 10_000);
+    proxy.lose_replies(10);
+    for number in 0..100 {
+        let id = format!("req-{number}");
+        until("the append", async || feed.append(&id, &[("n", number.to_string())]).await.ok())
+            .await;
+    }
+    assert!(proxy.lost() > 0);
+    proxy.heal();
+    until("the store is back", async || store.ping().await.ok()).await;
+    let batch = feed.after(EventId::START, 1_000).await.unwrap();
+    let numbers = batch
+        .events
+        .iter()
+        .map(|event| String::from_utf8(event.get("n").unwrap().to_vec()).unwrap());
+    assert!(numbers.eq((0..100).map(|number| number.to_string())), "each once, in order");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_reset_slow_and_silent_lines_are_errors_in_time_and_heal() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 1).await.unwrap();
+    let store = Store::open_with(&proxy.url(), options()).await.unwrap();
+    let faults: [(&str, &dyn Fn()); 4] = [
+        ("cut", &|| proxy.cut()),
+        ("reset", &|| proxy.reset()),
+        ("slow", &|| proxy.delay(Duration::from_secs(2))),
+        ("silent", &|| proxy.swallow()),
+    ];
+    for (fault, start) in faults {
+        start();
+        let since = Instant::now();
+        let error = store.ping().await;
+        assert!(since.elapsed() < NOT_A_HANG, "{fault}");
+        if let Err(error) = error {
+            assert!(error.is_unavailable(), "{fault}: {error:?}");
+        } else {
+            // A reset may be over before the call.
+            assert_eq!(fault, "reset");
+        }
+        proxy.heal();
+        until("it heals", async || store.ping().await.ok()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_costs_callers_their_patience_and_no_more() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 1).await.unwrap();
+    let store = Store::open_with(&proxy.url(), options()).await.unwrap();
+    proxy.cut();
+    until("the outage is known", async || (!store.health().reachable).then_some(())).await;
+    let since = Instant::now();
+    let calls = (0..200).map(|_| store.ping());
+    for result in futures_util::future::join_all(calls).await {
+        assert!(matches!(result, Err(Error::Unavailable { maybe_done: false, .. })), "{result:?}");
+    }
+    assert!(since.elapsed() < Duration::from_secs(5), "all wait at once, not one after another");
 }
