@@ -14,7 +14,8 @@
 --        word = 'survey' | 'returned' | 'unknown_queue'
 --
 -- Keeps: nobody loses a place to an outage: after a gap in the beat longer than stall_ms, deadlines
--- count from the return at the earliest ('returned').
+-- count from the return at the earliest ('returned'). A clock that was set back does not stop the
+-- rate for as long.
 local meta, state, positions, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local active, deadlines, tokens, last_update = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now_ms, most = tonumber(ARGV[1]), tonumber(ARGV[3])
@@ -37,11 +38,13 @@ local waiting = redis.call('ZCARD', positions)
 local late = redis.call('ZRANGEBYSCORE', claims, '-inf', int(now_ms), 'LIMIT', '0', int(most))
 local over = redis.call('ZRANGEBYSCORE', deadlines, '-inf', int(now_ms), 'LIMIT', '0', int(most))
 local ids = {}
-if m[1] == 'active' and waiting > 0 then
-  local n = math.min(most, waiting, free_slots(m[2], claims, active))
-  if n > 0 then
-    n = math.min(n, (bucket(tokens, last_update, state, now_ms, rate_of(m[3], m[4], m[5]))))
+if m[1] == 'active' then
+  local have, rem, last_ms, anew =
+    bucket(tokens, last_update, state, now_ms, rate_of(m[3], m[4], m[5]))
+  if anew then
+    put_bucket(tokens, last_update, state, have, rem, last_ms)
   end
+  local n = math.min(most, waiting, free_slots(m[2], claims, active), have)
   local line = line_of(m[6], m[7], redis.call('HGET', state, 'since_normal'), now_ms)
   local order = next_in_line(positions, line, n)
   for i = 1, #order, 2 do

@@ -218,7 +218,10 @@ impl Keeper {
         let reply = Reply::of(scripts::no_show::SCRIPT, reply)?;
         match reply.word() {
             "done" => Ok(reply.number::<u64>(1)? + reply.number::<u64>(2)?),
-            "stopped" => Ok(0),
+            "stopped" => {
+                self.refresh(queue, keys, &ids).await?;
+                Ok(0)
+            }
             _ => Err(reply.unexpected()),
         }
     }
@@ -475,18 +478,28 @@ impl Keeper {
                 expired: reply.number(1)?,
                 removed: reply.number::<usize>(1)? + reply.number::<usize>(2)?,
             }),
-            // Clocks stand still: their records must not run out meanwhile.
             "stopped" => {
-                let ttl = room.pulse(queue).await?.config.position_ttl();
-                let mut pipe = redis::pipe();
-                for id in ids {
-                    pipe.expire(keys.position(id), i64::try_from(ttl).unwrap_or(1_800)).ignore();
-                }
-                pipe.query_async::<()>(&mut store).await?;
+                self.refresh(queue, &keys, ids).await?;
                 Ok(Gone::default())
             }
             _ => Err(reply.unexpected()),
         }
+    }
+
+    /// Clocks stand still: the records of these places must not run out meanwhile.
+    async fn refresh(
+        &self,
+        queue: &QueueId,
+        keys: &QueueKeys,
+        ids: &[PositionId],
+    ) -> Result<(), Error> {
+        let ttl = self.room.pulse(queue).await?.config.position_ttl();
+        let mut pipe = redis::pipe();
+        for id in ids {
+            pipe.expire(keys.position(id), i64::try_from(ttl).unwrap_or(1_800)).ignore();
+        }
+        pipe.query_async::<()>(&mut self.room.0.store.clone()).await?;
+        Ok(())
     }
 }
 

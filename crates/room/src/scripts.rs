@@ -121,7 +121,7 @@ script!(pub(crate) expire_sessions {
 script!(pub(crate) survey {
     keys: [meta, state, positions, claims, active, deadlines, tokens, last_update, ..lists],
     args: [now_ms, stall_ms, most],
-    lib: ["int", "num", "rate_of", "bucket", "free_slots", "line_of", "next_in_line"],
+    lib: ["int", "num", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "next_in_line"],
 });
 
 script!(pub(crate) compact {

@@ -1,5 +1,6 @@
 -- bucket(tokens, last_update, state, now_ms, rate): what the rate allows now, without writing:
--- whole tokens, the remainder in parts of rate.per_ms, and the instant both are true for.
+-- whole tokens, the remainder in parts of rate.per_ms, the instant both are true for, and whether
+-- the clock was set back so far that they must be written to go on from here.
 -- Whole-number arithmetic, so the result does not depend on how often it is asked.
 local function bucket(tokens, last_update, state, now_ms, rate)
   local have = num(redis.call('GET', tokens))
@@ -12,8 +13,8 @@ local function bucket(tokens, last_update, state, now_ms, rate)
   local elapsed = now_ms - last_ms
   if elapsed < 0 then
     -- A caller a little behind adds nothing; a clock set back starts anew from there.
-    if elapsed < -1000 then last_ms = now_ms end
-    return math.min(have, rate.burst), rem, last_ms
+    local anew = elapsed < -1000
+    return math.min(have, rate.burst), rem, anew and now_ms or last_ms, anew
   end
   if rate.count == 0 then
     return math.min(have, rate.burst), 0, now_ms

@@ -186,8 +186,7 @@ each_store! {
         }
         b.clock.set(store::Millis(b.clock.now().0 - 3_600_000));
         assert_eq!(b.room.admit(&b.queue, 50).await.unwrap().ids.len(), 0);
-        b.room.pause_queue(&b.queue).await.unwrap();
-        b.room.resume_queue(&b.queue).await.unwrap();
+        b.tick().await;
         b.clock.advance(seconds(3));
         assert_eq!(b.room.admit(&b.queue, 50).await.unwrap().ids.len(), 3);
     }

@@ -2,7 +2,9 @@
 
 mod admit;
 mod join;
+mod model;
 mod queue;
+mod schedule;
 mod session;
 mod silence;
 mod support;

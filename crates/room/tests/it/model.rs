@@ -1,0 +1,380 @@
+//! A waiting room that is easy to believe: one thread, plain vectors, everything sorted anew.
+//!
+//! It says what the real one must show after each step. It knows nothing of scores in a sorted set,
+//! of lists, tombstones or scripts.
+
+use room::{Policy, QueueConfig, QueueStatus, Reason, State};
+
+/// A place.
+#[derive(Clone, Debug)]
+pub(crate) struct Visitor {
+    pub(crate) state: State,
+    pub(crate) reason: Option<Reason>,
+    pub(crate) level: u8,
+    /// Where it stands among the others: class first, then order within.
+    rank: (i64, i64),
+    /// The order of joining, which decides between equal ranks.
+    seq: i64,
+    seen_s: i64,
+    pub(crate) claim_by: Option<i64>,
+    returned: bool,
+    until: i64,
+    hard: i64,
+}
+
+impl Visitor {
+    fn end(&mut self, state: State, reason: Reason) {
+        self.state = state;
+        self.reason = Some(reason);
+        self.claim_by = None;
+    }
+}
+
+/// What joining says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Join {
+    New(usize),
+    Existing(usize),
+    Full,
+    Closed,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) now: i64,
+    pub(crate) config: QueueConfig,
+    pub(crate) status: QueueStatus,
+    pub(crate) visitors: Vec<Visitor>,
+    stall: i64,
+    seq: i64,
+    /// Whole tokens, the rest in parts of a token, and when that was true.
+    tokens: i64,
+    rest: i64,
+    at: i64,
+    floor: i64,
+    up: i64,
+    beat: i64,
+    /// Admissions of higher levels since the last one of level 0.
+    since: i64,
+}
+
+impl Model {
+    pub(crate) fn new(now: i64, config: QueueConfig, stall: i64) -> Self {
+        Self {
+            now,
+            tokens: i64::from(config.admission.burst),
+            config,
+            status: QueueStatus::Active,
+            visitors: Vec::new(),
+            stall,
+            seq: 0,
+            rest: 0,
+            at: now,
+            floor: 0,
+            up: 0,
+            beat: now,
+            since: 0,
+        }
+    }
+
+    fn indexes(&self, state: State) -> Vec<usize> {
+        (0..self.visitors.len()).filter(|v| self.visitors[*v].state == state).collect()
+    }
+
+    pub(crate) fn count(&self, state: State) -> usize {
+        self.indexes(state).len()
+    }
+
+    fn share(&self) -> i64 {
+        match self.config.policy {
+            Policy::Strict => i64::from(self.config.reserved_share),
+            Policy::Skip => 0,
+        }
+    }
+
+    /// Who waits, by rank alone.
+    fn ranked(&self) -> Vec<usize> {
+        let mut line = self.indexes(State::Waiting);
+        line.sort_by_key(|v| (self.visitors[*v].rank, self.visitors[*v].seq));
+        line
+    }
+
+    /// Who waits, in the order of admission if nobody joins or leaves.
+    pub(crate) fn line(&self) -> Vec<usize> {
+        let ranked = self.ranked();
+        if self.share() < 2 {
+            return ranked;
+        }
+        let (mut normal, mut higher): (Vec<_>, Vec<_>) =
+            ranked.into_iter().rev().partition(|v| self.visitors[*v].level == 0);
+        let (mut order, mut since) = (Vec::new(), self.since);
+        while !normal.is_empty() || !higher.is_empty() {
+            let turn = higher.is_empty() || since >= self.share() - 1;
+            match if turn { normal.pop() } else { None } {
+                Some(v) => {
+                    order.push(v);
+                    since = 0;
+                }
+                None => {
+                    order.extend(higher.pop());
+                    since += 1;
+                }
+            }
+        }
+        order
+    }
+
+    /// What the rate allows now: tokens, rest, instant.
+    fn refilled(&self) -> (i64, i64, i64) {
+        let rate = &self.config.admission;
+        let (count, per) = (i64::from(rate.count), i64::from(rate.per_seconds) * 1000);
+        let burst = i64::from(rate.burst);
+        let passed = self.now - self.at;
+        if passed < 0 {
+            let at = if passed < -1000 { self.now } else { self.at };
+            return (self.tokens.min(burst), self.rest, at);
+        }
+        if count == 0 {
+            return (self.tokens.min(burst), 0, self.now);
+        }
+        let parts = i128::from(self.tokens) * i128::from(per)
+            + i128::from(self.rest)
+            + i128::from(passed) * i128::from(count);
+        if parts >= i128::from(burst) * i128::from(per) {
+            return (burst, 0, self.now);
+        }
+        ((parts / i128::from(per)) as i64, (parts % i128::from(per)) as i64, self.now)
+    }
+
+    fn free(&self) -> usize {
+        match self.config.max_active as usize {
+            0 => usize::MAX,
+            most => most.saturating_sub(self.count(State::Admitted) + self.count(State::Active)),
+        }
+    }
+
+    fn let_in(&mut self, v: usize) {
+        if self.share() >= 2 {
+            let normal = self.visitors[v].level == 0;
+            self.since = if normal { 0 } else { (self.since + 1).min(self.share() - 1) };
+        }
+        let claim_by = self.now + self.config.claim_window.as_millis() as i64;
+        let visitor = &mut self.visitors[v];
+        visitor.state = State::Admitted;
+        visitor.claim_by = Some(claim_by);
+    }
+
+    pub(crate) fn join(&mut self, level: u8, held: Option<usize>) -> Join {
+        let mut upgrade = None;
+        if let Some(held) = held {
+            match self.visitors[held].state {
+                State::Waiting if level > self.visitors[held].level => upgrade = Some(held),
+                State::Waiting | State::Admitted | State::Active => return Join::Existing(held),
+                _ => {}
+            }
+        }
+        if self.status == QueueStatus::Maintenance {
+            return Join::Closed;
+        }
+        let most = self.config.max_queue_size as usize;
+        if most > 0 && self.count(State::Waiting) >= most && upgrade.is_none() {
+            return Join::Full;
+        }
+        if let Some(old) = upgrade {
+            self.visitors[old].end(State::Cancelled, Reason::Upgraded);
+        }
+        self.seq += 1;
+        let seq = self.seq;
+        let rank = match (self.config.policy, level) {
+            (Policy::Strict, _) => (-i64::from(level), seq),
+            (Policy::Skip, 3) => (-1, seq),
+            (Policy::Skip, 0) => (0, seq),
+            (Policy::Skip, _) => self.skip(level, seq),
+        };
+        self.visitors.push(Visitor {
+            state: State::Waiting,
+            reason: None,
+            level,
+            rank,
+            seq,
+            seen_s: self.now.div_euclid(1000),
+            claim_by: None,
+            returned: false,
+            until: 0,
+            hard: 0,
+        });
+        let v = self.visitors.len() - 1;
+        if self.line()[0] == v && self.status == QueueStatus::Active && self.free() > 0 {
+            let (tokens, rest, at) = self.refilled();
+            if tokens >= 1 {
+                (self.tokens, self.rest, self.at) = (tokens - 1, rest, at);
+                self.let_in(v);
+            }
+        }
+        Join::New(v)
+    }
+
+    /// Behind 90 % (or half) of the line, but never before an earlier one of the same level.
+    fn skip(&self, level: u8, seq: i64) -> (i64, i64) {
+        let line = self.ranked();
+        let tenths = if level == 1 { 9 } else { 5 };
+        let ahead = (line.len() * tenths).div_ceil(10);
+        let mut rank = (0, seq);
+        if ahead < line.len() {
+            rank = self.visitors[line[ahead - 1]].rank;
+        }
+        for v in line {
+            if self.visitors[v].level == level {
+                rank = rank.max(self.visitors[v].rank);
+            }
+        }
+        rank
+    }
+
+    pub(crate) fn heartbeat(&mut self, v: usize) {
+        if self.visitors[v].state == State::Waiting {
+            self.visitors[v].seen_s = self.now.div_euclid(1000);
+        }
+    }
+
+    pub(crate) fn leave(&mut self, v: usize) {
+        match self.visitors[v].state {
+            State::Waiting | State::Admitted => {
+                self.visitors[v].end(State::Cancelled, Reason::Cancelled);
+            }
+            State::Active => self.complete(v),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn claim(&mut self, v: usize) {
+        let visitor = &mut self.visitors[v];
+        if visitor.state == State::Admitted {
+            visitor.state = State::Active;
+            visitor.claim_by = None;
+            visitor.hard = self.now + self.config.session_max.as_millis() as i64;
+            let idle = self.now + self.config.session_timeout.as_millis() as i64;
+            visitor.until = idle.min(visitor.hard);
+        }
+    }
+
+    pub(crate) fn activity(&mut self, v: usize) {
+        let visitor = &mut self.visitors[v];
+        if visitor.state == State::Active && self.config.session_renewal {
+            let idle = self.now + self.config.session_timeout.as_millis() as i64;
+            visitor.until = visitor.until.max(idle).min(visitor.hard);
+        }
+    }
+
+    pub(crate) fn until(&self, v: usize) -> i64 {
+        self.visitors[v].until
+    }
+
+    pub(crate) fn complete(&mut self, v: usize) {
+        if self.visitors[v].state == State::Active {
+            self.visitors[v].end(State::Completed, Reason::Completed);
+        }
+    }
+
+    pub(crate) fn terminate(&mut self, v: usize) {
+        if self.visitors[v].state == State::Active {
+            self.visitors[v].end(State::Revoked, Reason::AdminRevoked);
+        }
+    }
+
+    pub(crate) fn set_status(&mut self, status: QueueStatus) {
+        if self.status == status {
+            return;
+        }
+        if self.status == QueueStatus::Active {
+            (self.tokens, self.rest, self.at) = self.refilled();
+        }
+        if status == QueueStatus::Active {
+            self.at = self.now;
+            self.floor = self.now;
+        }
+        self.status = status;
+    }
+
+    pub(crate) fn change(&mut self, config: QueueConfig) {
+        if self.status == QueueStatus::Active {
+            (self.tokens, self.rest, self.at) = self.refilled();
+        }
+        if self.config.admission.per_seconds != config.admission.per_seconds {
+            self.rest = 0;
+        }
+        self.config = config;
+    }
+
+    pub(crate) fn admit(&mut self, most: usize, by_hand: bool) {
+        let open = match self.status {
+            QueueStatus::Active => true,
+            QueueStatus::Paused => by_hand,
+            QueueStatus::Maintenance => false,
+        };
+        let (tokens, rest, at) = self.refilled();
+        let credit = if by_hand { usize::MAX } else { tokens.max(0) as usize };
+        let n = most.min(self.free()).min(credit);
+        if !open || n == 0 {
+            return;
+        }
+        let next: Vec<usize> = self.line().into_iter().take(n).collect();
+        if next.is_empty() {
+            return;
+        }
+        if !by_hand {
+            (self.tokens, self.rest, self.at) = (tokens - next.len() as i64, rest, at);
+        }
+        for v in next {
+            self.let_in(v);
+        }
+    }
+
+    pub(crate) fn tick(&mut self) {
+        let now = self.now;
+        if now - self.beat > self.stall {
+            (self.beat, self.floor, self.up) = (now, now, now);
+        } else if now - self.beat >= 1000 || now < self.beat {
+            self.beat = now;
+        }
+        let active = self.status == QueueStatus::Active;
+        if active && now - self.at < -1000 {
+            (self.tokens, self.rest, self.at) = self.refilled();
+        }
+        if self.up + self.config.session_timeout.as_millis() as i64 <= now {
+            for v in self.indexes(State::Active) {
+                let visitor = &mut self.visitors[v];
+                if visitor.until <= now {
+                    let capped = visitor.hard <= now;
+                    let reason = if capped { Reason::SessionCap } else { Reason::SessionIdle };
+                    visitor.end(State::Expired, reason);
+                }
+            }
+        }
+        if active && self.floor + self.config.claim_window.as_millis() as i64 <= now {
+            for v in self.indexes(State::Admitted) {
+                let visitor = &mut self.visitors[v];
+                if visitor.claim_by.is_some_and(|by| by <= now) {
+                    if visitor.returned {
+                        visitor.end(State::Expired, Reason::ClaimTimeout);
+                    } else {
+                        visitor.state = State::Waiting;
+                        visitor.returned = true;
+                        visitor.claim_by = None;
+                        visitor.seen_s = now.div_euclid(1000);
+                    }
+                }
+            }
+        }
+        self.admit(usize::MAX, false);
+        let timeout = self.config.heartbeat_timeout().as_millis() as i64;
+        if active && self.floor + timeout <= now {
+            for v in self.indexes(State::Waiting) {
+                let visitor = &mut self.visitors[v];
+                if (visitor.seen_s + 1) * 1000 + timeout <= now {
+                    visitor.end(State::Expired, Reason::HoldTimeout);
+                }
+            }
+        }
+    }
+}
