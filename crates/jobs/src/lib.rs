@@ -1,24 +1,137 @@
 //! A job queue on the BridgeMQ v1 schema: routes jobs to workers in any language.
+//!
+//! The keys and JSON documents of v1 are the contract: a v1 producer or worker in any language
+//! works beside this library on the same keys at the same time. Beside them stand keys of our own
+//! (`keys.rs` lists both) that make claims cheap, fair and fenced.
+//!
+//! Invariants: a job that was acknowledged is in exactly one state until it is removed; it is run
+//! by one worker at a time, and only that one can end it; it is retried at most as often as it
+//! says; what a type may run at once is counted exactly.
+//!
+//! Read in this order: [`Jobs`] here, `job.rs` (what a job is), `route.rs` (who may take it),
+//! `dispatch.rs`, `claim.rs`, `complete.rs`, `fail.rs`, then `lua/`.
 
 mod backoff;
+mod claim;
+mod combine;
+mod complete;
+mod config;
 pub mod cron;
+mod depend;
+mod dispatch;
 mod error;
+mod fail;
 mod ids;
+mod ingest;
+mod inspect;
 mod job;
 mod json;
+pub mod keys;
+mod lanes;
+mod renew;
 mod route;
+mod schedule;
+mod scripts;
+mod workers;
+
+use std::{fmt, sync::Arc};
 
 pub use store::Millis;
+use store::Store;
 
 pub use crate::{
     backoff::{Growth, WAIT_MAX},
+    claim::{CLAIM_MAX, Claimed, Claimer, Lease},
+    complete::RESULT_MAX,
+    config::Config,
     cron::Cron,
+    dispatch::Dispatched,
     error::Error,
+    fail::{Attempt, Verdict},
     ids::{JobId, JobType, NAME_MAX, Namespace, ServerId},
+    inspect::{JobView, LaneView, PAGE_MAX, Stats, Which},
     job::{
         Backoff, CatchUp, Job, JobError, JobResult, Malformed, NewJob, OnParentFailure, Overlap,
         PARENTS_MAX, PAYLOAD_MAX, Priority, Progress, RateLimit, Retry, Schedule, Shape, Status,
         Task,
     },
+    renew::Renewal,
     route::{Labels, Mode, Route, Server, Target},
+    schedule::{Preview, ScheduleView},
+    workers::{WorkerInfo, WorkerView},
 };
+use crate::{
+    combine::Combine,
+    complete::Success,
+    dispatch::{Ready, Stored},
+    keys::Keys,
+};
+
+/// A job queue: one namespace of a store. A cheap clone.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use jobs::{Config, Jobs, NewJob};
+///
+/// let store = store::Store::open("redis://127.0.0.1:6379").await?;
+/// let jobs = Jobs::new(store, Config::default())?;
+/// jobs.dispatch(NewJob::new("hello", &"world")?).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Jobs {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    keys: Keys,
+    config: Config,
+    dispatches: Combine<Ready, Stored>,
+    completions: Combine<Success, bool>,
+}
+
+impl Jobs {
+    /// The queue of a namespace on a store.
+    pub fn new(store: Store, config: Config) -> Result<Self, Error> {
+        config.check()?;
+        let keys = Keys::new(&config.namespace, store.layout());
+        let inner = Inner {
+            store,
+            keys,
+            config,
+            dispatches: Combine::default(),
+            completions: Combine::default(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The store it is on.
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// How it behaves.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// The keys it uses.
+    pub fn keys(&self) -> &Keys {
+        &self.inner.keys
+    }
+
+    /// What time it is, by the store's clock.
+    pub fn now(&self) -> Millis {
+        self.inner.store.now()
+    }
+}
+
+impl fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jobs")
+            .field("namespace", &self.inner.config.namespace)
+            .field("store", &self.inner.store)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,125 @@
+-- jobs/fail -- ends attempts that did not succeed: try again later, now or elsewhere, or not at all.
+--
+-- KEYS   1 waiting     list    ids in line
+--        2 index       hash    marks of the line, masks of the routes
+--        3 strays      list    ids in line that have no lane yet
+--        4 delayed     zset    ids for later; score = due_ms
+--        5 deadletter  list    dead ids, newest first
+--        6 active      set     ids that run
+--        7 claims      hash    id -> 'token worker type' of who runs it
+--        8 leases      zset    ids that run; score = lease_until_ms
+--        9 finished    list    'ms id' of ended jobs, newest first
+--        10 parents    set     ids that other jobs wait for
+--        11 settled    list    ended ids that other jobs wait for
+--        12 blocked    set     types that somebody wanted while they were at their limit
+--        13 failed     string  how many attempts failed
+--        14 cancelled  hash    ids that shall stop
+--        15 events     stream  what happened
+--        16 ..keys             registry and lane per lane, running counter per type, then lock,
+--                              status, result, data and history per job
+-- ARGV   1 now_ms  2 wake  3 done  4 events_max  5 result_ttl_s  6 history_max  7 only_expired
+--        8 lanes  9 types  10 ..rest
+--        of each lane: rid, priority, spec, server; the types; of each job: id, claim, mode, lane, due_ms, event, result or '', data or '', entry or ''
+-- REPLY  {'failed' or 'settled', outcome per job}: 'done' (also when repeated) or 'lost'
+--
+-- Modes: 'later' waits until due_ms; 'now' goes to the end of the line, 'head' before all others;
+-- 'dead' goes to the dead letters; 'failed' ends the job without; 'kept' is 'dead' for a schedule,
+-- which goes on and is in the dead letters once.
+--
+-- Keeps: only the claim that holds a job ends its attempt, once; afterwards the job is in exactly
+-- one of waiting, delayed, deadletter and finished. With only_expired = 1 the lease must have run
+-- out as well.
+local now, wake = tonumber(ARGV[1]), ARGV[2]
+local lanes_count, types_count = tonumber(ARGV[8]), tonumber(ARGV[9])
+local lanes, want = {}, {}
+for n = 1, lanes_count do
+  local at = 9 + 4 * (n - 1)
+  lanes[n] = { registry = KEYS[15 + 2 * n - 1], key = KEYS[15 + 2 * n], rid = ARGV[at + 1],
+    priority = tonumber(ARGV[at + 2]), spec = ARGV[at + 3], server = ARGV[at + 4] }
+  want[n] = 'm:' .. lanes[n].rid
+end
+local type_keys, type_args = 15 + 2 * lanes_count, 9 + 4 * lanes_count
+local types = {}
+for n = 1, types_count do types[ARGV[type_args + n]] = n end
+local job_keys, job_args = type_keys + types_count, type_args + types_count
+local s = line_open(KEYS[1], KEYS[2], KEYS[3], now, want)
+for n = 1, lanes_count do lanes[n].mask = s.more[n] end
+
+local reply, entries, ended, ids, counts, failures = { 'failed' }, {}, {}, {}, {}, 0
+local events = {}
+for j = 1, (#ARGV - job_args) / 9 do
+  local at, key = job_args + 9 * (j - 1), job_keys + 5 * (j - 1)
+  local id, claim, mode = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local result, data, entry = ARGV[at + 7], ARGV[at + 8], ARGV[at + 9]
+  local held = redis.call('HGET', KEYS[7], id)
+  local due = true
+  if held == claim and ARGV[7] == '1' then
+    local lease = tonumber(redis.call('ZSCORE', KEYS[8], id) or 0)
+    due = lease <= now
+  end
+  if held == claim and due then
+    redis.call('HDEL', KEYS[7], id)
+    redis.call('ZREM', KEYS[8], id)
+    redis.call('SREM', KEYS[6], id)
+    redis.call('DEL', KEYS[key + 1])
+    redis.call('HDEL', KEYS[14], id)
+    if result ~= '' then
+      redis.call('SET', KEYS[key + 3], result, 'EX', ARGV[5])
+      failures = failures + 1
+    end
+    if data ~= '' then redis.call('SET', KEYS[key + 4], data) end
+    if entry ~= '' then
+      redis.call('RPUSH', KEYS[key + 5], entry)
+      redis.call('LTRIM', KEYS[key + 5], -tonumber(ARGV[6]), -1)
+    end
+    local status = KEYS[key + 2]
+    if mode == 'later' then
+      redis.call('ZADD', KEYS[4], ARGV[at + 5], id)
+      redis.call('SET', status, 'delayed')
+      redis.call('PUBLISH', wake, 'later')
+    elseif mode == 'now' or mode == 'head' then
+      redis.call('SET', status, 'waiting')
+      entries[#entries + 1] = { id, tonumber(ARGV[at + 4]), mode == 'now' and 'back' or mode }
+    elseif mode == 'dead' then
+      redis.call('LPUSH', KEYS[5], id)
+      redis.call('SET', status, 'dead')
+      ended[#ended + 1] = id
+    elseif mode == 'kept' then
+      redis.call('LREM', KEYS[5], 1, id)
+      redis.call('LPUSH', KEYS[5], id)
+      redis.call('SET', status, 'dead')
+      ended[#ended + 1] = id
+    else
+      redis.call('LPUSH', KEYS[9], ARGV[1] .. ' ' .. id)
+      redis.call('SET', status, 'failed')
+      ended[#ended + 1] = id
+    end
+    local kind = string.match(claim, '^%d+ %S+ (.*)$')
+    counts[kind] = (counts[kind] or 0) + 1
+    ids[#ids + 1] = id
+    local event = ARGV[at + 6]
+    if not events[event] then events[event] = {} end
+    table.insert(events[event], id)
+    reply[#reply + 1] = 'done'
+  elseif not held and result ~= '' and redis.call('GET', KEYS[key + 3]) == result then
+    reply[#reply + 1] = 'done'
+  else
+    reply[#reply + 1] = 'lost'
+  end
+end
+if #ids > 0 then
+  line_push(s, lanes, entries, wake)
+  for kind, count in pairs(counts) do
+    free(KEYS[type_keys + types[kind]], count, KEYS[12], kind, wake)
+  end
+  if #ended > 0 then
+    if redis.call('EXISTS', KEYS[10]) == 1 and settle(KEYS[10], KEYS[11], ended) then
+      reply[1] = 'settled'
+    end
+    redis.call('PUBLISH', ARGV[3], table.concat(ended, '\n'))
+  end
+  if failures > 0 then redis.call('INCRBY', KEYS[13], failures) end
+  for event, list in pairs(events) do emit(KEYS[15], ARGV[4], event, now, list) end
+end
+line_close(s)
+return reply

@@ -1,0 +1,63 @@
+-- jobs/occur -- claims occurrences of one schedule and puts them in line.
+--
+-- KEYS   1 waiting   list    ids in line
+--        2 index     hash    marks of the line, masks of the routes
+--        3 strays    list    ids in line that have no lane yet
+--        4 cron      zset    ids of schedules; score = next occurrence in ms
+--        5 delayed   zset    ids for later
+--        6 claims    hash    id -> 'token worker type' of who runs it
+--        7 events    stream  what happened
+--        8 registry  hash    route name -> route
+--        9 lane      list    number and id of the jobs in line of this route and priority
+--        10 lock     string  the worker that runs the schedule's own job
+--        11 ..keys           data and status per occurrence
+-- ARGV   1 now_ms  2 wake  3 events_max  4 schedule  5 due_ms  6 next_ms  7 rid  8 priority
+--        9 spec  10 server  11 place  12 ..rest
+--        of each occurrence: id, data
+-- REPLY  {'occurred', how many} | {'skipped'} (the one before it has not ended) | {'moved'}
+--
+-- Keeps: whoever moves the score from due_ms to next_ms, and nobody else, puts the occurrences in
+-- line, in the same step. The schedule's own job is put in line only if it is not there.
+local now, schedule = tonumber(ARGV[1]), ARGV[4]
+local due = redis.call('ZSCORE', KEYS[4], schedule)
+if not due or tonumber(due) ~= tonumber(ARGV[5]) then return { 'moved' } end
+local s = line_open(KEYS[1], KEYS[2], KEYS[3], now, { 'm:' .. ARGV[7] })
+if ARGV[6] == '' then
+  redis.call('ZREM', KEYS[4], schedule)
+else
+  redis.call('ZADD', KEYS[4], ARGV[6], schedule)
+end
+local entries, ids, skipped = {}, {}, false
+for j = 1, (#ARGV - 11) / 2 do
+  local id, data = ARGV[10 + 2 * j], ARGV[11 + 2 * j]
+  local data_key, status_key = KEYS[9 + 2 * j], KEYS[10 + 2 * j]
+  local status = redis.call('GET', status_key)
+  local busy
+  if id == schedule then
+    -- A job that says it is active, but that nobody holds, was left behind by its worker.
+    busy = status == 'waiting'
+      or status == 'active' and (redis.call('HEXISTS', KEYS[6], id) == 1
+        or redis.call('EXISTS', KEYS[10]) == 1)
+      or status == 'delayed' and redis.call('ZSCORE', KEYS[5], id)
+  else
+    busy = status
+  end
+  if busy then
+    skipped = true
+  else
+    redis.call('SET', data_key, data)
+    redis.call('SET', status_key, 'waiting')
+    entries[#entries + 1] = { id, 1, ARGV[11] }
+    ids[#ids + 1] = id
+  end
+end
+local lane = { registry = KEYS[8], key = KEYS[9], rid = ARGV[7], priority = tonumber(ARGV[8]),
+  spec = ARGV[9], server = ARGV[10], mask = s.more[1] }
+line_push(s, { lane }, entries, ARGV[2])
+emit(KEYS[7], ARGV[3], 'due', now, ids, schedule)
+line_close(s)
+if skipped and #ids == 0 then
+  emit(KEYS[7], ARGV[3], 'skipped', now, { schedule })
+  return { 'skipped' }
+end
+return { 'occurred', #ids }

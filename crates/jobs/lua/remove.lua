@@ -1,0 +1,31 @@
+-- jobs/remove -- forgets jobs that have ended.
+--
+-- KEYS   1 finished    list    'ms id' of ended jobs, newest first
+--        2 deadletter  list    dead ids, newest first
+--        3 cron        zset    ids of schedules
+--        4 ..keys              status, data, result, progress, log and history per job
+-- ARGV   1 from  2 ..rest
+--        of each job: id, entry
+-- REPLY  {'removed', how many}
+--
+-- From 'finished': the entry must still be in the list. From 'deadletter': so must the id.
+--
+-- Keeps: a job that is in line, runs, or is a schedule loses only its entry.
+local removed = 0
+for j = 1, (#ARGV - 1) / 2 do
+  local id, entry, key = ARGV[2 * j], ARGV[2 * j + 1], 3 + 6 * (j - 1)
+  local status = redis.call('GET', KEYS[key + 1])
+  local listed
+  if ARGV[1] == 'finished' then
+    listed = redis.call('LREM', KEYS[1], -1, entry) == 1
+      and (not status or status == 'completed' or status == 'failed')
+  else
+    listed = redis.call('LREM', KEYS[2], -1, id) == 1 and (not status or status == 'dead')
+  end
+  if listed and not redis.call('ZSCORE', KEYS[3], id) then
+    redis.call('DEL', KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 4], KEYS[key + 5],
+      KEYS[key + 6])
+    removed = removed + 1
+  end
+end
+return { 'removed', removed }

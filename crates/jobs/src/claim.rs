@@ -1,0 +1,326 @@
+//! Claiming: the next jobs of a worker, each under a lease.
+//!
+//! A [`Claimer`] knows one worker's labels and which routes it may take. It judges each route once,
+//! so that a claim costs the same whatever waits for others. Invariants: a job is handed to one
+//! claimer at a time; whatever a claim takes is in the reply, and a reply that got lost is asked
+//! for again by its request.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+    vec,
+};
+
+use store::{
+    Millis,
+    redis::{AsyncCommands as _, FromRedisValue, ParsingError, Value},
+};
+
+use crate::{
+    Error, Job, JobError, JobId, JobType, Jobs, Labels,
+    config::seconds,
+    fail::{Ending, Failure},
+    lanes::Arg,
+    route::Route,
+    scripts,
+};
+
+/// How many jobs one call may take.
+pub const CLAIM_MAX: usize = 128;
+
+/// How often one claim goes back to the store when it learns of new routes or strays.
+const ROUNDS: usize = 4;
+
+/// A job that a worker runs.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// The job.
+    pub job: Job,
+    /// Grows with every claim; later ones of the same job are greater.
+    pub token: u64,
+    /// Until when the job is this worker's, unless renewed.
+    pub until: Millis,
+    /// What the claim looks like in the store.
+    pub(crate) claim: String,
+    /// The job as it is stored.
+    pub(crate) text: String,
+}
+
+impl Lease {
+    /// Which job.
+    pub fn id(&self) -> &JobId {
+        &self.job.id
+    }
+
+    /// Which attempt this is, the first being 1.
+    pub fn attempt(&self) -> u32 {
+        self.job.attempts.saturating_add(1)
+    }
+
+    /// The worker that holds it.
+    pub fn server(&self) -> &str {
+        self.claim.split(' ').nth(1).unwrap_or_default()
+    }
+
+    /// The job exactly as it is stored.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A lease by the parts that identify it, for a caller that kept them elsewhere. Whether it is
+    /// held is for the store to say.
+    pub fn from_parts(job: Job, text: String, server: &str, token: u64, until: Millis) -> Self {
+        let claim = format!("{token} {server} {}", job.kind);
+        Self { job, token, until, claim, text }
+    }
+}
+
+/// What a claim came to.
+#[derive(Clone, Debug, Default)]
+pub struct Claimed {
+    /// The jobs, in the order in which they shall start.
+    pub leases: Vec<Lease>,
+    /// There may be more at once.
+    pub more: bool,
+    /// Something will be free after this long, because of a limit.
+    pub wait: Option<Duration>,
+}
+
+/// Claims jobs for one worker.
+#[derive(Debug)]
+pub struct Claimer {
+    jobs: Jobs,
+    labels: Labels,
+    types: Option<HashSet<JobType>>,
+    book: Book,
+    /// The request whose reply may have got lost.
+    unanswered: Option<String>,
+}
+
+/// The routes a worker may take, as of a version of the registries.
+#[derive(Debug, Default)]
+struct Book {
+    version: i64,
+    server_version: i64,
+    /// Four arguments per route.
+    args: Vec<Arg>,
+    known: HashSet<String>,
+}
+
+impl Jobs {
+    /// A claimer for a worker of these labels, for all job types.
+    pub fn claimer(&self, labels: Labels) -> Claimer {
+        Claimer {
+            jobs: self.clone(),
+            labels,
+            types: None,
+            book: Book { version: -1, server_version: -1, ..Book::default() },
+            unanswered: None,
+        }
+    }
+}
+
+impl Claimer {
+    /// Takes only jobs of these types.
+    pub fn types(mut self, types: impl IntoIterator<Item = JobType>) -> Self {
+        self.types = Some(types.into_iter().collect());
+        self
+    }
+
+    /// Makes the next claim a repetition of an earlier request, as after a lost reply.
+    #[doc(hidden)]
+    pub fn repeat(&mut self, request: &str) {
+        self.unanswered = Some(request.to_owned());
+    }
+
+    /// The worker.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// The queue.
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    /// Is a route of this name for this worker, as far as is known? Unknown ones may be.
+    pub(crate) fn may_take(&self, route: &str) -> bool {
+        !self.book.known.contains(route)
+            || self
+                .book
+                .args
+                .chunks(4)
+                .any(|args| matches!(args.first(), Some(Arg::Text(name)) if name == route))
+    }
+
+    /// Takes the next jobs, at most `most`, without waiting for any.
+    ///
+    /// A stored job that cannot be understood goes to the dead letters, and one that has expired
+    /// ends; neither is handed out.
+    pub async fn claim(&mut self, most: usize) -> Result<Claimed, Error> {
+        self.claim_for(most, self.jobs.config().lock_ttl).await
+    }
+
+    /// As [`claim`](Claimer::claim), with a lease of another length than the configured one.
+    pub async fn claim_for(&mut self, most: usize, lease: Duration) -> Result<Claimed, Error> {
+        let most = most.min(CLAIM_MAX);
+        if most == 0 {
+            return Ok(Claimed::default());
+        }
+        for _ in 0..ROUNDS {
+            let reply = self.ask(most, lease).await?;
+            let changed = self.refresh(reply.version, reply.server_version).await?;
+            let strayed = reply.strays > 0 && self.jobs.ingest().await? > 0;
+            let claimed = self.accept(reply, lease).await?;
+            if !claimed.leases.is_empty() || !(changed || strayed || claimed.more) {
+                return Ok(claimed);
+            }
+        }
+        Ok(Claimed { more: true, ..Claimed::default() })
+    }
+
+    async fn ask(&mut self, most: usize, lease: Duration) -> Result<Reply, Error> {
+        let request = self
+            .unanswered
+            .take()
+            .unwrap_or_else(|| (0..10).map(|_| fastrand::alphanumeric()).collect());
+        let keys = self.jobs.keys();
+        let now = self.jobs.now();
+        let reply = scripts::claim::run(
+            self.jobs.store(),
+            scripts::claim::Keys {
+                waiting: keys.waiting(),
+                active: keys.active(),
+                paused: keys.paused(),
+                index: keys.index(),
+                strays: keys.strays(),
+                claims: keys.claims(),
+                leases: keys.leases(),
+                blocked: keys.blocked(),
+                events: keys.events(),
+            },
+            scripts::claim::Args {
+                now_ms: now,
+                server: self.labels.server.as_str(),
+                request: &request,
+                most,
+                lock_ttl_s: seconds(lease),
+                lease_until_ms: now + lease,
+                prefix: keys.prefix(),
+                events_max: self.jobs.config().events_max,
+                routes: &self.book.args,
+            },
+        )
+        .await;
+        if matches!(&reply, Err(store::Error::Unavailable { maybe_done: true, .. })) {
+            self.unanswered = Some(request);
+        }
+        Ok(reply?)
+    }
+
+    /// Reads the registries again if they have changed.
+    async fn refresh(&mut self, version: i64, server_version: i64) -> Result<bool, Error> {
+        if version == self.book.version && server_version == self.book.server_version {
+            return Ok(false);
+        }
+        let keys = self.jobs.keys();
+        let mut store = self.jobs.store().clone();
+        let mut routes: HashMap<String, String> = store.hgetall(keys.routes()).await?;
+        let pinned: HashMap<String, String> =
+            store.hgetall(keys.routes_of(self.labels.server.as_str())).await?;
+        routes.extend(pinned);
+        let mut args = Vec::new();
+        for (name, text) in &routes {
+            let Some(route) = Route::parse(text) else { continue };
+            let wanted = self.types.as_ref().is_none_or(|types| types.contains(&route.kind));
+            if !wanted || !route.matches(&self.labels) {
+                continue;
+            }
+            let limit = |most: Option<u32>| most.map_or(Arg::Word(""), |n| Arg::Number(n.into()));
+            args.extend([
+                Arg::Text(name.clone()),
+                route.kind.as_str().into(),
+                limit(route.limit.max_concurrent),
+                limit(route.limit.max_per_minute),
+            ]);
+        }
+        let known = routes.into_keys().collect();
+        self.book = Book { version, server_version, args, known };
+        Ok(true)
+    }
+
+    /// Makes leases of a reply, and puts away what must not run.
+    async fn accept(&self, reply: Reply, lease: Duration) -> Result<Claimed, Error> {
+        let now = self.jobs.now();
+        let mut claimed = Claimed { more: reply.more, wait: reply.wait, ..Claimed::default() };
+        let mut refused = Vec::new();
+        for (id, token, data) in reply.jobs {
+            let id = JobId::stored(id);
+            match Job::parse(id.clone(), &data) {
+                Ok(job) => {
+                    let text = String::from_utf8(data).unwrap_or_default();
+                    let server = self.labels.server.as_str();
+                    let lease = Lease::from_parts(job, text, server, token, now + lease);
+                    match lease.job.expires_at {
+                        Some(at) if at <= now => refused.push(
+                            Failure::of(&lease, expired(), now, Duration::ZERO)
+                                .end(Ending::Failed, "expired"),
+                        ),
+                        _ => claimed.leases.push(lease),
+                    }
+                }
+                // It has a lane, so it was understood when it was put in line, and has been
+                // changed since.
+                Err(error) => {
+                    let claim = self.jobs.claim_of(&id).await?;
+                    refused.push(Failure::malformed(id, claim, &error, now));
+                }
+            }
+        }
+        if !refused.is_empty() {
+            claimed.more = true;
+            self.jobs.end(refused, false).await?;
+        }
+        Ok(claimed)
+    }
+}
+
+/// Why a job that waited too long does not start.
+pub(crate) fn expired() -> JobError {
+    JobError::new("Expired", "it was not started in time")
+}
+
+/// What the claim script says.
+#[derive(Debug)]
+struct Reply {
+    version: i64,
+    server_version: i64,
+    strays: i64,
+    wait: Option<Duration>,
+    more: bool,
+    jobs: Vec<(String, u64, Vec<u8>)>,
+}
+
+impl FromRedisValue for Reply {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        fn next<T: FromRedisValue>(parts: &mut vec::IntoIter<Value>) -> Result<T, ParsingError> {
+            let part = parts.next().ok_or_else(|| ParsingError::from("the reply is too short"))?;
+            T::from_redis_value(part)
+        }
+        let parts = &mut Vec::<Value>::from_redis_value(value)?.into_iter();
+        // The word is for people; whether there are jobs is seen below.
+        let _word: String = next(parts)?;
+        let mut reply = Self {
+            version: next(parts)?,
+            server_version: next(parts)?,
+            strays: next(parts)?,
+            wait: u64::try_from(next::<i64>(parts)?).ok().map(Duration::from_millis),
+            more: next::<i64>(parts)? == 1,
+            jobs: Vec::with_capacity(parts.len() / 3),
+        };
+        while parts.len() > 0 {
+            reply.jobs.push((next(parts)?, next(parts)?, next(parts)?));
+        }
+        Ok(reply)
+    }
+}

@@ -1,0 +1,94 @@
+//! What can be set. Every bound has a default and a reason.
+
+use std::time::Duration;
+
+use crate::{Error, Namespace, Shape};
+
+/// How a queue behaves. Start from `Config::default()` and change what differs.
+///
+/// ```
+/// use jobs::{Config, Namespace};
+///
+/// let config = Config { namespace: Namespace::parse("mail")?, ..Config::default() };
+/// config.check()?;
+/// # Ok::<(), jobs::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whose keys. Default `bridge`, as v1.
+    pub namespace: Namespace,
+    /// How long a worker that says nothing keeps a job: 30 s as v1, least 1 s, most 1 day. A
+    /// worker that died is replaced after this; a worker that lives renews at a third of it.
+    pub lock_ttl: Duration,
+    /// How often a worker tells that it lives: 10 s as v1. Must be less than `lock_ttl`.
+    pub heartbeat: Duration,
+    /// How long results are kept: 24 h, as v1.
+    pub result_ttl: Duration,
+    /// How many ended jobs are kept at most: 100,000, some 40 MB of Redis.
+    pub keep_finished: usize,
+    /// How long ended jobs are kept: 24 h, as long as their results.
+    pub keep_finished_for: Duration,
+    /// How many dead letters are kept at most: 10,000; the oldest go first.
+    pub keep_dead: usize,
+    /// How long dead letters are kept: 30 days.
+    pub keep_dead_for: Duration,
+    /// How many events are kept, about: 10,000. 0 writes none.
+    pub events_max: usize,
+    /// How many failed attempts of a job are remembered: 20.
+    pub history_max: usize,
+    /// How many log lines of a job are kept: 200, each at most 4 KiB.
+    pub log_max: usize,
+    /// How often a job may take its worker down before it is put away: 3.
+    pub poison_after: u32,
+    /// How long an id without data may stand in line before it is dropped: 60 s. A producer that
+    /// writes in another order than v1's has this long to finish.
+    pub limbo: Duration,
+    /// How much of a job is written.
+    pub shape: Shape,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            namespace: Namespace::default(),
+            lock_ttl: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(10),
+            result_ttl: Duration::from_secs(24 * 60 * 60),
+            keep_finished: 100_000,
+            keep_finished_for: Duration::from_secs(24 * 60 * 60),
+            keep_dead: 10_000,
+            keep_dead_for: Duration::from_secs(30 * 24 * 60 * 60),
+            events_max: 10_000,
+            history_max: 20,
+            log_max: 200,
+            poison_after: 3,
+            limbo: Duration::from_secs(60),
+            shape: Shape::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Says what is wrong, if something is.
+    pub fn check(&self) -> Result<(), Error> {
+        let day = Duration::from_secs(24 * 60 * 60);
+        if self.lock_ttl < Duration::from_secs(1) || self.lock_ttl > day {
+            return Err(Error::invalid("lock_ttl must be 1 second to 1 day"));
+        }
+        if self.heartbeat.is_zero() || self.heartbeat >= self.lock_ttl {
+            return Err(Error::invalid("heartbeat must be above zero and less than lock_ttl"));
+        }
+        if self.result_ttl < Duration::from_secs(1) {
+            return Err(Error::invalid("result_ttl must be at least 1 second"));
+        }
+        if self.history_max == 0 || self.poison_after == 0 {
+            return Err(Error::invalid("history_max and poison_after must be at least 1"));
+        }
+        Ok(())
+    }
+}
+
+/// Whole seconds for the server, rounded up so that a TTL never ends early.
+pub(crate) fn seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}

@@ -1,0 +1,251 @@
+//! Jobs that wait for other jobs, and jobs that are dispatched once.
+//!
+//! Invariants: under one idempotency key there is one job until its time is over; a job that
+//! depends on others starts after the last of them has ended, and never waits for nothing: who
+//! ended is kept in a list until everyone that waits for it has been told.
+
+use std::collections::HashMap;
+
+use store::{
+    Key,
+    redis::{self, AsyncCommands as _},
+};
+
+use crate::{
+    Dispatched, Error, Job, JobError, JobId, JobResult, Jobs, NewJob, OnParentFailure, Status,
+    config::seconds,
+    dispatch::When,
+    lanes::{Arg, Lanes, Place},
+    scripts,
+};
+
+/// How many children are told in one call.
+const BATCH: usize = 100;
+
+/// How many ended parents one round deals with.
+const PARENTS: isize = 100;
+
+impl Jobs {
+    /// Stores a job with an idempotency key or with dependencies.
+    pub(crate) async fn dispatch_once(&self, new: NewJob) -> Result<Dispatched, Error> {
+        let keys = self.keys();
+        let id = new.id.clone().unwrap_or_else(JobId::random);
+        if new.job.depends_on.contains(&id) {
+            return Err(Error::invalid(format!("job {id} depends on itself")));
+        }
+        let ready = self.ready(&new.job, id.clone());
+        let (place, due) = match ready.when {
+            When::Front => ("front", 0),
+            When::Back => ("back", 0),
+            When::Later(at) => ("later", at.0),
+        };
+        let parents = &new.job.depends_on;
+        let once = new.once.as_ref();
+        let registry = match ready.place.server.as_str() {
+            "" => keys.routes(),
+            server => keys.routes_of(server),
+        };
+        let reply: Vec<String> = scripts::once::run(
+            self.store(),
+            scripts::once::Keys {
+                waiting: keys.waiting(),
+                index: keys.index(),
+                strays: keys.strays(),
+                delayed: keys.delayed(),
+                expiring: keys.expiring(),
+                parents: keys.parents(),
+                events: keys.events(),
+                once: keys.once(once.map_or("", |once| &once.key)),
+                pending: keys.pending(id.as_str()),
+                registry,
+                lane: keys.lane(&ready.place.route, ready.place.priority.get()),
+                data: keys.data(id.as_str()),
+                status: keys.status(id.as_str()),
+                keys: parents
+                    .iter()
+                    .flat_map(|id| [keys.status(id.as_str()), keys.children(id.as_str())]),
+            },
+            scripts::once::Args {
+                now_ms: self.now(),
+                wake: keys.wake(),
+                events_max: self.config().events_max,
+                once_until_ms: once.map(|once| self.now() + once.keep),
+                once_ttl_s: once.map_or(1, |once| seconds(once.keep).max(1)),
+                rid: ready.place.route.as_str(),
+                priority: ready.place.priority.get(),
+                spec: &ready.place.text,
+                server: &ready.place.server,
+                id: id.as_str(),
+                place,
+                due_ms: due,
+                expires_ms: ready.expires_at,
+                body: &ready.text,
+                policy: match new.job.on_parent_failure {
+                    OnParentFailure::Fail => "fail",
+                    OnParentFailure::Run => "run",
+                },
+                parents: parents.iter().map(JobId::as_str),
+            },
+        )
+        .await?;
+        let other = || JobId::stored(reply.get(1).map_or("", String::as_str));
+        match reply.first().map_or("", String::as_str) {
+            "new" => Ok(Dispatched { id, new: true }),
+            "same" => Ok(Dispatched { id, new: new.id.is_none() }),
+            "taken" => Ok(Dispatched { id, new: false }),
+            "duplicate" => Ok(Dispatched { id: other(), new: false }),
+            "missing" => Err(Error::NotFound(other())),
+            _ => Err(Error::Conflict { id: other(), status: "ended without success".to_owned() }),
+        }
+    }
+
+    /// Tells those that wait, if the reply of a script says that there may be some. What goes wrong
+    /// here is made good by the keeper.
+    pub(crate) async fn settle_if(&self, reply: &[String]) {
+        if reply.first().is_some_and(|word| word == "settled")
+            && let Err(error) = Box::pin(self.resolve()).await
+        {
+            tracing::warn!(%error, "dependent jobs are told later");
+        }
+    }
+
+    /// Tells jobs that wait for ended ones. Says how many parents were dealt with.
+    pub(crate) async fn resolve(&self) -> Result<usize, Error> {
+        let mut store = self.store().clone();
+        let keys = self.keys();
+        let mut resolved = 0;
+        // Each round may end children that others wait for in turn.
+        for _ in 0..PARENTS {
+            let parents: Vec<String> = store.lrange(keys.settled(), 0, PARENTS - 1).await?;
+            if parents.is_empty() {
+                break;
+            }
+            for parent in parents {
+                self.resolve_parent(&parent).await?;
+                resolved += 1;
+            }
+        }
+        Ok(resolved)
+    }
+
+    async fn resolve_parent(&self, parent: &str) -> Result<(), Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let status: Option<String> = store.get(keys.status(parent)).await?;
+        let failed = match status.as_deref().and_then(Status::parse) {
+            Some(Status::Dead | Status::Failed) => true,
+            Some(Status::Completed) | None => false,
+            // It runs again: its children wait on.
+            Some(_) => {
+                let () = store.lrem(keys.settled(), 0, parent).await?;
+                return Ok(());
+            }
+        };
+        loop {
+            let children: Vec<String> = redis::cmd("SRANDMEMBER")
+                .arg(keys.children(parent))
+                .arg(BATCH)
+                .query_async(&mut store)
+                .await?;
+            let data: Vec<Option<Vec<u8>>> = match children.is_empty() {
+                true => Vec::new(),
+                false => {
+                    let data: Vec<Key> = children.iter().map(|id| keys.data(id)).collect();
+                    redis::cmd("MGET").arg(data).query_async(&mut store).await?
+                }
+            };
+            let told = children.into_iter().zip(data);
+            if self.tell(parent, failed, told).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells children about one parent. Says how many are left.
+    async fn tell(
+        &self,
+        parent: &str,
+        failed: bool,
+        children: impl IntoIterator<Item = (String, Option<Vec<u8>>)>,
+    ) -> Result<usize, Error> {
+        let keys = self.keys();
+        let now = self.now();
+        let mut lanes = Lanes::default();
+        let (mut job_keys, mut job_args) = (Vec::new(), Vec::new());
+        for (id, data) in children {
+            job_keys.extend([keys.pending(&id), keys.status(&id), keys.result(&id)]);
+            let job = data.and_then(|data| Job::parse(JobId::stored(id.as_str()), &data).ok());
+            let (verdict, lane, due, result) = match &job {
+                None => ("gone", 0, 0, String::new()),
+                Some(job) if failed && job.on_parent_failure == OnParentFailure::Fail => {
+                    ("fail", 0, 0, parent_failed(parent, now.0))
+                }
+                Some(job) => match self.ready(job, job.id.clone()).when {
+                    When::Later(at) => ("later", 0, at.0, String::new()),
+                    When::Front => ("front", lanes.number(keys, &Place::of(job)), 0, String::new()),
+                    When::Back => ("back", lanes.number(keys, &Place::of(job)), 0, String::new()),
+                },
+            };
+            job_args.extend([
+                Arg::Text(id),
+                Arg::Word(verdict),
+                lane.into(),
+                Arg::Number(due),
+                Arg::Text(result),
+            ]);
+        }
+        let count = lanes.count();
+        let (mut all_keys, mut rest) = lanes.into_parts();
+        all_keys.append(&mut job_keys);
+        rest.append(&mut job_args);
+        let (_, left): (String, usize) = scripts::resolve::run(
+            self.store(),
+            scripts::resolve::Keys {
+                waiting: keys.waiting(),
+                index: keys.index(),
+                strays: keys.strays(),
+                delayed: keys.delayed(),
+                parents: keys.parents(),
+                settled: keys.settled(),
+                finished: keys.finished(),
+                children: keys.children(parent),
+                events: keys.events(),
+                keys: all_keys,
+            },
+            scripts::resolve::Args {
+                now_ms: now,
+                wake: keys.wake(),
+                done: keys.done(),
+                events_max: self.config().events_max,
+                result_ttl_s: seconds(self.config().result_ttl),
+                parent,
+                lanes: count,
+                rest,
+            },
+        )
+        .await?;
+        Ok(left)
+    }
+
+    /// The results of the jobs a job depends on, of those that have one.
+    pub async fn parent_results(&self, job: &Job) -> Result<HashMap<JobId, JobResult>, Error> {
+        let mut results = HashMap::new();
+        for parent in &job.depends_on {
+            if let Some(result) = self.result(parent).await? {
+                results.insert(parent.clone(), result);
+            }
+        }
+        Ok(results)
+    }
+}
+
+fn parent_failed(parent: &str, now: i64) -> String {
+    let result = JobResult {
+        success: false,
+        data: None,
+        error: Some(JobError::new("ParentFailed", format!("job {parent} did not succeed"))),
+        completed_at: now,
+        processing_time: 0,
+    };
+    serde_json::to_string(&result).unwrap_or_default()
+}

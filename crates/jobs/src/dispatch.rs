@@ -1,0 +1,251 @@
+//! Dispatching: a job is stored and gets its place in line, at once or for later.
+//!
+//! Invariant: a dispatch that returned is stored, and one that is repeated under the same id stores
+//! nothing twice. Calls at the same time share a round trip.
+
+use std::sync::Arc;
+
+use store::{Key, Millis};
+
+use crate::{
+    Error, Job, JobId, Jobs, NewJob,
+    combine::ITEMS_MAX,
+    lanes::{Arg, Lanes, Place},
+    scripts,
+};
+
+/// How many ids are drawn before giving up; two in a row clashing is beyond belief.
+const DRAWS: usize = 4;
+
+/// What a dispatch came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dispatched {
+    /// The job: the new one, or the one that was there.
+    pub id: JobId,
+    /// `false` when the id, or the idempotency key, had a job already. Nothing was changed then.
+    pub new: bool,
+}
+
+/// A job ready to be stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Ready {
+    pub(crate) id: JobId,
+    pub(crate) place: Place,
+    pub(crate) when: When,
+    pub(crate) expires_at: Option<Millis>,
+    pub(crate) text: String,
+}
+
+/// Where a job goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    Front,
+    Back,
+    Later(Millis),
+}
+
+/// What a store said about one job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    New,
+    Same,
+    Taken,
+}
+
+impl Jobs {
+    /// Dispatches a job. When this returns, the job is stored.
+    ///
+    /// ```no_run
+    /// # async fn example(jobs: jobs::Jobs) -> Result<(), jobs::Error> {
+    /// use jobs::NewJob;
+    ///
+    /// let job = NewJob::new("send-mail", &serde_json::json!({"to": "ann@example.org"}))?;
+    /// let id = jobs.dispatch(job).await?.id;
+    /// # Ok(()) }
+    /// ```
+    pub async fn dispatch(&self, new: NewJob) -> Result<Dispatched, Error> {
+        new.check()?;
+        if new.job.schedule.cron.is_some() {
+            return self.schedule(new).await;
+        }
+        if new.once.is_some() || !new.job.depends_on.is_empty() {
+            return self.dispatch_once(new).await;
+        }
+        let chosen = new.id.clone();
+        for _ in 0..DRAWS {
+            let ready = self.ready(&new.job, chosen.clone().unwrap_or_else(JobId::random));
+            let (id, size) = (ready.id.clone(), ready.text.len() + 128);
+            let store = |batch: Vec<Arc<Ready>>| async move { self.store_batch(&batch).await };
+            match self.inner.dispatches.submit(ready, size, store).await? {
+                Stored::New => return Ok(Dispatched { id, new: true }),
+                // A random id cannot have been there before, so this call was a repetition.
+                Stored::Same => return Ok(Dispatched { id, new: chosen.is_none() }),
+                Stored::Taken if chosen.is_some() => return Ok(Dispatched { id, new: false }),
+                Stored::Taken => {}
+            }
+        }
+        Err(Error::invalid("no free job id found"))
+    }
+
+    /// Dispatches many jobs, in their order. Each has its own outcome; a job that is refused does
+    /// not keep the others.
+    pub async fn dispatch_all(
+        &self,
+        jobs: impl IntoIterator<Item = NewJob>,
+    ) -> Vec<Result<Dispatched, Error>> {
+        let mut outcomes = Vec::new();
+        let mut batch: Vec<Arc<Ready>> = Vec::new();
+        let mut bytes = 0;
+        for new in jobs {
+            let plain = new.check().is_ok()
+                && new.id.is_none()
+                && new.once.is_none()
+                && new.job.depends_on.is_empty()
+                && new.job.schedule.cron.is_none();
+            if !plain {
+                // Order counts, so what came before goes first.
+                self.flush(&mut batch, &mut outcomes).await;
+                outcomes.push(self.dispatch(new).await);
+                continue;
+            }
+            let ready = self.ready(&new.job, JobId::random());
+            bytes += ready.text.len();
+            batch.push(Arc::new(ready));
+            if batch.len() == 2 * ITEMS_MAX || bytes > 1 << 20 {
+                self.flush(&mut batch, &mut outcomes).await;
+                bytes = 0;
+            }
+        }
+        self.flush(&mut batch, &mut outcomes).await;
+        outcomes
+    }
+
+    async fn flush(
+        &self,
+        batch: &mut Vec<Arc<Ready>>,
+        outcomes: &mut Vec<Result<Dispatched, Error>>,
+    ) {
+        if batch.is_empty() {
+            return;
+        }
+        let mut stored = self.store_batch(batch).await;
+        if matches!(&stored, Err(store::Error::Unavailable { maybe_done: true, .. })) {
+            // The ids are drawn, so the same call again does no harm.
+            stored = self.store_batch(batch).await;
+        }
+        match stored {
+            Ok(stored) => {
+                for (ready, stored) in batch.drain(..).zip(stored) {
+                    outcomes.push(match stored {
+                        Stored::New | Stored::Same => {
+                            Ok(Dispatched { id: ready.id.clone(), new: true })
+                        }
+                        Stored::Taken => self.again(&ready).await,
+                    });
+                }
+            }
+            Err(error) => {
+                outcomes.extend(batch.drain(..).map(|_| Err(Error::Store(error.clone()))));
+            }
+        }
+    }
+
+    /// Stores a job under another id, because the one that was drawn is taken.
+    async fn again(&self, ready: &Ready) -> Result<Dispatched, Error> {
+        let job = Job::parse(ready.id.clone(), ready.text.as_bytes())
+            .map_err(|error| Error::invalid(error.to_string()))?;
+        for _ in 0..DRAWS {
+            let other = Arc::new(self.ready(&job, JobId::random()));
+            let stored = self.store_batch(std::slice::from_ref(&other)).await?;
+            if stored.first().is_some_and(|stored| *stored != Stored::Taken) {
+                return Ok(Dispatched { id: other.id.clone(), new: true });
+            }
+        }
+        Err(Error::invalid("no free job id found"))
+    }
+
+    /// Works out everything about a job that is stored.
+    pub(crate) fn ready(&self, job: &Job, id: JobId) -> Ready {
+        let now = self.now();
+        let mut job = job.clone();
+        job.id = id;
+        if job.created_at.0 == 0 {
+            job.created_at = now;
+        }
+        let when = match (job.schedule.run_at, job.schedule.delay) {
+            (Some(at), _) => When::Later(at),
+            (None, Some(delay)) if !delay.is_zero() => When::Later(now + delay),
+            _ if job.priority.is_high() => When::Front,
+            _ => When::Back,
+        };
+        let text = job.to_text(self.config().shape);
+        Ready { place: Place::of(&job), when, expires_at: job.expires_at, text, id: job.id }
+    }
+
+    /// Stores jobs in one call, and says of each what the store said.
+    pub(crate) async fn store_batch(
+        &self,
+        batch: &[Arc<Ready>],
+    ) -> Result<Vec<Stored>, store::Error> {
+        let keys = self.keys();
+        let mut lanes = Lanes::default();
+        let mut job_keys: Vec<Key> = Vec::with_capacity(2 * batch.len());
+        let mut job_args: Vec<Arg> = Vec::with_capacity(6 * batch.len());
+        for ready in batch {
+            job_keys.push(keys.data(ready.id.as_str()));
+            job_keys.push(keys.status(ready.id.as_str()));
+            // A job for later gets its lane when its time comes.
+            let (lane, place, due) = match ready.when {
+                When::Front => (lanes.number(keys, &ready.place), "front", 0),
+                When::Back => (lanes.number(keys, &ready.place), "back", 0),
+                When::Later(at) => (0, "later", at.0),
+            };
+            job_args.extend([
+                ready.id.as_str().into(),
+                lane.into(),
+                Arg::Word(place),
+                Arg::Number(due),
+                ready.expires_at.map_or(Arg::Word(""), |at| Arg::Number(at.0)),
+                ready.text.clone().into(),
+            ]);
+        }
+        let count = lanes.count();
+        let (mut all_keys, mut rest) = lanes.into_parts();
+        all_keys.append(&mut job_keys);
+        rest.append(&mut job_args);
+        let reply: Vec<String> = scripts::dispatch::run(
+            self.store(),
+            scripts::dispatch::Keys {
+                waiting: keys.waiting(),
+                index: keys.index(),
+                strays: keys.strays(),
+                delayed: keys.delayed(),
+                expiring: keys.expiring(),
+                events: keys.events(),
+                keys: all_keys,
+            },
+            scripts::dispatch::Args {
+                now_ms: self.now(),
+                wake: keys.wake(),
+                events_max: self.config().events_max,
+                lanes: count,
+                rest,
+            },
+        )
+        .await?;
+        if reply.len() != batch.len() + 1 {
+            return Err(store::Error::Decode {
+                message: format!("{} answers for {} jobs", reply.len(), batch.len()),
+            });
+        }
+        Ok(reply
+            .iter()
+            .skip(1)
+            .map(|word| match word.as_str() {
+                "new" => Stored::New,
+                "same" => Stored::Same,
+                _ => Stored::Taken,
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,433 @@
+//! Attempts that did not succeed: what becomes of the job.
+//!
+//! The policy is here and pure ([`Verdict::of`]); the script only carries it out. Invariants: a job
+//! is retried at most as often as it says; only the lease that holds a job ends its attempt.
+
+use std::{collections::HashMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use store::{Key, Millis, redis::AsyncCommands as _};
+
+use crate::{
+    Error, Job, JobError, JobId, JobResult, Jobs, Lease,
+    config::seconds,
+    job::Malformed,
+    json::Fields,
+    lanes::{Arg, Lanes, Place},
+    route::Server,
+    scripts,
+};
+
+/// What becomes of a job after a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is tried again after this long.
+    Retry(Duration),
+    /// It is tried again at once, by another worker.
+    Reroute,
+    /// It goes to the dead letters.
+    Dead,
+}
+
+impl Verdict {
+    /// What a job's own policy says about an error. `chance` is uniform in 0 to 1.
+    pub fn of(job: &Job, error: &JobError, chance: f64) -> Self {
+        let named = |list: &[String]| error.name.as_ref().is_some_and(|name| list.contains(name));
+        if named(&job.retry.skip_on) || job.attempts >= job.retry.attempts {
+            Self::Dead
+        } else if named(&job.retry.reroute_on) {
+            Self::Reroute
+        } else {
+            Self::Retry(job.retry.backoff.wait(job.attempts, chance))
+        }
+    }
+}
+
+/// One failed attempt, as it is remembered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attempt {
+    /// Which attempt, the first being 1.
+    pub attempt: u32,
+    /// When it ended, in milliseconds since 1970.
+    pub at: i64,
+    /// The worker that made it.
+    pub server: String,
+    /// How long it ran, in milliseconds.
+    #[serde(default)]
+    pub processing_time: u64,
+    /// Why it failed.
+    pub error: JobError,
+}
+
+/// The name of the error of an attempt whose worker went away.
+pub(crate) const WORKER_LOST: &str = "WorkerLost";
+
+/// Where a job goes when its attempt has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Later(Millis),
+    Now,
+    Front,
+    Dead,
+    Failed,
+}
+
+/// An attempt that ended without success, ready to be stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    id: JobId,
+    kind: String,
+    claim: String,
+    place: Option<Place>,
+    ending: Ending,
+    event: &'static str,
+    result: Option<String>,
+    data: Option<String>,
+    entry: Option<String>,
+    keep: bool,
+}
+
+impl Failure {
+    /// A failed attempt with its error.
+    pub(crate) fn of(lease: &Lease, error: JobError, now: Millis, took: Duration) -> Self {
+        let spent = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let entry = Attempt {
+            attempt: lease.attempt(),
+            at: now.0,
+            server: lease.server().to_owned(),
+            processing_time: spent,
+            error: error.clone(),
+        };
+        let entry = serde_json::to_string(&entry).ok();
+        Self { result: Some(result(error, now, spent)), entry, ..Self::quiet(lease) }
+    }
+
+    /// An attempt that is given up without being counted.
+    pub(crate) fn quiet(lease: &Lease) -> Self {
+        Self {
+            id: lease.id().clone(),
+            kind: lease.job.kind.to_string(),
+            claim: lease.claim.clone(),
+            place: Some(Place::of(&lease.job)),
+            ending: Ending::Front,
+            event: "released",
+            result: None,
+            data: None,
+            entry: None,
+            keep: lease.job.is_cron(),
+        }
+    }
+
+    /// A job that cannot be understood.
+    pub(crate) fn malformed(id: JobId, claim: String, error: &Malformed, now: Millis) -> Self {
+        let kind = claim.splitn(3, ' ').nth(2).unwrap_or_default().to_owned();
+        let error = JobError::new("Malformed", error.to_string());
+        Self {
+            id,
+            kind,
+            claim,
+            place: None,
+            ending: Ending::Dead,
+            event: "dead",
+            result: Some(result(error, now, 0)),
+            data: None,
+            entry: None,
+            keep: false,
+        }
+    }
+
+    /// Where the job goes.
+    pub(crate) fn end(mut self, ending: Ending, event: &'static str) -> Self {
+        self.ending = ending;
+        self.event = event;
+        self
+    }
+
+    /// Counts a retry. `avoid` names the worker that shall not get it again.
+    fn counted(mut self, lease: &Lease, avoid: Option<&str>) -> Self {
+        let Ok(mut fields) = Fields::parse(&lease.text) else { return self };
+        let mut job = lease.job.clone();
+        job.attempts = job.attempts.saturating_add(1);
+        fields.set("attempts", job.attempts.to_string());
+        if let Some(server) = avoid {
+            if job.target.server == Server::Only(server.to_owned()) {
+                job.target.server = Server::Any;
+                let mut target = String::new();
+                job.target.write(&mut target);
+                fields.set("target", target);
+            }
+            if !job.avoid.iter().any(|avoided| avoided == server) {
+                job.avoid.push(server.to_owned());
+            }
+            let mut list = String::new();
+            crate::json::push_list(&mut list, &job.avoid);
+            fields.set("avoid", list);
+        }
+        self.place = Some(Place::of(&job));
+        self.data = Some(fields.to_text());
+        self
+    }
+}
+
+fn result(error: JobError, now: Millis, spent: u64) -> String {
+    let result = JobResult {
+        success: false,
+        data: None,
+        error: Some(error),
+        completed_at: now.0,
+        processing_time: spent,
+    };
+    // Texts and numbers serialise always.
+    serde_json::to_string(&result).unwrap_or_default()
+}
+
+impl Jobs {
+    /// Ends an attempt with an error; the job's own policy says what comes next.
+    ///
+    /// Fails with [`Error::LeaseLost`] when the job is not this worker's any more.
+    pub async fn fail(
+        &self,
+        lease: &Lease,
+        error: JobError,
+        took: Duration,
+    ) -> Result<Verdict, Error> {
+        let verdict = Verdict::of(&lease.job, &error, fastrand::f64());
+        self.end_one(self.failure(lease, verdict, error, took)).await?;
+        Ok(verdict)
+    }
+
+    /// Ends an attempt with an error, to be tried again after a while of the caller's choice if
+    /// the job may be retried at all.
+    pub async fn retry_in(
+        &self,
+        lease: &Lease,
+        wait: Duration,
+        error: JobError,
+        took: Duration,
+    ) -> Result<Verdict, Error> {
+        let verdict = match Verdict::of(&lease.job, &error, 0.0) {
+            Verdict::Dead => Verdict::Dead,
+            _ => Verdict::Retry(wait),
+        };
+        self.end_one(self.failure(lease, verdict, error, took)).await?;
+        Ok(verdict)
+    }
+
+    /// Ends an attempt with an error that no retry can mend.
+    pub async fn bury(&self, lease: &Lease, error: JobError, took: Duration) -> Result<(), Error> {
+        self.end_one(self.failure(lease, Verdict::Dead, error, took)).await
+    }
+
+    /// Puts a job off without counting an attempt.
+    pub async fn snooze(&self, lease: &Lease, wait: Duration) -> Result<(), Error> {
+        self.end_one(self.snoozed(lease, wait)).await
+    }
+
+    /// Hands jobs back to the head of the line without counting an attempt. Says how many were
+    /// still held.
+    pub async fn release(&self, leases: &[Lease]) -> Result<usize, Error> {
+        let mut released = 0;
+        for chunk in leases.chunks(crate::claim::CLAIM_MAX) {
+            let done = self.end(chunk.iter().map(Failure::quiet).collect(), false).await?;
+            released += done.into_iter().filter(|done| *done).count();
+        }
+        Ok(released)
+    }
+
+    /// Ends a running job for good, because it was cancelled or gave itself up.
+    pub async fn stop(&self, lease: &Lease, reason: &str, took: Duration) -> Result<(), Error> {
+        self.end_one(self.stopped(lease, reason, took)).await
+    }
+
+    pub(crate) fn failure(
+        &self,
+        lease: &Lease,
+        verdict: Verdict,
+        error: JobError,
+        took: Duration,
+    ) -> Failure {
+        let now = self.now();
+        let failure = Failure::of(lease, error, now, took);
+        match verdict {
+            Verdict::Dead => failure.end(Ending::Dead, "dead"),
+            Verdict::Retry(wait) if wait.is_zero() => {
+                failure.counted(lease, None).end(Ending::Now, "retrying")
+            }
+            Verdict::Retry(wait) => {
+                failure.counted(lease, None).end(Ending::Later(now + wait), "retrying")
+            }
+            Verdict::Reroute => {
+                failure.counted(lease, Some(lease.server())).end(Ending::Now, "rerouted")
+            }
+        }
+    }
+
+    pub(crate) fn snoozed(&self, lease: &Lease, wait: Duration) -> Failure {
+        Failure::quiet(lease).end(Ending::Later(self.now() + wait), "snoozed")
+    }
+
+    pub(crate) fn stopped(&self, lease: &Lease, reason: &str, took: Duration) -> Failure {
+        Failure::of(lease, cancelled(reason), self.now(), took).end(Ending::Failed, "cancelled")
+    }
+
+    async fn end_one(&self, failure: Failure) -> Result<(), Error> {
+        let id = failure.id.clone();
+        match self.end(vec![failure], false).await?.first() {
+            Some(true) => Ok(()),
+            _ => Err(Error::LeaseLost(id)),
+        }
+    }
+
+    /// Stores ended attempts in one call, and says of each whether it counts. With `only_expired`
+    /// those whose lease has not run out are left alone.
+    pub(crate) async fn end(
+        &self,
+        batch: Vec<Failure>,
+        only_expired: bool,
+    ) -> Result<Vec<bool>, Error> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys = self.keys();
+        let mut lanes = Lanes::default();
+        let mut types: HashMap<String, ()> = HashMap::new();
+        let (mut type_keys, mut type_args): (Vec<Key>, Vec<Arg>) = (Vec::new(), Vec::new());
+        let (mut job_keys, mut job_args) = (Vec::new(), Vec::new());
+        let count = batch.len();
+        for failure in batch {
+            types.entry(failure.kind.clone()).or_insert_with(|| {
+                type_keys.push(keys.running(&failure.kind));
+                type_args.push(failure.kind.as_str().into());
+            });
+            let id = failure.id.as_str();
+            job_keys.extend([
+                keys.lock(id),
+                keys.status(id),
+                keys.result(id),
+                keys.data(id),
+                keys.history(id),
+            ]);
+            let in_line = matches!(failure.ending, Ending::Now | Ending::Front);
+            let lane = match &failure.place {
+                Some(place) if in_line => lanes.number(keys, place),
+                _ => 0,
+            };
+            let (mode, due) = match failure.ending {
+                Ending::Later(at) => ("later", at.0),
+                Ending::Now => ("now", 0),
+                Ending::Front => ("head", 0),
+                Ending::Dead if failure.keep => ("kept", 0),
+                Ending::Dead => ("dead", 0),
+                Ending::Failed => ("failed", 0),
+            };
+            let text = |text: Option<String>| text.map_or(Arg::Word(""), Arg::Text);
+            job_args.extend([
+                failure.id.as_str().into(),
+                failure.claim.into(),
+                Arg::Word(mode),
+                lane.into(),
+                Arg::Number(due),
+                Arg::Word(failure.event),
+                text(failure.result),
+                text(failure.data),
+                text(failure.entry),
+            ]);
+        }
+        let lanes_count = lanes.count();
+        let (mut all_keys, mut rest) = lanes.into_parts();
+        all_keys.append(&mut type_keys);
+        all_keys.append(&mut job_keys);
+        rest.append(&mut type_args);
+        rest.append(&mut job_args);
+        let reply: Vec<String> = scripts::fail::run(
+            self.store(),
+            scripts::fail::Keys {
+                waiting: keys.waiting(),
+                index: keys.index(),
+                strays: keys.strays(),
+                delayed: keys.delayed(),
+                deadletter: keys.deadletter(),
+                active: keys.active(),
+                claims: keys.claims(),
+                leases: keys.leases(),
+                finished: keys.finished(),
+                parents: keys.parents(),
+                settled: keys.settled(),
+                blocked: keys.blocked(),
+                failed: keys.failed(),
+                cancelled: keys.cancelled(),
+                events: keys.events(),
+                keys: all_keys,
+            },
+            scripts::fail::Args {
+                now_ms: self.now(),
+                wake: keys.wake(),
+                done: keys.done(),
+                events_max: self.config().events_max,
+                result_ttl_s: seconds(self.config().result_ttl),
+                history_max: self.config().history_max,
+                only_expired: i32::from(only_expired),
+                lanes: lanes_count,
+                types: types.len(),
+                rest,
+            },
+        )
+        .await?;
+        if reply.len() != count + 1 {
+            let message = format!("{} answers for {count} jobs", reply.len());
+            return Err(store::Error::Decode { message }.into());
+        }
+        self.settle_if(&reply).await;
+        Ok(reply.iter().skip(1).map(|word| word == "done").collect())
+    }
+
+    /// What the store knows of who runs a job; empty when nobody does.
+    pub(crate) async fn claim_of(&self, id: &JobId) -> Result<String, Error> {
+        let mut store = self.store().clone();
+        let claim: Option<String> = store.hget(self.keys().claims(), id.as_str()).await?;
+        Ok(claim.unwrap_or_default())
+    }
+}
+
+/// Why a job that was cancelled has ended.
+pub(crate) fn cancelled(reason: &str) -> JobError {
+    JobError::new("Cancelled", reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_of_a_job_decides() {
+        let job = |attempts: u32| {
+            let text = format!(
+                r#"{{"type":"x","attempts":{attempts},"retry":{{"attempts":2,"backoff":{{"type":"fixed","delay":50}},"skipOn":["Fatal"],"rerouteOn":["Gpu"]}}}}"#
+            );
+            Job::parse(JobId::stored("j"), text.as_bytes()).unwrap()
+        };
+        let verdict =
+            |attempts, name: &str| Verdict::of(&job(attempts), &JobError::new(name, ""), 0.5);
+        assert_eq!(verdict(0, "Oops"), Verdict::Retry(Duration::from_millis(50)));
+        assert_eq!(verdict(1, "Oops"), Verdict::Retry(Duration::from_millis(50)));
+        assert_eq!(verdict(2, "Oops"), Verdict::Dead);
+        assert_eq!(verdict(9, "Oops"), Verdict::Dead);
+        assert_eq!(verdict(0, "Fatal"), Verdict::Dead);
+        assert_eq!(verdict(0, "Gpu"), Verdict::Reroute);
+        assert_eq!(verdict(2, "Gpu"), Verdict::Dead);
+    }
+
+    #[test]
+    fn a_reroute_drops_the_pin_and_avoids_the_worker() {
+        let text = r#"{"jobId":"j","type":"x","target":{"server":"w1","stack":["rust"]},"attempts":0,"extra":1.0}"#;
+        let job = Job::parse(JobId::stored("j"), text.as_bytes()).unwrap();
+        let lease = Lease::from_parts(job, text.to_owned(), "w1", 7, Millis(0));
+        let failure = Failure::of(&lease, JobError::default(), Millis(1), Duration::ZERO)
+            .counted(&lease, Some("w1"));
+        assert_eq!(
+            failure.data.unwrap(),
+            r#"{"jobId":"j","type":"x","target":{"stack":["rust"]},"attempts":1,"extra":1.0,"avoid":["w1"]}"#
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! Jobs that a v1 producer put in line, read and given their lanes.
+//!
+//! Scripts only notice that an id is new; what it needs is in its JSON, which is read here, so that
+//! no script decodes what a stranger wrote. Invariant: an id leaves the strays once, and what cannot
+//! be understood goes to the dead letters with its reason instead of stopping anybody.
+
+use store::redis::{self, AsyncCommands as _};
+
+use crate::{
+    Error, Job, JobError, JobId, JobResult, Jobs,
+    config::seconds,
+    lanes::{Arg, Lanes, Place},
+    scripts,
+};
+
+/// How many strays are read at once.
+const BATCH: isize = 200;
+
+impl Jobs {
+    /// Reads strays and gives them their lanes. Says how many were dealt with.
+    pub(crate) async fn ingest(&self) -> Result<usize, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let raw: Vec<Vec<u8>> = store.lrange(keys.strays(), 0, BATCH - 1).await?;
+        if raw.is_empty() {
+            return Ok(0);
+        }
+        let mut ids = Vec::with_capacity(raw.len());
+        for id in raw {
+            match String::from_utf8(id) {
+                Ok(id) => ids.push(id),
+                // Not a name any of our keys can hold; it stays in line for whoever put it there.
+                Err(error) => {
+                    let () = store.lrem(keys.strays(), 1, error.as_bytes()).await?;
+                }
+            }
+        }
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let data: Vec<Option<Vec<u8>>> = redis::cmd("MGET")
+            .arg(ids.iter().map(|id| keys.data(id)).collect::<Vec<_>>())
+            .query_async(&mut store)
+            .await?;
+        self.place_strays(ids.into_iter().zip(data)).await
+    }
+
+    /// Gives ids in line their lanes by their data.
+    pub(crate) async fn place_strays(
+        &self,
+        strays: impl IntoIterator<Item = (String, Option<Vec<u8>>)>,
+    ) -> Result<usize, Error> {
+        let keys = self.keys();
+        let mut lanes = Lanes::default();
+        let (mut job_keys, mut job_args) = (Vec::new(), Vec::new());
+        for (id, data) in strays {
+            job_keys.extend([keys.status(&id), keys.result(&id)]);
+            let job = data.map(|data| Job::parse(JobId::stored(id.as_str()), &data));
+            let (kind, lane, result) = match &job {
+                None => ("limbo", 0, Arg::Word("")),
+                Some(Ok(job)) => ("lane", lanes.number(keys, &Place::of(job)), Arg::Word("")),
+                Some(Err(error)) => {
+                    tracing::warn!(job = %id, %error, "malformed job put away");
+                    let result = JobResult {
+                        success: false,
+                        data: None,
+                        error: Some(JobError::new("Malformed", error.to_string())),
+                        completed_at: self.now().0,
+                        processing_time: 0,
+                    };
+                    let result = serde_json::to_string(&result).unwrap_or_default();
+                    ("bad", 0, Arg::Text(result))
+                }
+            };
+            job_args.extend([Arg::Text(id), Arg::Word(kind), lane.into(), result]);
+        }
+        let count = lanes.count();
+        let (mut all_keys, mut rest) = lanes.into_parts();
+        all_keys.append(&mut job_keys);
+        rest.append(&mut job_args);
+        let (_, done): (String, usize) = scripts::ingest::run(
+            self.store(),
+            scripts::ingest::Keys {
+                waiting: keys.waiting(),
+                index: keys.index(),
+                strays: keys.strays(),
+                limbo: keys.limbo(),
+                deadletter: keys.deadletter(),
+                events: keys.events(),
+                keys: all_keys,
+            },
+            scripts::ingest::Args {
+                now_ms: self.now(),
+                wake: keys.wake(),
+                events_max: self.config().events_max,
+                limbo_until_ms: self.now() + self.config().limbo,
+                result_ttl_s: seconds(self.config().result_ttl),
+                lanes: count,
+                rest,
+            },
+        )
+        .await?;
+        Ok(done)
+    }
+}

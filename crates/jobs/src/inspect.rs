@@ -1,0 +1,392 @@
+//! Looking at jobs: one, many, counts. Nothing here changes anything.
+
+use std::collections::HashMap;
+
+use store::{
+    Key, Millis,
+    redis::{self, AsyncCommands as _},
+};
+
+use crate::{
+    Attempt, Error, Job, JobId, JobResult, Jobs, Labels, Progress, Status, route::Route,
+    workers::WorkerView,
+};
+
+/// How many jobs one page of a list has at most.
+pub const PAGE_MAX: usize = 1_000;
+
+/// Everything there is to know about one job.
+#[derive(Clone, Debug)]
+pub struct JobView {
+    /// The job.
+    pub job: Job,
+    /// Its state.
+    pub status: Status,
+    /// What its latest attempt came to.
+    pub result: Option<JobResult>,
+    /// How far it is.
+    pub progress: Option<Progress>,
+    /// The worker that runs it.
+    pub server: Option<String>,
+    /// Its failed attempts, oldest first.
+    pub history: Vec<Attempt>,
+    /// When it comes due, if it waits for its time.
+    pub due: Option<Millis>,
+    /// Jobs it still waits for.
+    pub pending: Vec<JobId>,
+}
+
+/// How many jobs are where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Stats {
+    /// In line.
+    pub waiting: usize,
+    /// Running.
+    pub active: usize,
+    /// Waiting for their time.
+    pub delayed: usize,
+    /// Schedules.
+    pub cron: usize,
+    /// In the dead letters.
+    pub dead: usize,
+    /// Ended and kept for a while.
+    pub finished: usize,
+    /// Live workers.
+    pub workers: usize,
+    /// Jobs that succeeded, ever.
+    pub processed: u64,
+    /// Attempts that failed, ever.
+    pub failed: u64,
+    /// How long the jobs that succeeded ran in all, in milliseconds.
+    pub processing_ms: u64,
+    /// Job types that are paused.
+    pub paused: Vec<String>,
+}
+
+/// Jobs in line that wait at one place.
+#[derive(Clone, Debug)]
+pub struct LaneView {
+    /// What they have in common.
+    pub route: Route,
+    /// How many there are, per priority from 1 to 10; a job somebody else took a moment ago may
+    /// still be counted.
+    pub waiting: [usize; 10],
+    /// Is there a live worker that may take them?
+    pub routable: bool,
+    /// Is their type paused?
+    pub paused: bool,
+}
+
+/// Which list of jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// In line, the next for v1 first.
+    Waiting,
+    /// Running, in no order.
+    Active,
+    /// Waiting for their time, the next first.
+    Delayed,
+    /// Dead letters, newest first.
+    Dead,
+    /// Ended, newest first.
+    Finished,
+}
+
+impl Jobs {
+    /// One job as it is stored, or `None`.
+    pub async fn get(&self, id: &JobId) -> Result<Option<Job>, Error> {
+        let mut store = self.store().clone();
+        let data: Option<Vec<u8>> = store.get(self.keys().data(id.as_str())).await?;
+        match data {
+            None => Ok(None),
+            Some(data) => match Job::parse(id.clone(), &data) {
+                Ok(job) => Ok(Some(job)),
+                Err(error) => Err(Error::Malformed { id: id.clone(), reason: error.to_string() }),
+            },
+        }
+    }
+
+    /// A job's state. A job whose result says success has completed, even where a slow v1 producer
+    /// wrote `waiting` after the fact.
+    pub async fn status(&self, id: &JobId) -> Result<Option<Status>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let (status, result, claimed, next): (Option<String>, Option<Vec<u8>>, bool, Option<f64>) =
+            redis::pipe()
+                .get(keys.status(id.as_str()))
+                .get(keys.result(id.as_str()))
+                .hexists(keys.claims(), id.as_str())
+                .zscore(keys.cron(), id.as_str())
+                .query_async(&mut store)
+                .await?;
+        let status = status.as_deref().and_then(Status::parse);
+        Ok(settled_status(status, result.as_deref(), claimed || next.is_some()))
+    }
+
+    /// What a job's latest attempt came to, or `None`.
+    pub async fn result(&self, id: &JobId) -> Result<Option<JobResult>, Error> {
+        let mut store = self.store().clone();
+        let result: Option<Vec<u8>> = store.get(self.keys().result(id.as_str())).await?;
+        Ok(result.and_then(|result| serde_json::from_slice(&result).ok()))
+    }
+
+    /// Everything about one job, or `None`.
+    pub async fn view(&self, id: &JobId) -> Result<Option<JobView>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let Some(job) = self.get(id).await? else { return Ok(None) };
+        let name = id.as_str();
+        type Parts = (
+            Option<String>,
+            Option<Vec<u8>>,
+            Option<Vec<u8>>,
+            Option<String>,
+            Option<String>,
+            Vec<Vec<u8>>,
+            Option<f64>,
+            Option<f64>,
+            Vec<String>,
+        );
+        let (status, result, progress, claim, lock, history, due, next, pending): Parts =
+            redis::pipe()
+                .get(keys.status(name))
+                .get(keys.result(name))
+                .get(keys.progress(name))
+                .hget(keys.claims(), name)
+                .get(keys.lock(name))
+                .lrange(keys.history(name), 0, -1)
+                .zscore(keys.delayed(), name)
+                .zscore(keys.cron(), name)
+                .cmd("SRANDMEMBER")
+                .arg(keys.pending(name))
+                .arg(100)
+                .query_async(&mut store)
+                .await?;
+        let stored = status.as_deref().and_then(Status::parse);
+        let busy = claim.is_some() || next.is_some();
+        let status = settled_status(stored, result.as_deref(), busy).unwrap_or(Status::Waiting);
+        let server = claim.and_then(|claim| claim.split(' ').nth(1).map(str::to_owned)).or(lock);
+        let due = due.or(next).map(|due| Millis(due as i64));
+        Ok(Some(JobView {
+            job,
+            status,
+            result: result.and_then(|result| serde_json::from_slice(&result).ok()),
+            progress: progress.and_then(|progress| serde_json::from_slice(&progress).ok()),
+            server,
+            history: history.iter().filter_map(|e| serde_json::from_slice(e).ok()).collect(),
+            due,
+            pending: pending.into_iter().map(JobId::stored).collect(),
+        }))
+    }
+
+    /// A page of a list: ids with their jobs, where those can be read. At most [`PAGE_MAX`].
+    pub async fn list(
+        &self,
+        which: Which,
+        from: usize,
+        most: usize,
+    ) -> Result<Vec<(JobId, Option<Job>)>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let most = most.clamp(1, PAGE_MAX);
+        let start = isize::try_from(from).unwrap_or(isize::MAX);
+        let end = start.saturating_add(isize::try_from(most).unwrap_or(1) - 1);
+        let mut ids: Vec<String> = match which {
+            Which::Waiting => store.lrange(keys.waiting(), start, end).await?,
+            Which::Dead => store.lrange(keys.deadletter(), start, end).await?,
+            Which::Delayed => store.zrange(keys.delayed(), start, end).await?,
+            Which::Finished => {
+                let entries: Vec<String> = store.lrange(keys.finished(), start, end).await?;
+                let id = |entry: String| entry.split_once(' ').map(|(_, id)| id.to_owned());
+                entries.into_iter().filter_map(id).collect()
+            }
+            Which::Active => {
+                let (mut cursor, mut ids) = (0u64, Vec::new());
+                loop {
+                    let (next, found): (u64, Vec<String>) = redis::cmd("SSCAN")
+                        .arg(keys.active())
+                        .arg(cursor)
+                        .arg("COUNT")
+                        .arg(500)
+                        .query_async(&mut store)
+                        .await?;
+                    ids.extend(found);
+                    cursor = next;
+                    if cursor == 0 || ids.len() >= from + most {
+                        break;
+                    }
+                }
+                ids.into_iter().skip(from).take(most).collect()
+            }
+        };
+        ids.retain(|id| id != crate::ids::TOMB);
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let data: Vec<Key> = ids.iter().map(|id| keys.data(id)).collect();
+        let data: Vec<Option<Vec<u8>>> =
+            redis::cmd("MGET").arg(data).query_async(&mut store).await?;
+        Ok(ids
+            .into_iter()
+            .zip(data)
+            .map(|(id, data)| {
+                let id = JobId::stored(id);
+                let job = data.and_then(|data| Job::parse(id.clone(), &data).ok());
+                (id, job)
+            })
+            .collect())
+    }
+
+    /// How many jobs are where.
+    pub async fn stats(&self) -> Result<Stats, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let parts: (
+            usize,
+            Option<i64>,
+            usize,
+            usize,
+            usize,
+            usize,
+            usize,
+            Option<u64>,
+            Option<u64>,
+            Option<u64>,
+            Vec<String>,
+        ) = redis::pipe()
+            .llen(keys.waiting())
+            .hget(keys.index(), "tombs")
+            .scard(keys.active())
+            .zcard(keys.delayed())
+            .zcard(keys.cron())
+            .llen(keys.deadletter())
+            .llen(keys.finished())
+            .get(keys.processed())
+            .get(keys.failed())
+            .get(keys.spent())
+            .smembers(keys.paused())
+            .query_async(&mut store)
+            .await?;
+        let (
+            waiting,
+            tombs,
+            active,
+            delayed,
+            cron,
+            dead,
+            finished,
+            processed,
+            failed,
+            spent,
+            paused,
+        ) = parts;
+        let tombs = usize::try_from(tombs.unwrap_or(0)).unwrap_or(0);
+        Ok(Stats {
+            waiting: waiting.saturating_sub(tombs),
+            active,
+            delayed,
+            cron,
+            dead,
+            finished,
+            workers: self.workers().await?.iter().filter(|worker| worker.alive).count(),
+            processed: processed.unwrap_or(0),
+            failed: failed.unwrap_or(0),
+            processing_ms: spent.unwrap_or(0),
+            paused,
+        })
+    }
+
+    /// Where jobs in line wait, and whether a live worker may take them.
+    pub async fn lanes(&self) -> Result<Vec<LaneView>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let workers = self.workers().await?;
+        let live: Vec<&WorkerView> = workers.iter().filter(|worker| worker.alive).collect();
+        let paused: Vec<String> = store.smembers(keys.paused()).await?;
+        let mut views = Vec::new();
+        for (name, text, mask) in self.routes_in_use().await? {
+            let Some(route) = Route::parse(&text) else { continue };
+            let (id, _) = route.name();
+            if id.as_str() != name || mask == 0 {
+                continue;
+            }
+            let mut pipe = redis::pipe();
+            for priority in 1..=10 {
+                pipe.llen(keys.lane(&id, priority));
+            }
+            let lengths: Vec<usize> = pipe.query_async(&mut store).await?;
+            let mut waiting = [0; 10];
+            for (slot, length) in waiting.iter_mut().zip(lengths) {
+                *slot = length / 2;
+            }
+            let takes = |worker: &&WorkerView| {
+                let labels: Option<Labels> = worker.labels();
+                labels.is_some_and(|labels| route.matches(&labels)) && worker.takes(&route.kind)
+            };
+            let paused = paused.iter().any(|kind| route.kind == *kind.as_str());
+            let routable = live.iter().any(takes);
+            views.push(LaneView { route, waiting, routable, paused });
+        }
+        Ok(views)
+    }
+
+    /// Jobs in line that no live worker may take.
+    pub async fn unroutable(&self) -> Result<Vec<LaneView>, Error> {
+        let mut lanes = self.lanes().await?;
+        lanes.retain(|lane| !lane.routable && lane.waiting.iter().sum::<usize>() > 0);
+        Ok(lanes)
+    }
+
+    /// Every registered route: name, text and which of its lanes hold jobs.
+    pub(crate) async fn routes_in_use(&self) -> Result<Vec<(String, String, u32)>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let mut masks: HashMap<String, u32> = HashMap::new();
+        let mut registries = vec![keys.routes()];
+        let mut cursor = 0u64;
+        loop {
+            let (next, fields): (u64, Vec<(String, String)>) = redis::cmd("HSCAN")
+                .arg(keys.index())
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(500)
+                .query_async(&mut store)
+                .await?;
+            for (field, value) in fields {
+                if let Some(name) = field.strip_prefix("m:") {
+                    masks.insert(name.to_owned(), value.parse().unwrap_or(0));
+                } else if let Some(server) = field.strip_prefix("v:").filter(|s| !s.is_empty()) {
+                    registries.push(keys.routes_of(server));
+                }
+            }
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        registries.sort();
+        registries.dedup();
+        let mut found = Vec::new();
+        for registry in registries {
+            let routes: HashMap<String, String> = store.hgetall(registry).await?;
+            for (name, text) in routes {
+                let mask = masks.get(&name).copied().unwrap_or(0);
+                found.push((name, text, mask));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What a job's state is, all things considered. `busy` is a job that is running, or a schedule,
+/// whose result is that of an earlier run.
+fn settled_status(status: Option<Status>, result: Option<&[u8]>, busy: bool) -> Option<Status> {
+    let succeeded = || {
+        let result = result.and_then(|result| serde_json::from_slice::<JobResult>(result).ok());
+        result.is_some_and(|result| result.success)
+    };
+    match status {
+        Some(Status::Waiting) | None if !busy && succeeded() => Some(Status::Completed),
+        status => status,
+    }
+}

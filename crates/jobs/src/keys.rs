@@ -1,0 +1,329 @@
+//! Every key of the job queue. The first group is the v1 schema, byte for byte in the standalone
+//! layout; the second stands beside it and is ours.
+//!
+//! In the cluster layout the namespace is a hash tag, so that all keys of a namespace share a slot;
+//! a namespace that holds a hash tag already is left as it is.
+
+#![expect(clippy::disallowed_methods, reason = "keys are built here")]
+
+use std::{fmt, sync::Arc};
+
+use store::{Key, Layout};
+
+use crate::{Namespace, route::RouteId};
+
+/// The keys of one namespace. A cheap clone.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    prefix: Arc<str>,
+}
+
+impl Keys {
+    /// The keys of a namespace, as a store's layout spells them.
+    pub fn new(namespace: &Namespace, layout: Layout) -> Self {
+        let name = namespace.as_str();
+        let tagged = name.split_once('{').is_some_and(|(_, rest)| rest.find('}') > Some(0));
+        let prefix = match layout {
+            Layout::Cluster if !tagged => format!("{{{name}}}:"),
+            _ => format!("{name}:"),
+        };
+        Self { prefix: prefix.into() }
+    }
+
+    /// What all keys start with, the last colon included.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    fn key(&self, rest: impl fmt::Display) -> Key {
+        Key::raw(format!("{}{rest}", self.prefix))
+    }
+
+    fn of(&self, group: &str, name: &str) -> Key {
+        let mut key = String::with_capacity(self.prefix.len() + group.len() + name.len());
+        key.push_str(&self.prefix);
+        key.push_str(group);
+        key.push_str(name);
+        Key::raw(key)
+    }
+}
+
+/// The v1 schema.
+impl Keys {
+    /// string: a worker's metadata as JSON.
+    pub fn worker(&self, server: &str) -> Key {
+        self.of("workers:", server)
+    }
+
+    /// string: when a worker was last alive, in ms; expires when it is not.
+    pub fn heartbeat(&self, server: &str) -> Key {
+        self.of("workers:heartbeat:", server)
+    }
+
+    /// set: ids of the registered workers.
+    pub fn workers(&self) -> Key {
+        self.key("workers:active")
+    }
+
+    /// string: a job as JSON.
+    pub fn data(&self, id: &str) -> Key {
+        self.of("jobs:data:", id)
+    }
+
+    /// string: a job's state.
+    pub fn status(&self, id: &str) -> Key {
+        self.of("jobs:status:", id)
+    }
+
+    /// string: what the latest attempt came to, as JSON; expires after a day.
+    pub fn result(&self, id: &str) -> Key {
+        self.of("jobs:result:", id)
+    }
+
+    /// string: the worker that runs a job; expires unless renewed.
+    pub fn lock(&self, id: &str) -> Key {
+        self.of("jobs:lock:", id)
+    }
+
+    /// string: how far a job is, as JSON.
+    pub fn progress(&self, id: &str) -> Key {
+        self.of("jobs:progress:", id)
+    }
+
+    /// list: ids in line.
+    pub fn waiting(&self) -> Key {
+        self.key("jobs:waiting")
+    }
+
+    /// set: ids that run.
+    pub fn active(&self) -> Key {
+        self.key("jobs:active")
+    }
+
+    /// zset: ids for later; score = when, in ms.
+    pub fn delayed(&self) -> Key {
+        self.key("jobs:delayed")
+    }
+
+    /// zset: ids of schedules; score = next occurrence, in ms.
+    pub fn cron(&self) -> Key {
+        self.key("jobs:cron")
+    }
+
+    /// list: ids of dead jobs, newest first.
+    pub fn deadletter(&self) -> Key {
+        self.key("jobs:deadletter")
+    }
+
+    /// string: how many jobs of a type run.
+    pub fn running(&self, kind: &str) -> Key {
+        self.of("ratelimit:concurrent:", kind)
+    }
+
+    /// string: how many jobs of a type started in this minute, of those with a limit.
+    pub fn minute(&self, kind: &str) -> Key {
+        self.of("ratelimit:minute:", kind)
+    }
+
+    /// set: types that must not start.
+    pub fn paused(&self) -> Key {
+        self.key("queues:paused")
+    }
+
+    /// string: the scheduler that leads; expires unless renewed.
+    pub fn scheduler_lock(&self) -> Key {
+        self.key("scheduler:lock")
+    }
+
+    /// string: how many jobs succeeded.
+    pub fn processed(&self) -> Key {
+        self.key("metrics:jobs:processed")
+    }
+
+    /// string: how many attempts failed.
+    pub fn failed(&self) -> Key {
+        self.key("metrics:jobs:failed")
+    }
+
+    /// string: how many milliseconds the jobs that succeeded took.
+    pub fn spent(&self) -> Key {
+        self.key("metrics:processing:time")
+    }
+
+    /// stream: what happened to jobs, the latest ten thousand or so entries.
+    pub fn events(&self) -> Key {
+        self.key("events:stream")
+    }
+}
+
+/// Beside the v1 schema.
+impl Keys {
+    /// hash: marks of the waiting list, which lanes hold jobs, the latest claim of each worker.
+    pub fn index(&self) -> Key {
+        self.key("jobs:index")
+    }
+
+    /// list: ids in line that some v1 producer pushed and that have no lane yet.
+    pub fn strays(&self) -> Key {
+        self.key("jobs:strays")
+    }
+
+    /// zset: ids in line without data; score = when they are given up, in ms.
+    pub fn limbo(&self) -> Key {
+        self.key("jobs:limbo")
+    }
+
+    /// hash: route name to route, of routes that name no worker.
+    pub fn routes(&self) -> Key {
+        self.key("jobs:routes")
+    }
+
+    /// hash: route name to route, of routes that name this worker.
+    pub fn routes_of(&self, server: &str) -> Key {
+        self.of("jobs:routes:", server)
+    }
+
+    /// list: number and id of each job in line of one route and priority.
+    pub(crate) fn lane(&self, route: &RouteId, priority: u8) -> Key {
+        self.key(format_args!("jobs:lane:{route}:{priority}"))
+    }
+
+    /// hash: id to `token worker type` of who runs it.
+    pub fn claims(&self) -> Key {
+        self.key("jobs:claims")
+    }
+
+    /// zset: ids that run; score = when their lease runs out, in ms.
+    pub fn leases(&self) -> Key {
+        self.key("jobs:leases")
+    }
+
+    /// set: types that somebody wanted while they were at their limit.
+    pub fn blocked(&self) -> Key {
+        self.key("jobs:blocked")
+    }
+
+    /// list: when the latest jobs of a type started, in ms, of those with a limit per minute.
+    pub fn starts(&self, kind: &str) -> Key {
+        self.of("jobs:starts:", kind)
+    }
+
+    /// list: `ms id` of ended jobs, newest first.
+    pub fn finished(&self) -> Key {
+        self.key("jobs:finished")
+    }
+
+    /// hash: id to reason, of running jobs that shall stop.
+    pub fn cancelled(&self) -> Key {
+        self.key("jobs:cancelled")
+    }
+
+    /// zset: ids that must start by then, in ms.
+    pub fn expiring(&self) -> Key {
+        self.key("jobs:expiring")
+    }
+
+    /// string: the job dispatched under an idempotency key, and until when that counts.
+    pub fn once(&self, key: &str) -> Key {
+        self.of("jobs:once:", key)
+    }
+
+    /// list: failed attempts of a job as JSON, oldest first, the latest few.
+    pub fn history(&self, id: &str) -> Key {
+        self.of("jobs:history:", id)
+    }
+
+    /// list: log lines of a job, the latest few.
+    pub fn log(&self, id: &str) -> Key {
+        self.of("jobs:log:", id)
+    }
+
+    /// set: jobs a job still waits for.
+    pub fn pending(&self, id: &str) -> Key {
+        self.of("jobs:pending:", id)
+    }
+
+    /// set: jobs that wait for a job.
+    pub fn children(&self, id: &str) -> Key {
+        self.of("jobs:children:", id)
+    }
+
+    /// set: ids that other jobs wait for.
+    pub fn parents(&self) -> Key {
+        self.key("jobs:parents")
+    }
+
+    /// list: ended ids that other jobs wait for.
+    pub fn settled(&self) -> Key {
+        self.key("jobs:settled")
+    }
+
+    /// hash: worker to the types it takes, of workers that take only some.
+    pub fn handles(&self) -> Key {
+        self.key("jobs:handles")
+    }
+
+    /// set: ids of schedules that are paused.
+    pub fn cron_paused(&self) -> Key {
+        self.key("jobs:cron:paused")
+    }
+
+    /// channel: a lane has got its first job, a place of a type is free, something is due earlier.
+    pub(crate) fn wake(&self) -> Key {
+        self.key("jobs:wake")
+    }
+
+    /// channel: ids of jobs that ended.
+    pub(crate) fn done(&self) -> Key {
+        self.key("jobs:done")
+    }
+
+    /// channel: ids of running jobs that shall stop, and of jobs whose progress changed.
+    pub(crate) fn signal(&self) -> Key {
+        self.key("jobs:signal")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standalone_keys_are_those_of_v1() {
+        let keys = Keys::new(&Namespace::default(), Layout::Standalone);
+        for (key, text) in [
+            (keys.worker("w1"), "bridge:workers:w1"),
+            (keys.heartbeat("w1"), "bridge:workers:heartbeat:w1"),
+            (keys.workers(), "bridge:workers:active"),
+            (keys.data("j"), "bridge:jobs:data:j"),
+            (keys.status("j"), "bridge:jobs:status:j"),
+            (keys.result("j"), "bridge:jobs:result:j"),
+            (keys.lock("j"), "bridge:jobs:lock:j"),
+            (keys.progress("j"), "bridge:jobs:progress:j"),
+            (keys.waiting(), "bridge:jobs:waiting"),
+            (keys.active(), "bridge:jobs:active"),
+            (keys.delayed(), "bridge:jobs:delayed"),
+            (keys.cron(), "bridge:jobs:cron"),
+            (keys.deadletter(), "bridge:jobs:deadletter"),
+            (keys.running("t"), "bridge:ratelimit:concurrent:t"),
+            (keys.minute("t"), "bridge:ratelimit:minute:t"),
+            (keys.paused(), "bridge:queues:paused"),
+            (keys.scheduler_lock(), "bridge:scheduler:lock"),
+            (keys.events(), "bridge:events:stream"),
+        ] {
+            assert_eq!(key.as_str(), text);
+        }
+    }
+
+    #[test]
+    fn cluster_keys_share_the_namespace_as_hash_tag() {
+        let keys = Keys::new(&Namespace::default(), Layout::Cluster);
+        assert_eq!(keys.waiting().as_str(), "{bridge}:jobs:waiting");
+        assert_eq!(keys.data("{x}").slot(), keys.waiting().slot());
+        let tagged = Namespace::parse("a{b}").unwrap();
+        let keys = Keys::new(&tagged, Layout::Cluster);
+        assert_eq!(keys.waiting().as_str(), "a{b}:jobs:waiting");
+        let odd = Keys::new(&Namespace::parse("a{}b").unwrap(), Layout::Cluster);
+        assert_eq!(odd.data("1").slot(), odd.data("2").slot());
+    }
+}

@@ -1,0 +1,119 @@
+//! Which lanes a call to a script needs, each named once.
+//!
+//! Scripts that put jobs in line take the lanes first, as two keys and four arguments each, and
+//! then name a lane by its number.
+
+use std::collections::HashMap;
+
+use store::{
+    Key,
+    redis::{RedisWrite, ToRedisArgs},
+};
+
+use crate::{
+    Job, Priority,
+    keys::Keys,
+    route::{Route, RouteId},
+};
+
+/// One argument of a script.
+#[derive(Clone, Debug)]
+pub(crate) enum Arg {
+    Word(&'static str),
+    Text(String),
+    Bytes(Vec<u8>),
+    Number(i64),
+}
+
+impl ToRedisArgs for Arg {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        match self {
+            Self::Word(word) => out.write_arg(word.as_bytes()),
+            Self::Text(text) => out.write_arg(text.as_bytes()),
+            Self::Bytes(bytes) => out.write_arg(bytes),
+            Self::Number(number) => number.write_redis_args(out),
+        }
+    }
+}
+
+impl From<&str> for Arg {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Arg {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<usize> for Arg {
+    fn from(number: usize) -> Self {
+        Self::Number(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<i64> for Arg {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+/// A route by its name, and everything a script wants to know of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) route: RouteId,
+    pub(crate) text: String,
+    pub(crate) server: String,
+    pub(crate) priority: Priority,
+}
+
+impl Place {
+    /// Where a job waits.
+    pub(crate) fn of(job: &Job) -> Self {
+        let route = Route::of(job);
+        let (name, text) = route.name();
+        let server = route.server().unwrap_or_default().to_owned();
+        Self { route: name, text, server, priority: job.priority }
+    }
+}
+
+/// The lanes of one call.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    known: HashMap<(RouteId, Priority), usize>,
+    keys: Vec<Key>,
+    args: Vec<Arg>,
+}
+
+impl Lanes {
+    /// The number of a lane in this call.
+    pub(crate) fn number(&mut self, keys: &Keys, place: &Place) -> usize {
+        let next = self.known.len() + 1;
+        *self.known.entry((place.route, place.priority)).or_insert_with(|| {
+            self.keys.push(match place.server.as_str() {
+                "" => keys.routes(),
+                server => keys.routes_of(server),
+            });
+            self.keys.push(keys.lane(&place.route, place.priority.get()));
+            self.args.extend([
+                place.route.as_str().into(),
+                Arg::Number(place.priority.get().into()),
+                place.text.clone().into(),
+                place.server.clone().into(),
+            ]);
+            next
+        })
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The keys and arguments of the lanes, to be followed by those of the jobs.
+    pub(crate) fn into_parts(self) -> (Vec<Key>, Vec<Arg>) {
+        (self.keys, self.args)
+    }
+}

@@ -1,0 +1,178 @@
+//! Schedules: jobs that run again and again.
+//!
+//! A schedule is a job with a cron expression; its id is in `jobs:cron` with its next occurrence.
+//! Invariant: an occurrence is claimed by moving that score on, in the same script that puts the
+//! job in line, so that each runs once however many schedulers there are.
+
+use serde::Serialize;
+use store::{
+    Millis,
+    redis::{self, AsyncCommands as _},
+};
+
+use crate::{Cron, Dispatched, Error, Job, JobId, Jobs, NewJob, scripts};
+
+/// A schedule as it stands.
+#[derive(Clone, Debug)]
+pub struct ScheduleView {
+    /// Its job.
+    pub job: Job,
+    /// When it comes next.
+    pub next: Millis,
+    /// Is it paused?
+    pub paused: bool,
+}
+
+/// What a schedule would do, without storing it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Preview {
+    /// The next occurrences, in milliseconds since 1970.
+    pub next: Vec<i64>,
+}
+
+impl Jobs {
+    /// Stores a recurring job. Under an id that is a schedule already, it is changed: deploying
+    /// the same schedules again does no harm.
+    ///
+    /// ```no_run
+    /// # async fn example(jobs: jobs::Jobs) -> Result<(), jobs::Error> {
+    /// use jobs::{JobId, NewJob};
+    ///
+    /// let nightly = NewJob::new("clean-up", &())?
+    ///     .id(JobId::parse("nightly-clean-up")?)
+    ///     .cron("30 3 * * *")
+    ///     .timezone("Europe/Berlin");
+    /// jobs.schedule(nightly).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn schedule(&self, new: NewJob) -> Result<Dispatched, Error> {
+        new.check()?;
+        let schedule = &new.job.schedule;
+        let Some(expression) = &schedule.cron else {
+            return Err(Error::invalid("a schedule needs a cron expression"));
+        };
+        if !new.job.depends_on.is_empty() || new.once.is_some() || new.job.expires_at.is_some() {
+            return Err(Error::invalid(
+                "a schedule has no dependencies, no idempotency key and no expiry",
+            ));
+        }
+        let cron = Cron::parse(expression, schedule.timezone.as_deref())?;
+        let now = self.now();
+        let next = cron.next_after(now).ok_or_else(|| Error::invalid("it never comes due"))?;
+        let id = new.id.clone().unwrap_or_else(JobId::random);
+        let mut job = new.job.clone();
+        job.id = id.clone();
+        job.created_at = now;
+        // What the caller said of a schedule that exists decides whether it changes, so the time
+        // of its first dispatch stays.
+        if let Some(stored) = self.get(&id).await? {
+            job.created_at = stored.created_at;
+            job.attempts = stored.attempts;
+        }
+        let keys = self.keys();
+        let reply: Vec<String> = scripts::schedule::run(
+            self.store(),
+            scripts::schedule::Keys {
+                cron: keys.cron(),
+                data: keys.data(id.as_str()),
+                status: keys.status(id.as_str()),
+                events: keys.events(),
+            },
+            scripts::schedule::Args {
+                now_ms: now,
+                events_max: self.config().events_max,
+                id: id.as_str(),
+                next_ms: next,
+                body: job.to_text(self.config().shape),
+            },
+        )
+        .await?;
+        match reply.first().map_or("", String::as_str) {
+            "new" => Ok(Dispatched { id, new: true }),
+            "taken" => Err(Error::Conflict { id, status: "a job that is no schedule".to_owned() }),
+            _ => Ok(Dispatched { id, new: false }),
+        }
+    }
+
+    /// All schedules by their next occurrence, from one place in the order on.
+    pub async fn schedules(&self, from: usize, most: usize) -> Result<Vec<ScheduleView>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let start = isize::try_from(from).unwrap_or(isize::MAX);
+        let end = start.saturating_add(isize::try_from(most.clamp(1, 1_000)).unwrap_or(1) - 1);
+        let ids: Vec<(String, i64)> = store.zrange_withscores(keys.cron(), start, end).await?;
+        let mut views = Vec::with_capacity(ids.len());
+        for (id, next) in ids {
+            let (data, paused): (Option<Vec<u8>>, bool) = redis::pipe()
+                .get(keys.data(&id))
+                .sismember(keys.cron_paused(), &id)
+                .query_async(&mut store)
+                .await?;
+            let job = data.and_then(|data| Job::parse(JobId::stored(id), &data).ok());
+            if let Some(job) = job {
+                views.push(ScheduleView { job, next: Millis(next), paused });
+            }
+        }
+        Ok(views)
+    }
+
+    /// Stops a schedule for good. What it has in line or running goes on.
+    pub async fn unschedule(&self, id: &JobId) -> Result<(), Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let (removed,): (usize,) = redis::pipe()
+            .atomic()
+            .zrem(keys.cron(), id.as_str())
+            .srem(keys.cron_paused(), id.as_str())
+            .ignore()
+            .query_async(&mut store)
+            .await?;
+        match removed {
+            0 => Err(Error::NotFound(id.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets a schedule pass its occurrences by until it is resumed.
+    pub async fn pause_schedule(&self, id: &JobId) -> Result<(), Error> {
+        self.must_be_schedule(id).await?;
+        let mut store = self.store().clone();
+        let () = store.sadd(self.keys().cron_paused(), id.as_str()).await?;
+        Ok(())
+    }
+
+    /// Lets a paused schedule run again, from its next occurrence on.
+    pub async fn resume_schedule(&self, id: &JobId) -> Result<(), Error> {
+        self.must_be_schedule(id).await?;
+        let mut store = self.store().clone();
+        let () = store.srem(self.keys().cron_paused(), id.as_str()).await?;
+        Ok(())
+    }
+
+    async fn must_be_schedule(&self, id: &JobId) -> Result<(), Error> {
+        let mut store = self.store().clone();
+        let next: Option<f64> = store.zscore(self.keys().cron(), id.as_str()).await?;
+        match next {
+            Some(_) => Ok(()),
+            None => Err(Error::NotFound(id.clone())),
+        }
+    }
+
+    /// The next occurrences of an expression, at most 100.
+    pub fn preview(
+        &self,
+        expression: &str,
+        timezone: Option<&str>,
+        count: usize,
+    ) -> Result<Preview, Error> {
+        let cron = Cron::parse(expression, timezone)?;
+        let mut next = Vec::new();
+        let mut at = self.now();
+        while next.len() < count.min(100) {
+            let Some(found) = cron.next_after(at) else { break };
+            next.push(found.0);
+            at = found;
+        }
+        Ok(Preview { next })
+    }
+}

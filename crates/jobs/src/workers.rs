@@ -1,0 +1,181 @@
+//! The workers that are there.
+//!
+//! A worker registers with its metadata and then says that it lives, by a key that expires. v1
+//! workers do the same; ours send the first heartbeat at once. Invariant: a worker without a
+//! heartbeat is dead, whatever its metadata says.
+
+use serde::{Deserialize, Serialize};
+use store::redis::{self, AsyncCommands as _};
+
+use crate::{Error, JobType, Jobs, Labels, ServerId, config::seconds};
+
+/// A worker's metadata as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkerInfo {
+    /// Its id.
+    pub server_id: String,
+    /// Its stack.
+    #[serde(default)]
+    pub stack: String,
+    /// Where it is.
+    #[serde(default)]
+    pub region: String,
+    /// What it can do.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
+    /// When it registered, in milliseconds since 1970.
+    #[serde(default)]
+    pub last_seen: i64,
+    /// Its process.
+    #[serde(default)]
+    pub pid: u32,
+    /// Its machine.
+    #[serde(default)]
+    pub hostname: String,
+}
+
+/// A worker as it stands.
+#[derive(Clone, Debug)]
+pub struct WorkerView {
+    /// Its metadata.
+    pub info: WorkerInfo,
+    /// Has it a heartbeat?
+    pub alive: bool,
+    /// When its latest heartbeat was, in milliseconds since 1970.
+    pub heartbeat: Option<i64>,
+    /// The job types it takes; `None` is all.
+    pub types: Option<Vec<String>>,
+}
+
+impl WorkerView {
+    /// Its labels, as far as routing goes.
+    pub fn labels(&self) -> Option<Labels> {
+        Some(Labels {
+            server: ServerId::parse(self.info.server_id.as_str()).ok()?,
+            stack: self.info.stack.clone(),
+            region: self.info.region.clone(),
+            capabilities: self.info.capabilities.clone(),
+        })
+    }
+
+    /// Does it take jobs of this type?
+    pub fn takes(&self, kind: &JobType) -> bool {
+        self.types.as_ref().is_none_or(|types| types.iter().any(|name| kind == name.as_str()))
+    }
+}
+
+impl Jobs {
+    /// Registers a worker and sends its first heartbeat. `types` are the job types it takes, if
+    /// not all.
+    pub async fn register(
+        &self,
+        labels: &Labels,
+        types: Option<&[JobType]>,
+        hostname: &str,
+    ) -> Result<(), Error> {
+        let keys = self.keys();
+        let server = labels.server.as_str();
+        let now = self.now();
+        let info = WorkerInfo {
+            server_id: server.to_owned(),
+            stack: labels.stack.clone(),
+            region: labels.region.clone(),
+            capabilities: labels.capabilities.clone(),
+            last_seen: now.0,
+            pid: std::process::id(),
+            hostname: hostname.to_owned(),
+        };
+        let info = serde_json::to_string(&info).unwrap_or_default();
+        let mut pipe = redis::pipe();
+        pipe.atomic().set(keys.worker(server), info).ignore().sadd(keys.workers(), server).ignore();
+        match types {
+            Some(types) => {
+                let types: Vec<&str> = types.iter().map(JobType::as_str).collect();
+                pipe.hset(keys.handles(), server, types.join("\n")).ignore();
+            }
+            None => _ = pipe.hdel(keys.handles(), server).ignore(),
+        }
+        let ttl = seconds(self.config().lock_ttl);
+        pipe.set_ex(keys.heartbeat(server), now, ttl).ignore();
+        let mut store = self.store().clone();
+        let () = pipe.query_async(&mut store).await?;
+        Ok(())
+    }
+
+    /// Says that a worker lives.
+    pub async fn heartbeat(&self, server: &ServerId) -> Result<(), Error> {
+        let mut store = self.store().clone();
+        let ttl = seconds(self.config().lock_ttl);
+        let key = self.keys().heartbeat(server.as_str());
+        let () = store.set_ex(key, self.now(), ttl).await?;
+        Ok(())
+    }
+
+    /// Takes a worker off the list. Jobs it holds are not touched.
+    pub async fn unregister(&self, server: &ServerId) -> Result<(), Error> {
+        let keys = self.keys();
+        let name = server.as_str();
+        let mut store = self.store().clone();
+        let () = redis::pipe()
+            .atomic()
+            .del(keys.worker(name))
+            .ignore()
+            .del(keys.heartbeat(name))
+            .ignore()
+            .srem(keys.workers(), name)
+            .ignore()
+            .hdel(keys.handles(), name)
+            .ignore()
+            .hdel(keys.index(), format!("r:{name}"))
+            .ignore()
+            .query_async(&mut store)
+            .await?;
+        Ok(())
+    }
+
+    /// All registered workers, at most 10,000.
+    pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let (mut cursor, mut names) = (0u64, Vec::<String>::new());
+        loop {
+            let (next, found): (u64, Vec<String>) = redis::cmd("SSCAN")
+                .arg(keys.workers())
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(500)
+                .query_async(&mut store)
+                .await?;
+            names.extend(found);
+            cursor = next;
+            if cursor == 0 || names.len() >= 10_000 {
+                break;
+            }
+        }
+        names.sort();
+        names.dedup();
+        let mut views = Vec::with_capacity(names.len());
+        for chunk in names.chunks(200) {
+            let mut pipe = redis::pipe();
+            for name in chunk {
+                pipe.get(keys.worker(name)).get(keys.heartbeat(name)).hget(keys.handles(), name);
+            }
+            let parts: Vec<Option<String>> = pipe.query_async(&mut store).await?;
+            for part in parts.chunks_exact(3) {
+                let [info, heartbeat, types] = part else { continue };
+                let Some(info) = info.as_ref().and_then(|info| serde_json::from_str(info).ok())
+                else {
+                    continue;
+                };
+                views.push(WorkerView {
+                    info,
+                    alive: heartbeat.is_some(),
+                    heartbeat: heartbeat.as_ref().and_then(|at| at.parse().ok()),
+                    types: types.as_ref().map(|types| types.lines().map(str::to_owned).collect()),
+                });
+            }
+        }
+        Ok(views)
+    }
+}

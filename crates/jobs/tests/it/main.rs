@@ -1,0 +1,6 @@
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
+mod claim;
+mod keys;
+mod support;
+mod v1;

@@ -1,0 +1,146 @@
+//! What the tests share: a queue on a test's store, and a look at the keys behind it.
+
+use std::time::Duration;
+
+use jobs::{Claimer, Config, JobId, Jobs, Labels, Lease, NewJob};
+use store::{
+    Store,
+    redis::{self, AsyncCommands as _, FromRedisValue},
+};
+use testkit::TestStore;
+
+pub const NO_TIME: Duration = Duration::ZERO;
+
+/// A queue in the default namespace.
+pub fn queue(t: &TestStore) -> Jobs {
+    Jobs::new(t.store.clone(), Config::default()).unwrap()
+}
+
+/// A worker without labels that takes everything that asks for none.
+pub fn worker(jobs: &Jobs, name: &str) -> Claimer {
+    jobs.claimer(Labels::new(name).unwrap())
+}
+
+/// A job of a type with a small payload.
+pub fn job(kind: &str) -> NewJob {
+    NewJob::new(kind, &serde_json::json!({"a": 1})).unwrap()
+}
+
+/// Dispatches a job and gives its id.
+pub async fn put(jobs: &Jobs, new: NewJob) -> JobId {
+    let dispatched = jobs.dispatch(new).await.unwrap();
+    assert!(dispatched.new);
+    dispatched.id
+}
+
+/// Claims exactly one job.
+pub async fn take(claimer: &mut Claimer) -> Lease {
+    let mut claimed = claimer.claim(1).await.unwrap();
+    assert_eq!(claimed.leases.len(), 1, "a job was to be had");
+    claimed.leases.remove(0)
+}
+
+/// The ids a claim gives.
+pub async fn take_ids(claimer: &mut Claimer, most: usize) -> Vec<JobId> {
+    let claimed = claimer.claim(most).await.unwrap();
+    claimed.leases.iter().map(|lease| lease.id().clone()).collect()
+}
+
+/// A look at the raw keys, as a client that knows only Redis has it.
+pub struct Raw(pub Store);
+
+impl Raw {
+    pub fn of(t: &TestStore) -> Self {
+        Self(t.store.clone())
+    }
+
+    pub async fn call<T: FromRedisValue>(&self, line: &[&str]) -> T {
+        let mut cmd = redis::cmd(line[0]);
+        for word in &line[1..] {
+            cmd.arg(word);
+        }
+        cmd.query_async(&mut self.0.clone()).await.unwrap()
+    }
+
+    pub async fn get(&self, key: &str) -> Option<String> {
+        self.0.clone().get(key).await.unwrap()
+    }
+
+    pub async fn json(&self, key: &str) -> serde_json::Value {
+        let text = self.get(key).await.unwrap_or_else(|| panic!("{key} is missing"));
+        serde_json::from_str(&text).unwrap()
+    }
+
+    pub async fn list(&self, key: &str) -> Vec<String> {
+        self.0.clone().lrange(key, 0, -1).await.unwrap()
+    }
+
+    pub async fn set(&self, key: &str) -> Vec<String> {
+        let mut members: Vec<String> = self.0.clone().smembers(key).await.unwrap();
+        members.sort();
+        members
+    }
+
+    pub async fn zset(&self, key: &str) -> Vec<(String, i64)> {
+        self.0.clone().zrange_withscores(key, 0, -1).await.unwrap()
+    }
+
+    pub async fn ttl(&self, key: &str) -> i64 {
+        self.call(&["TTL", key]).await
+    }
+
+    pub async fn status(&self, id: &JobId) -> Option<String> {
+        self.get(&format!("bridge:jobs:status:{id}")).await
+    }
+}
+
+/// Checks that what the keys say is one truth: every job in one place, counts equal to reality.
+pub async fn check_invariants(raw: &Raw) {
+    let waiting = raw.list("bridge:jobs:waiting").await;
+    let waiting: Vec<_> = waiting.into_iter().filter(|id| id != "-").collect();
+    let active = raw.set("bridge:jobs:active").await;
+    let delayed = raw.zset("bridge:jobs:delayed").await;
+    let dead = raw.list("bridge:jobs:deadletter").await;
+    let claims: Vec<(String, String)> = {
+        let map: std::collections::BTreeMap<String, String> =
+            raw.0.clone().hgetall("bridge:jobs:claims").await.unwrap();
+        map.into_iter().collect()
+    };
+    let leases = raw.zset("bridge:jobs:leases").await;
+    let mut places = std::collections::BTreeMap::<String, Vec<&str>>::new();
+    for (place, ids) in [
+        ("waiting", waiting),
+        ("active", active.clone()),
+        ("delayed", delayed.into_iter().map(|(id, _)| id).collect()),
+        ("dead", dead),
+    ] {
+        for id in ids {
+            places.entry(id).or_default().push(place);
+        }
+    }
+    for (id, found) in &places {
+        assert_eq!(found.len(), 1, "job {id} is in {found:?}");
+        let status = raw.get(&format!("bridge:jobs:status:{id}")).await;
+        assert_eq!(status.as_deref(), found.first().copied(), "status of {id}");
+        let data = raw.get(&format!("bridge:jobs:data:{id}")).await;
+        assert!(data.is_some(), "job {id} has no data");
+    }
+    let claimed: Vec<_> = claims.iter().map(|(id, _)| id.clone()).collect();
+    assert_eq!(claimed, active, "claims are what is active");
+    let mut leased: Vec<_> = leases.into_iter().map(|(id, _)| id).collect();
+    leased.sort();
+    assert_eq!(leased, active, "leases are what is active");
+    let mut by_type = std::collections::BTreeMap::<String, i64>::new();
+    for (id, claim) in &claims {
+        let kind = claim.splitn(3, ' ').nth(2).unwrap();
+        *by_type.entry(kind.to_owned()).or_default() += 1;
+        let lock = raw.get(&format!("bridge:jobs:lock:{id}")).await;
+        assert_eq!(lock.as_deref(), claim.split(' ').nth(1), "lock of {id}");
+    }
+    let counters: Vec<String> = raw.call(&["KEYS", "bridge:ratelimit:concurrent:*"]).await;
+    for key in counters {
+        let kind = key.strip_prefix("bridge:ratelimit:concurrent:").unwrap();
+        let count: i64 = raw.get(&key).await.unwrap().parse().unwrap();
+        assert_eq!(count, by_type.get(kind).copied().unwrap_or(0), "running jobs of {kind}");
+    }
+}

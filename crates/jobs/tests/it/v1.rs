@@ -1,0 +1,155 @@
+//! Clients that know only the documented keys, played command by command as v1 sends them.
+
+use crate::support::*;
+
+/// What v1's dispatch sends, one command after the other.
+async fn v1_dispatch(raw: &Raw, id: &str, kind: &str, priority: i32, target: &str) {
+    v1_half_dispatch(raw, id, kind, priority, target).await;
+    let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "waiting"]).await;
+}
+
+async fn v1_half_dispatch(raw: &Raw, id: &str, kind: &str, priority: i32, target: &str) {
+    let data = format!(
+        r#"{{"jobId":"{id}","type":"{kind}","payload":{{}},"schedule":{{}},"retry":{{"attempts":3,"backoff":{{"type":"exponential","delay":2000}}}},"priority":{priority},"dependsOn":[],"target":{target},"metadata":{{}},"createdAt":1732376323000,"attempts":0}}"#
+    );
+    let () = raw.call(&["SET", &format!("bridge:jobs:data:{id}"), &data]).await;
+    let push = if priority >= 7 { "LPUSH" } else { "RPUSH" };
+    let () = raw.call(&[push, "bridge:jobs:waiting", id]).await;
+}
+
+/// What v1's class worker does to get a job.
+async fn v1_pop(raw: &Raw, server: &str) -> Option<String> {
+    let id: Option<String> = raw.call(&["LPOP", "bridge:jobs:waiting"]).await;
+    let id = id?;
+    raw.get(&format!("bridge:jobs:data:{id}")).await?;
+    let locked: Option<String> =
+        raw.call(&["SET", &format!("bridge:jobs:lock:{id}"), server, "NX", "EX", "30"]).await;
+    if locked.is_none() {
+        let () = raw.call(&["RPUSH", "bridge:jobs:waiting", &id]).await;
+        let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "waiting"]).await;
+        return None;
+    }
+    let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "active"]).await;
+    Some(id)
+}
+
+async fn v1_finish(raw: &Raw, id: &str) {
+    let result = r#"{"success":true,"completedAt":1,"processingTime":1}"#;
+    let () = raw.call(&["SET", &format!("bridge:jobs:result:{id}"), result, "EX", "86400"]).await;
+    let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "completed"]).await;
+    let () = raw.call(&["DEL", &format!("bridge:jobs:lock:{id}")]).await;
+    let () = raw.call(&["SREM", "bridge:jobs:active", id]).await;
+}
+
+testkit::each_store! {
+    async fn a_v1_producer_feeds_our_worker(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut w = worker(&jobs, "w1");
+        assert!(take_ids(&mut w, 5).await.is_empty());
+        v1_dispatch(&raw, "v-1", "mail", 5, "{}").await;
+        v1_dispatch(&raw, "v-2", "mail", 9, "{}").await;
+        v1_dispatch(&raw, "v-3", "mail", 5, r#"{"server":"other"}"#).await;
+        let ids = take_ids(&mut w, 5).await;
+        assert_eq!(ids, ["v-2", "v-1"], "by priority");
+        assert_eq!(raw.list("bridge:jobs:waiting").await, ["v-3"]);
+        check_invariants(&raw).await;
+    }
+
+    async fn producers_of_both_kinds_take_turns(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut w = worker(&jobs, "w1");
+        let mut expected = Vec::new();
+        for n in 0..40 {
+            match n % 3 {
+                0 => expected.push(put(&jobs, job("a")).await.to_string()),
+                _ => {
+                    let id = format!("v-{n}");
+                    v1_dispatch(&raw, &id, "a", 5, "{}").await;
+                    expected.push(id);
+                }
+            }
+        }
+        let mut found = Vec::new();
+        while found.len() < 40 {
+            let ids = take_ids(&mut w, 7).await;
+            assert!(!ids.is_empty(), "after {}", found.len());
+            found.extend(ids.iter().map(ToString::to_string));
+        }
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+        assert!(raw.list("bridge:jobs:waiting").await.is_empty());
+        check_invariants(&raw).await;
+    }
+
+    async fn a_v1_worker_takes_our_jobs_beside_our_worker(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut w = worker(&jobs, "w1");
+        let mut all = Vec::new();
+        for _ in 0..30 {
+            all.push(put(&jobs, job("a")).await.to_string());
+        }
+        let mut seen = Vec::new();
+        while seen.len() < 30 {
+            if let Some(id) = v1_pop(&raw, "v1").await {
+                v1_finish(&raw, &id).await;
+                seen.push(id);
+            }
+            let claimed = w.claim(2).await.unwrap();
+            for lease in claimed.leases {
+                jobs.complete(&lease, None, NO_TIME).await.unwrap();
+                seen.push(lease.id().to_string());
+            }
+        }
+        seen.sort();
+        all.sort();
+        assert_eq!(seen, all, "each job once");
+        assert!(take_ids(&mut w, 9).await.is_empty());
+        check_invariants(&raw).await;
+    }
+
+    async fn a_job_a_v1_worker_has_just_popped_is_not_taken_from_it(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = put(&jobs, job("a")).await;
+        let mut w = worker(&jobs, "w1");
+        // Between LPOP and SET lock nothing but the list tells.
+        let popped: String = raw.call(&["LPOP", "bridge:jobs:waiting"]).await;
+        assert_eq!(popped, id.as_str());
+        assert!(take_ids(&mut w, 5).await.is_empty());
+        // It has no handler for it and puts it back.
+        let () = raw.call(&["RPUSH", "bridge:jobs:waiting", id.as_str()]).await;
+        let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "waiting"]).await;
+        assert_eq!(take_ids(&mut w, 5).await, [id]);
+        check_invariants(&raw).await;
+    }
+
+    async fn a_half_pushed_v1_job_is_taken_once_its_data_is_there(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut w = worker(&jobs, "w1");
+        // Pushed, but the producer has not written the status yet.
+        v1_half_dispatch(&raw, "v-1", "a", 5, "{}").await;
+        assert_eq!(take_ids(&mut w, 5).await, ["v-1"]);
+    }
+
+    async fn poison_goes_to_the_dead_letters_and_stops_nobody(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut w = worker(&jobs, "w1");
+        let poison = [
+            ("p-1", "not json"),
+            ("p-2", r#"{"payload":{}}"#),
+            ("p-3", r#"{"type":"a","target":null}"#),
+            ("p-4", r#"{"type":"a","target":{"stack":"rust"}}"#),
+        ];
+        for (id, data) in poison {
+            let () = raw.call(&["SET", &format!("bridge:jobs:data:{id}"), data]).await;
+            let () = raw.call(&["RPUSH", "bridge:jobs:waiting", id]).await;
+        }
+        v1_dispatch(&raw, "v-1", "a", 5, "{}").await;
+        assert_eq!(take_ids(&mut w, 5).await, ["v-1"]);
+        assert!(raw.list("bridge:jobs:waiting").await.is_empty());
+        assert_eq!(raw.list("bridge:jobs:deadletter").await, ["p-4", "p-3", "p-2", "p-1"]);
+        let result = raw.json("bridge:jobs:result:p-4").await;
+        assert_eq!(result["error"]["name"], "Malformed");
+        assert!(result["error"]["message"].as_str().unwrap().contains("target.stack"));
+    }
+}
