@@ -100,7 +100,15 @@ impl Core {
         }
         db.forget_timer(&entry);
         self.memory_gone(number, &entry);
+        self.stream_gone(number, &entry);
         Some(entry)
+    }
+
+    /// Who waits to read a stream with a group must be told when the stream goes.
+    fn stream_gone(&mut self, db: usize, entry: &Entry) {
+        if matches!(entry.value, Value::Stream(_)) {
+            self.key_ready(db, &entry.key);
+        }
     }
 
     /// Puts a key into the keyspace, without events. The one place where keys come.
@@ -132,6 +140,7 @@ impl Core {
             db.expiring -= 1;
         }
         self.memory_gone(number, &old);
+        self.stream_gone(number, &old);
         Some(old)
     }
 

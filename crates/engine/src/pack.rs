@@ -237,11 +237,6 @@ impl<'a> Elem<'a> {
         }
     }
 
-    /// The element as an integer, if its bytes are one in canonical form.
-    pub(crate) fn int(self) -> Option<i64> {
-        if let Elem::Int(n) = self { Some(n) } else { None }
-    }
-
     /// How many bytes the element has.
     pub(crate) fn byte_len(self) -> usize {
         self.bytes(&mut [0; 36]).len()

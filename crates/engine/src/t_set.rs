@@ -456,10 +456,13 @@ fn sintercard(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(count.into())
 }
 
+/// Some arguments of a command.
+pub(crate) type Arguments<'a> = &'a [&'a [u8]];
+
 /// `numkeys key …`, and what follows.
 pub(crate) fn numbered_keys<'a>(
-    argv: &'a [&'a [u8]],
-) -> Result<(&'a [&'a [u8]], &'a [&'a [u8]]), Error> {
+    argv: Arguments<'a>,
+) -> Result<(Arguments<'a>, Arguments<'a>), Error> {
     let count = argv.get(1).and_then(|count| args::int(count).ok()).filter(|n| *n > 0);
     let count = count.ok_or(Error::fixed("ERR numkeys should be greater than 0"))?;
     usize::try_from(count)
@@ -547,10 +550,6 @@ pub(crate) fn store_result(
     match value {
         Some(value) => {
             ctx.put(key, value, NEVER);
-            if !existed {
-                let db = ctx.db_index();
-                ctx.core.notify(db, Class::New, "new", key);
-            }
             ctx.changed(class, event, key);
         }
         None if existed => {

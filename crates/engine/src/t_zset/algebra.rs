@@ -10,7 +10,7 @@ use crate::command::Ctx;
 use crate::error::{Error, SYNTAX, WRONG_TYPE};
 use crate::notify::Class;
 use crate::pack::Elem;
-use crate::t_set::{Set, limit_of, peek, store_result};
+use crate::t_set::{Arguments, Set, limit_of, peek, store_result};
 use crate::value::Value;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,7 +162,7 @@ fn keys_and_options<'a>(
     ctx: &mut Ctx<'a>,
     at: usize,
     name: &str,
-) -> Result<(&'a [&'a [u8]], &'a [&'a [u8]]), Error> {
+) -> Result<(Arguments<'a>, Arguments<'a>), Error> {
     let count = args::int(ctx.arg(at))?;
     if count < 1 {
         return Err(Error::new(format!("ERR at least 1 input key is needed for '{name}' command")));

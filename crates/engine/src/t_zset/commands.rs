@@ -91,7 +91,7 @@ fn add(ctx: &mut Ctx<'_>, mut when: When) -> Result<Reply, Error> {
     if when.nx && when.xx {
         return Err(Error::fixed("ERR XX and NX options at the same time are not compatible"));
     }
-    if (when.gt && when.nx) || (when.lt && when.nx) || (when.gt && when.lt) {
+    if (when.nx && (when.gt || when.lt)) || (when.gt && when.lt) {
         return Err(Error::fixed(
             "ERR GT, LT, and/or NX options at the same time are not compatible",
         ));

@@ -44,7 +44,7 @@ impl Segment {
     /// the segment's hash space says.
     fn place(&self, entry: u64) -> usize {
         let share = u64::from(hash_of(entry) << self.depth);
-        let mut place = (share * self.entries.len() as u64 >> 32) as usize;
+        let mut place = ((share * self.entries.len() as u64) >> 32) as usize;
         while place > 0 && self.entries.get(place - 1).is_some_and(|found| *found >= entry) {
             place -= 1;
         }

@@ -6,5 +6,6 @@ mod kit;
 mod list;
 mod script;
 mod set;
+mod stream;
 mod waiting;
 mod zset;
