@@ -9,10 +9,11 @@ use std::{fmt, sync::Arc};
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 
 use crate::{
-    BlockingConnection, Clock, Error, Layout, Millis, Options, Subscription, Timeouts, blocking,
+    BlockingConnection, Clock, Error, Faults, Layout, Millis, Options, Subscription, Timeouts,
+    blocking,
     embedded::Embedded,
     link::{Connector, Link},
-    server::{cluster::Cluster, sentinel::Sentinel, single::Single},
+    server::{self, cluster::Cluster, sentinel::Sentinel, single::Single},
     subscribe,
 };
 
@@ -26,6 +27,7 @@ pub struct Store {
     clock: Clock,
     layout: Layout,
     timeouts: Timeouts,
+    faults: Option<Faults>,
 }
 
 #[derive(Clone)]
@@ -34,6 +36,31 @@ enum Backend {
     Single(Kept),
     Sentinel(Kept),
     Cluster(Cluster),
+}
+
+impl Backend {
+    fn command<'a>(&'a self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::Embedded(embedded) => Box::pin(embedded.command(cmd)),
+            Self::Single(kept) | Self::Sentinel(kept) => Box::pin(kept.link.command(cmd)),
+            Self::Cluster(cluster) => Box::pin(cluster.command(cmd)),
+        }
+    }
+
+    fn pipeline<'a>(
+        &'a self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::Embedded(embedded) => Box::pin(embedded.pipeline(pipeline, offset, count)),
+            Self::Single(kept) | Self::Sentinel(kept) => {
+                Box::pin(kept.link.pipeline(pipeline, offset, count))
+            }
+            Self::Cluster(cluster) => Box::pin(cluster.pipeline(pipeline, offset, count)),
+        }
+    }
 }
 
 /// A kept connection, and what opens more to the same place.
@@ -90,7 +117,7 @@ impl Store {
     /// | `redis://[user:password@]host[:port][/db]` | one server |
     /// | `redis+sentinel://[user:password@]h1[:port],h2[:port]/NAME[/db]` | the master that Sentinels name; `?sentinel_user=` and `sentinel_password=` log in at the Sentinels |
     /// | `redis+cluster://[user:password@]h1[:port],h2[:port]` | a cluster, by some of its nodes |
-    /// | `rediss://`, `rediss+sentinel://`, `rediss+cluster://` | the same over TLS |
+    /// | `rediss://`, `rediss+sentinel://`, `rediss+cluster://` | the same over TLS; `?ca=FILE` names the authority's certificate |
     ///
     /// Fails with [`Error::Unavailable`] when the server cannot be reached now.
     pub async fn open(url: &str) -> Result<Store, Error> {
@@ -98,15 +125,19 @@ impl Store {
     }
 
     /// Opens a store by URL; see [`Store::open`] for the URLs.
-    pub async fn open_with(url: &str, options: Options) -> Result<Store, Error> {
+    pub async fn open_with(url: &str, mut options: Options) -> Result<Store, Error> {
         let (scheme, rest) = url.split_once(':').unwrap_or_default();
         let rest = rest.strip_prefix("//").unwrap_or(rest);
+        if scheme.starts_with("rediss") || scheme == "valkeys" {
+            server::authority(rest, &mut options)?;
+        }
         let clock = |default: fn() -> Clock| options.clock.clone().unwrap_or_else(default);
         let open = |backend, clock, layout| Store {
             backend,
             clock,
             layout: options.layout.unwrap_or(layout),
             timeouts: options.timeouts,
+            faults: options.faults.clone(),
         };
         match scheme {
             "redis" | "rediss" | "valkey" | "valkeys" => {
@@ -159,6 +190,9 @@ impl Store {
         channels: &[&str],
         patterns: &[&str],
     ) -> Result<Subscription, Error> {
+        if let Some(faults) = &self.faults {
+            faults.before().await?;
+        }
         match &self.backend {
             Backend::Embedded(embedded) => subscribe::on_embedded(embedded, channels, patterns),
             Backend::Single(Kept { connector, .. }) | Backend::Sentinel(Kept { connector, .. }) => {
@@ -175,6 +209,9 @@ impl Store {
     /// A connection of one's own, for calls that wait (`BLPOP`, `XREAD BLOCK`) and for sessions
     /// (`WATCH`).
     pub async fn blocking(&self) -> Result<BlockingConnection, Error> {
+        if let Some(faults) = &self.faults {
+            faults.before().await?;
+        }
         match &self.backend {
             Backend::Embedded(embedded) => {
                 Ok(BlockingConnection::on_embedded(embedded, self.timeouts))
@@ -197,6 +234,7 @@ impl Store {
             Backend::Sentinel(kept) => (Kind::Sentinel, kept.link.status()),
             Backend::Cluster(cluster) => (Kind::Cluster, cluster.status()),
         };
+        let reason = self.faults.as_ref().and_then(Faults::reason).or(reason);
         Health { reachable: reason.is_none(), kind, address, reason }
     }
 
@@ -212,10 +250,14 @@ impl ConnectionLike for Store {
         if let Err(error) = blocking::fit_to_share(cmd) {
             return Box::pin(std::future::ready(Err(error)));
         }
-        match &self.backend {
-            Backend::Embedded(embedded) => Box::pin(embedded.command(cmd)),
-            Backend::Single(kept) | Backend::Sentinel(kept) => Box::pin(kept.link.command(cmd)),
-            Backend::Cluster(cluster) => Box::pin(cluster.command(cmd)),
+        let (backend, faults) = (&self.backend, &self.faults);
+        match faults {
+            None => backend.command(cmd),
+            Some(faults) => Box::pin(async move {
+                faults.before().await?;
+                let reply = backend.command(cmd).await;
+                faults.after(reply.and_then(Value::extract_error))
+            }),
         }
     }
 
@@ -231,12 +273,13 @@ impl ConnectionLike for Store {
         {
             return Box::pin(std::future::ready(Err(error)));
         }
-        match &self.backend {
-            Backend::Embedded(embedded) => Box::pin(embedded.pipeline(pipeline, offset, count)),
-            Backend::Single(kept) | Backend::Sentinel(kept) => {
-                Box::pin(kept.link.pipeline(pipeline, offset, count))
-            }
-            Backend::Cluster(cluster) => Box::pin(cluster.pipeline(pipeline, offset, count)),
+        let (backend, faults) = (&self.backend, &self.faults);
+        match faults {
+            None => backend.pipeline(pipeline, offset, count),
+            Some(faults) => Box::pin(async move {
+                faults.before().await?;
+                faults.after(backend.pipeline(pipeline, offset, count).await)
+            }),
         }
     }
 

@@ -28,6 +28,7 @@ pub mod embedded;
 mod error;
 pub mod events;
 pub mod expiry;
+mod faults;
 mod key;
 pub mod lease;
 pub mod limit;
@@ -45,6 +46,7 @@ pub use crate::{
     clock::{Clock, ManualClock, Millis},
     connection::{Health, Kind, Store},
     error::Error,
+    faults::Faults,
     key::{Key, Layout},
     options::{Fsync, Options, Timeouts},
     script::Script,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::{Clock, Layout};
+use crate::{Clock, Faults, Layout};
 
 /// How a store is opened. Start from `Options::default()` and change what differs.
 ///
@@ -33,8 +33,10 @@ pub struct Options {
     /// How long calls may take.
     pub timeouts: Timeouts,
     /// PEM text of the certificate authorities to trust for `rediss://`, in place of the public
-    /// ones.
+    /// ones. `?ca=FILE` in the URL does the same.
     pub tls_ca: Option<Vec<u8>>,
+    /// Faults made on purpose, for tests.
+    pub faults: Option<Faults>,
 }
 
 /// When the built-in store's log reaches the disk. Whatever is chosen, the log is written before

@@ -91,6 +91,17 @@ pub(crate) fn client(url: &str, options: &Options) -> Result<Client, Error> {
     }
 }
 
+/// Reads the authority's certificate that a URL names with `?ca=FILE`.
+pub(crate) fn authority(rest: &str, options: &mut Options) -> Result<(), Error> {
+    let query = address::query(rest)?;
+    if let Some(file) = query.get("ca") {
+        let read = std::fs::read(file);
+        let read = read.map_err(|error| Error::invalid(format!("cannot read {file}: {error}")))?;
+        options.tls_ca = Some(read);
+    }
+    Ok(())
+}
+
 fn settled(info: ConnectionInfo) -> ConnectionInfo {
     info.set_tcp_settings(tcp_settings())
 }

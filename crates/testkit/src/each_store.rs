@@ -19,7 +19,7 @@
 
 use std::{env, fmt, future::Future, time::Duration};
 
-use store::{ManualClock, Millis, Options, Store, Timeouts};
+use store::{Faults, ManualClock, Millis, Options, Store, Timeouts};
 
 use crate::RedisServer;
 
@@ -33,6 +33,8 @@ pub struct TestStore {
     pub store: Store,
     /// The hands of its clock.
     pub clock: ManualClock,
+    /// Faults to switch on: an outage, lost replies. The same on every store.
+    pub faults: Faults,
     url: String,
     options: Options,
     server: Option<RedisServer>,
@@ -52,9 +54,11 @@ impl TestStore {
 
     async fn open(url: String, server: Option<RedisServer>) -> Self {
         let (clock, hands) = store::Clock::manual(START);
+        let faults = Faults::default();
         let options = Options {
             clock: Some(clock),
             strict_scripts: true,
+            faults: Some(faults.clone()),
             // A machine that builds something at the same time may be slow; no test waits for
             // these to pass.
             timeouts: Timeouts {
@@ -66,7 +70,7 @@ impl TestStore {
             ..Options::default()
         };
         match Store::open_with(&url, options.clone()).await {
-            Ok(store) => Self { store, clock: hands, url, options, server },
+            Ok(store) => Self { store, clock: hands, faults, url, options, server },
             Err(error) => panic!("cannot open {url}: {}", chain(&error)),
         }
     }
@@ -77,7 +81,7 @@ impl TestStore {
     }
 
     /// The same data through a handle of its own, as a second process would have it: its own
-    /// connection where there is a server. The clock is shared.
+    /// connection where there is a server. The clock and the faults are shared.
     pub async fn another(&self) -> Store {
         if self.server.is_none() {
             return self.store.clone();

@@ -57,7 +57,7 @@ fn lua_files(folder: &Path) -> Vec<String> {
 fn header_faults(service: &str, script: &Script, fault: &mut impl FnMut(String)) {
     let header = Header::read(script.body());
     let title = format!("{service}/{} -- ", script.name());
-    if !header.title.strip_prefix(&title).is_some_and(|rest| !rest.trim().is_empty()) {
+    if header.title.strip_prefix(&title).is_none_or(|rest| rest.trim().is_empty()) {
         fault(format!("must open with `-- {title}WHAT IT DOES`, has {:?}", header.title));
     }
     for (section, found, declared) in

@@ -18,7 +18,8 @@ pub(crate) struct Address {
 impl Address {
     /// Reads what follows `scheme://`.
     pub(crate) fn parse(rest: &str, default_port: u16) -> Result<Self, Error> {
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let query = query(rest)?;
+        let (rest, _) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = match authority.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),
@@ -31,18 +32,25 @@ impl Address {
             };
         let hosts = hosts.split(',').map(|host| host_and_port(host, default_port));
         let path = path.split('/').filter(|part| !part.is_empty()).map(decode);
-        let query = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Ok::<_, Error>((decode(name)?, decode(value)?))
-        });
         Ok(Self {
             username,
             password,
             hosts: hosts.collect::<Result<_, _>>()?,
             path: path.collect::<Result<_, _>>()?,
-            query: query.collect::<Result<_, _>>()?,
+            query,
         })
     }
+}
+
+/// What follows the `?` of a URL.
+pub(crate) fn query(rest: &str) -> Result<BTreeMap<String, String>, Error> {
+    let (_, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (query, _) = query.split_once('#').unwrap_or((query, ""));
+    let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Ok((decode(name)?, decode(value)?))
+    });
+    pairs.collect()
 }
 
 fn some(text: String) -> Option<String> {

@@ -59,7 +59,8 @@ impl Cluster {
         clock: Clock,
     ) -> Result<Self, Error> {
         let address = Address::parse(rest, 6379)?;
-        if !address.path.is_empty() || !address.query.is_empty() {
+        let strange = |name: &String| !(tls && name == "ca");
+        if !address.path.is_empty() || address.query.keys().any(strange) {
             return Err(Error::invalid(
                 "a cluster URL names nodes only, a cluster has one database: redis+cluster://h1,h2",
             ));

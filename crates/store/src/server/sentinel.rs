@@ -77,6 +77,7 @@ impl Sentinel {
             asking = match name.as_str() {
                 "sentinel_user" => asking.set_username(value),
                 "sentinel_password" => asking.set_password(value),
+                "ca" if tls.is_some() => asking,
                 _ => return Err(Error::invalid(format!("a Sentinel URL has no option {name:?}"))),
             };
         }

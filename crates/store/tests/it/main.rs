@@ -7,6 +7,7 @@ mod commands;
 mod counter;
 mod events;
 mod expiry;
+mod faults;
 mod lease;
 mod limit;
 mod outage_redis;

@@ -50,6 +50,13 @@ async fn a_server_is_trusted_by_its_authority_and_nobody_else_is() {
         assert_eq!(popped.unwrap(), None);
     }
 
+    // The same by URL.
+    let ca = certificates.folder().join("ca.pem");
+    let by_url = format!("{}?ca={}", url(&server, "localhost"), ca.display());
+    Store::open(&by_url).await.unwrap().ping().await.unwrap();
+    let error = Store::open(&format!("{by_url}.not")).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+
     let stranger =
         Options { tls_ca: Some(Certificates::make().unwrap().ca().unwrap()), ..Options::default() };
     let error = Store::open_with(&url(&server, "localhost"), stranger).await.unwrap_err();
