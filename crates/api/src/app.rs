@@ -4,7 +4,6 @@
 //! `section()`, and name that in [`sections`]. To add a page, see `dashboard.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use axum::Router;
@@ -12,13 +11,18 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use store::Store;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use utoipa::openapi::OpenApi;
 
 use crate::auth::{Auth, Secret};
+use crate::dashboard::Nav;
+use crate::dashboard::settings::ShownSetting;
 use crate::error::ApiError;
+use crate::live::Hub;
 use crate::section::Section;
+use crate::series::{Meter, Series, float};
 use crate::settings::Settings;
-use crate::{access, audit, front, health, metrics, openapi};
+use crate::{access, audit, dashboard, front, health, live, metrics, openapi, process};
 
 /// Handles on the services this process runs; `None` means switched off with `--only`.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +30,13 @@ pub struct Services {
     // The place of the services' handles:
     // pub room: Option<room::Room>,
     // pub jobs: Option<jobs::Jobs>,
+}
+
+impl Services {
+    /// Whether there is anything to see on a page here.
+    pub(crate) fn runs(&self, page: Nav) -> bool {
+        !matches!(page, Nav::Room | Nav::Jobs | Nav::Docs | Nav::Api)
+    }
 }
 
 /// What an [`App`] is made of.
@@ -41,6 +52,8 @@ pub struct Parts {
     pub admin_token: Option<Secret>,
     /// Name of this instance, for people: host and process, or what the operator set.
     pub instance: String,
+    /// The configuration, for the settings page.
+    pub shown_settings: Vec<ShownSetting>,
 }
 
 /// What every handler shares.
@@ -54,8 +67,12 @@ struct Inner {
     settings: ArcSwap<Settings>,
     auth: Auth,
     instance: String,
+    shown_settings: ArcSwap<Vec<ShownSetting>>,
+    meter: Meter,
+    series: Series,
+    hub: Hub,
     started: Instant,
-    stopping: AtomicBool,
+    stopping: CancellationToken,
 }
 
 impl App {
@@ -68,8 +85,12 @@ impl App {
             services: parts.services,
             settings: ArcSwap::from_pointee(parts.settings),
             instance: parts.instance,
+            shown_settings: ArcSwap::from_pointee(parts.shown_settings),
+            meter: Meter::default(),
+            series: Series::default(),
+            hub: Hub::default(),
             started: Instant::now(),
-            stopping: AtomicBool::new(false),
+            stopping: CancellationToken::new(),
         }))
     }
 
@@ -89,8 +110,29 @@ impl App {
     }
 
     /// Swaps the settings; requests under way keep the old ones.
-    pub fn set_settings(&self, settings: Settings) {
+    pub fn set_settings(&self, settings: Settings, shown: Vec<ShownSetting>) {
         self.0.settings.store(Arc::new(settings));
+        self.0.shown_settings.store(Arc::new(shown));
+    }
+
+    /// The configuration as the settings page shows it.
+    pub fn shown_settings(&self) -> Arc<Vec<ShownSetting>> {
+        self.0.shown_settings.load_full()
+    }
+
+    /// Counts and times of requests.
+    pub fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
+    /// The last quarter of an hour in numbers.
+    pub fn series(&self) -> &Series {
+        &self.0.series
+    }
+
+    /// The live parts somebody looks at.
+    pub(crate) fn hub(&self) -> &Hub {
+        &self.0.hub
     }
 
     /// Checks credentials.
@@ -110,29 +152,49 @@ impl App {
 
     /// Says that the server is stopping: `/readyz` turns 503, live streams end.
     pub fn stop(&self) {
-        self.0.stopping.store(true, Ordering::Relaxed);
+        self.0.stopping.cancel();
     }
 
     /// Whether the server is stopping.
     pub fn stopping(&self) -> bool {
-        self.0.stopping.load(Ordering::Relaxed)
+        self.0.stopping.is_cancelled()
+    }
+
+    /// Ends when the server stops. Long waits and streams end with it.
+    pub fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.0.stopping.clone().cancelled_owned()
     }
 
     /// Brings the gauges up to date before they are read.
     pub(crate) fn gauges(&self) {
         ::metrics::gauge!("tidegate_uptime_seconds").set(self.uptime().as_secs_f64());
+        if let Some(bytes) = process::resident_bytes() {
+            ::metrics::gauge!("tidegate_resident_bytes").set(float(bytes));
+        }
+        if let Some(files) = process::open_files() {
+            ::metrics::gauge!("tidegate_open_files").set(float(files as u64));
+        }
     }
 
     /// An error as a page, for browsers that navigate.
-    pub(crate) fn error_page(&self, error: &ApiError, request_id: &str) -> String {
-        maud::html! {
-            (maud::DOCTYPE)
-            html lang="en" {
-                head { meta charset="utf-8"; title { (error.status().as_u16()) " · Tidegate" } }
-                body { h1 { (error.status()) } p { (error.message()) } p { "Request " (request_id) } }
+    pub(crate) fn error_page(
+        &self,
+        error: &ApiError,
+        request_id: &str,
+        theme: Option<&'static str>,
+    ) -> String {
+        let status = error.status();
+        let body = maud::html! {
+            div.stack {
+                div {
+                    h1 { (status.as_u16()) " " (status.canonical_reason().unwrap_or("Error")) }
+                    p { (error.message()) }
+                }
+                p.small.dim { "Request " code { (request_id) } }
+                a.btn.primary href="/" { "To the dashboard" }
             }
-        }
-        .into_string()
+        };
+        dashboard::ui::plain(status.as_str(), theme, &body).into_string()
     }
 }
 
@@ -141,6 +203,9 @@ fn sections() -> Section {
     health::section()
         .merge(access::section())
         .merge(audit::section())
+        .merge(crate::store::section())
+        .merge(live::section())
+        .merge(dashboard::section())
         .merge(crate::room::section())
         .merge(crate::jobs::section())
 }

@@ -6,11 +6,12 @@
 //! front of every guarded route).
 
 pub mod guard;
-mod session;
+pub(crate) mod session;
 mod token;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::settings::Settings;
 
 pub use self::session::Session;
 pub use self::token::{NewToken, Secret, Token};
@@ -108,7 +110,7 @@ pub struct Auth {
     /// SHA-256 of this installation's admin token, when it has one.
     admin: Option<String>,
     seen: Mutex<HashMap<String, Seen>>,
-    failures: Mutex<HashMap<std::net::IpAddr, Failures>>,
+    failures: Mutex<HashMap<IpAddr, Failures>>,
 }
 
 #[derive(Debug, Clone)]
@@ -120,6 +122,7 @@ struct Seen {
 #[derive(Debug, Clone, Copy)]
 struct Failures {
     count: u32,
+    locked: bool,
     until: Instant,
 }
 
@@ -160,6 +163,37 @@ impl Auth {
 
     fn forget(&self, hash: &str) {
         self.seen.lock().remove(hash);
+    }
+
+    /// How long this address has to wait before it may try to log in, if it has to.
+    pub(crate) fn locked(&self, address: IpAddr) -> Option<Duration> {
+        let failures = self.failures.lock();
+        let found = failures.get(&address)?;
+        (found.locked && found.until > Instant::now()).then(|| found.until - Instant::now())
+    }
+
+    /// Counts a failed login; the last of the allowed tries locks the address.
+    pub(crate) fn failed(&self, address: IpAddr, settings: &Settings) {
+        let mut failures = self.failures.lock();
+        if failures.len() >= REMEMBERED {
+            failures.retain(|_, entry| entry.until > Instant::now());
+        }
+        if failures.len() >= REMEMBERED {
+            failures.clear();
+        }
+        let until = Instant::now() + settings.login_lock;
+        let entry = failures.entry(address).or_insert(Failures { count: 0, locked: false, until });
+        if entry.until <= Instant::now() {
+            *entry = Failures { count: 0, locked: false, until };
+        }
+        entry.count += 1;
+        entry.until = until;
+        entry.locked = entry.count >= settings.login_tries;
+    }
+
+    /// A good login forgives the failed ones.
+    pub(crate) fn succeeded(&self, address: IpAddr) {
+        self.failures.lock().remove(&address);
     }
 
     /// Forgets all, so that a revocation on this instance counts at once.

@@ -21,7 +21,7 @@ use tracing::Instrument;
 use crate::app::App;
 use crate::client::{Client, Peer};
 use crate::error::ApiError;
-use crate::metrics;
+use crate::{dashboard, metrics};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -46,7 +46,7 @@ pub(crate) async fn handle(State(app): State<App>, mut request: Request, next: N
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
-    let wants_page = wants_page(&request);
+    let page = wants_page(&request).then(|| dashboard::ui::theme(request.headers()));
     request.extensions_mut().insert(client);
     request.extensions_mut().insert(RequestId(id.clone()));
 
@@ -67,12 +67,13 @@ pub(crate) async fn handle(State(app): State<App>, mut request: Request, next: N
     .instrument(span.clone())
     .await;
 
-    render_error(&app, &mut response, &id, wants_page);
+    render_error(&app, &mut response, &id, page);
     secure(&mut response, client.secure);
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     let took = started.elapsed();
+    app.meter().answered(response.status(), took);
     metrics::answered(&route, &method, response.status(), took);
     span.in_scope(|| {
         tracing::debug!(status = response.status().as_u16(), took_us = micros(took), "answered");
@@ -111,7 +112,7 @@ fn wants_page(request: &Request) -> bool {
 }
 
 /// Writes the envelope for errors our handlers gave and for those of the router itself.
-fn render_error(app: &App, response: &mut Response, id: &str, wants_page: bool) {
+fn render_error(app: &App, response: &mut Response, id: &str, page: Option<Option<&'static str>>) {
     let fault = match response.extensions_mut().remove::<ApiError>() {
         Some(fault) => fault,
         None => match response.status() {
@@ -123,8 +124,8 @@ fn render_error(app: &App, response: &mut Response, id: &str, wants_page: bool) 
             _ => return,
         },
     };
-    let (kind, body) = if wants_page {
-        ("text/html; charset=utf-8", app.error_page(&fault, id))
+    let (kind, body) = if let Some(theme) = page {
+        ("text/html; charset=utf-8", app.error_page(&fault, id, theme))
     } else {
         let json = serde_json::to_string(&fault.body(id)).unwrap_or_else(|_| "{}".to_owned());
         ("application/json", json)

@@ -4,6 +4,8 @@
 //! `front.rs`), a client that does not read is dropped, and connections are counted in all and per
 //! address. Stopping lets requests under way finish, up to a limit.
 
+mod events;
+mod lent;
 mod patient;
 
 use std::collections::HashMap;
@@ -28,11 +30,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::events::{Handover, TakenOver};
 use self::patient::{Patient, Prefixed};
 use crate::app::App;
 use crate::client::{self, Peer};
 use crate::metrics;
 use crate::settings::Settings;
+use crate::sse::Taken;
 
 /// The bytes every HTTP/2 connection starts with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -83,8 +87,8 @@ impl Server {
                 Err(error) => pause_after(&error).await,
             }
         }
-        drop(self.listener);
         self.app.stop();
+        drop(self.listener);
         tracker.close();
         if tokio::time::timeout(drain, tracker.wait()).await.is_err() {
             tracing::warn!(open = tracker.len(), "stopping with requests still under way");
@@ -127,76 +131,122 @@ impl Shared {
             Ok(place) => place,
             Err(why) => return refuse(&stream, why),
         };
-        let kill = kill.clone();
+        let (kill, again) = (kill.clone(), tracker.clone());
         tracker.spawn(async move {
             let served = self.clone().serve(stream, peer, &settings);
-            tokio::select! {
-                () = served => {}
-                () = kill.cancelled() => {}
+            let rest = tokio::select! {
+                rest = served => rest,
+                () = kill.cancelled() => None,
+            };
+            // A task of its own, because this one's memory has the size of the HTTP machinery.
+            if let Some(rest) = rest {
+                again.spawn(async move {
+                    tokio::select! {
+                        () = rest => {}
+                        () = kill.cancelled() => {}
+                    }
+                    drop(place);
+                });
             }
-            drop(place);
         });
     }
 
-    async fn serve(self: Arc<Shared>, stream: TcpStream, peer: SocketAddr, settings: &Settings) {
+    async fn serve(
+        self: Arc<Shared>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        settings: &Settings,
+    ) -> Option<Rest> {
         // Small answers should not wait for an acknowledgement; failing to say so is no harm.
         let _ = stream.set_nodelay(true);
         let peer = Peer { addr: peer, tls: false };
         let io = Patient::new(stream, settings.write_timeout);
-        self.speak(io, peer, settings).await;
+        self.speak(io, peer, settings).await
     }
 
     /// Finds out which HTTP the client speaks, and speaks it.
-    async fn speak<I>(self: Arc<Shared>, mut io: I, peer: Peer, settings: &Settings)
+    async fn speak<I>(self: Arc<Shared>, mut io: I, peer: Peer, settings: &Settings) -> Option<Rest>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let sniffed = tokio::select! {
             sniffed = tokio::time::timeout(settings.header_timeout, sniff(&mut io)) => sniffed,
-            () = self.stop.cancelled() => return,
+            () = self.stop.cancelled() => return None,
         };
         // Silence, slowness and a broken connection end alike, without a word.
-        let Ok(Ok((read, is_http2))) = sniffed else { return };
-        let io = TokioIo::new(Prefixed::new(read, io));
+        let Ok(Ok((read, is_http2))) = sniffed else { return None };
+        let io = Prefixed::new(read, io);
         let router = self.router.clone();
-        let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
-            call(router.clone(), request, peer)
-        });
-        let outcome = if is_http2 {
+        if is_http2 {
+            let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+                call(router.clone(), request, peer)
+            });
             let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(settings.http2_max_streams)
                 .max_header_list_size(LARGEST_HEAD)
                 .keep_alive_interval(Some(Duration::from_secs(20)))
                 .keep_alive_timeout(Duration::from_secs(20))
-                .serve_connection(io, service);
+                .serve_connection(TokioIo::new(io), service);
             let mut connection = pin!(connection);
-            tokio::select! {
+            let outcome = tokio::select! {
                 outcome = connection.as_mut() => outcome,
                 () = self.stop.cancelled() => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
+            };
+            note(outcome, peer);
+            return None;
+        }
+
+        // An HTTP/1 connection can turn into a stream of events, which then gets the socket back.
+        let (lender, io) = lent::lend(io);
+        let handover = Handover::default();
+        let taken = handover.clone();
+        let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+            let (router, handover) = (router.clone(), handover.clone());
+            async move {
+                let Ok(response) = call(router, request, peer).await;
+                match response.extensions().get::<Taken>().and_then(Taken::take) {
+                    Some(events) => {
+                        handover.put(response.into_parts().0, events);
+                        Err(TakenOver)
+                    }
+                    None => Ok(response),
+                }
             }
-        } else {
+        });
+        {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(settings.header_timeout)
                 .max_buf_size(LARGEST_HEAD as usize)
-                .serve_connection(io, service)
+                .serve_connection(TokioIo::new(io), service)
                 .with_upgrades();
             let mut connection = pin!(connection);
-            tokio::select! {
+            let outcome = tokio::select! {
                 outcome = connection.as_mut() => outcome,
                 () = self.stop.cancelled() => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
-            }
-        };
-        if let Err(error) = outcome {
-            tracing::debug!(error = %error, peer = %peer.addr, "connection ended early");
+            };
+            note(outcome, peer);
         }
+        let (head, events) = taken.take()?;
+        let io = lender.take()?;
+        // Boxed on its own, so that nothing of the HTTP machinery's size stays allocated.
+        Some(Box::pin(events::write(io, head, events, self.stop.clone())))
+    }
+}
+
+/// What is left to do for a connection that turned into a stream of events.
+type Rest = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn note(outcome: Result<(), hyper::Error>, peer: Peer) {
+    if let Err(error) = outcome {
+        tracing::trace!(error = %error, peer = %peer.addr, "connection ended early");
     }
 }
 

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Context;
+use api::dashboard::settings::ShownSetting;
 use api::{App, Parts, Services, Settings};
 use store::Store;
 use tokio::net::TcpListener;
@@ -15,8 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin_token::{self, AdminToken};
 use crate::client::{self, RUNNING};
-use crate::config::Config;
-use crate::config::load::{Loaded, Sources, shown};
+use crate::config::load::{Loaded, Origin, Sources, shown};
+use crate::config::{Config, SETTINGS};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Tone};
 use crate::shutdown::Signals;
@@ -51,7 +52,9 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
         settings: settings(&config),
         admin_token: Some(token.secret.clone()),
         instance: instance(&config),
+        shown_settings: shown_settings(&loaded),
     });
+    tasks.spawn(api::series::run(app.clone(), stop.clone()));
     // Other instances on the same store should accept this token too; if that fails now, it is
     // only this instance that knows it, and the log says so.
     if let Err(error) = app.auth().share_admin_token(&store, &token.secret, app.instance()).await {
@@ -162,6 +165,24 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
+/// The configuration as the settings page shows it, without secrets.
+fn shown_settings(loaded: &Loaded) -> Vec<ShownSetting> {
+    SETTINGS
+        .iter()
+        .filter_map(|setting| {
+            let given = loaded.values.get(setting.name)?;
+            Some(ShownSetting {
+                name: setting.name.to_owned(),
+                value: shown(&given.text),
+                origin: given.origin.to_string(),
+                changed: given.origin != Origin::Default,
+                doc: setting.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "),
+                live: setting.live,
+            })
+        })
+        .collect()
+}
+
 /// Reads the configuration again. A mistake leaves everything as it is.
 fn reload(sources: &Sources, current: &mut Loaded, app: &App) {
     let new = match sources.load() {
@@ -185,7 +206,7 @@ fn reload(sources: &Sources, current: &mut Loaded, app: &App) {
         tracing::error!(problem = %failure.message, "configuration not reloaded");
         return;
     }
-    app.set_settings(settings(&new.config));
+    app.set_settings(settings(&new.config), shown_settings(&new));
     tracing::info!(applied = ?now, "configuration reloaded");
     if !later.is_empty() {
         tracing::warn!(settings = ?later, "these changes count after a restart");

@@ -52,6 +52,7 @@ impl Fixture {
             settings,
             admin_token: Some(Secret::new(ADMIN)),
             instance: "test".to_owned(),
+            shown_settings: Vec::new(),
         });
         Fixture { router: api::app(app.clone()), app }
     }

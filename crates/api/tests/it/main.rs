@@ -3,7 +3,10 @@
 
 mod access;
 mod audit;
+mod dashboard;
 mod fixture;
 mod front;
 mod health;
+mod live;
 mod openapi;
+mod store;

@@ -1,0 +1,63 @@
+//! The dashboard: pages rendered here, brought to life by one stream of parts (see `live.rs`) and a
+//! few small scripts in `web/`. Pages work without them; acts need them.
+//!
+//! To add a page: a file in `dashboard/` with its handler and its parts, a row in [`Nav`], its
+//! route in [`section`], its topic in [`part`]. The visual system is in `web/style.css` and
+//! `dashboard/ui.rs`; there is no inline style or script, the policy forbids both.
+
+pub mod assets;
+pub mod audit;
+pub mod chart;
+pub mod format;
+pub mod icon;
+pub mod login;
+pub mod overview;
+pub mod settings;
+pub mod store;
+pub mod ui;
+
+use axum::Router;
+use axum::routing::get;
+use maud::Markup;
+
+use crate::app::App;
+use crate::section::Section;
+
+pub use self::ui::{Nav, Shell};
+
+/// The routes.
+pub(crate) fn section() -> Section {
+    let open = Router::new().merge(assets::router()).merge(login::router());
+    let pages = Router::new()
+        .route("/", get(overview::page))
+        .route("/store", get(store::page))
+        .route("/store/key", get(store::key_page))
+        .route("/audit", get(audit::page))
+        .route("/settings", get(settings::page));
+    Section { public: open.into(), pages, ..Section::default() }
+}
+
+/// Whether there is a live part of this name.
+pub(crate) fn has_part(topic: &str) -> bool {
+    matches!(split(topic).0, "overview" | "store")
+}
+
+/// A live part of a page, rendered now. `None` when there is none of this name.
+pub(crate) async fn part(app: &App, topic: &str) -> Option<Markup> {
+    let (name, _arguments) = split(topic);
+    match name {
+        "overview" => Some(overview::part(app).await),
+        "store" => Some(store::part(app).await),
+        _ => None,
+    }
+}
+
+/// `jobs?state=failed` → `jobs`, `state=failed`.
+fn split(topic: &str) -> (&str, &str) {
+    topic.split_once('?').unwrap_or((topic, ""))
+}
+
+/// What the services add to the charts every two seconds: name of the line, value.
+pub(crate) async fn sample(app: &App) -> Vec<(String, f64)> {
+    store::sample(app).await
+}

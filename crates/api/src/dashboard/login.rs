@@ -1,0 +1,173 @@
+//! The login page: a token in, a session cookie out.
+
+use std::net::IpAddr;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::ui;
+use crate::app::App;
+use crate::audit;
+use crate::auth::guard::{Need, same_origin};
+use crate::auth::session::{clear_cookie, cookie_of, set_cookie};
+use crate::client::Client;
+use crate::error::ApiError;
+use crate::extract::{Form, Query};
+use crate::front::RequestId;
+
+pub(crate) fn router() -> Router<App> {
+    Router::new().route("/login", get(show).post(log_in)).route("/logout", post(log_out))
+}
+
+#[derive(Debug, Deserialize)]
+struct Next {
+    next: Option<String>,
+}
+
+/// The form.
+async fn show(headers: HeaderMap, Query(query): Query<Next>) -> Markup {
+    form(&headers, query.next.as_deref().unwrap_or("/"), None)
+}
+
+fn form(headers: &HeaderMap, next: &str, problem: Option<&str>) -> Markup {
+    ui::plain(
+        "Log in",
+        ui::theme(headers),
+        &html! {
+            div.stack {
+                div {
+                    h1 { "Log in" }
+                    p { "With the admin token, or one an admin made for you." }
+                }
+                @if let Some(problem) = problem { div.notice.bad role="alert" { (problem) } }
+                form.form method="post" action="/login" {
+                    input type="hidden" name="next" value=(next);
+                    label.field {
+                        span { "Token" }
+                        input.input.mono type="password" name="token" required autofocus
+                            autocomplete="current-password" spellcheck="false" placeholder="tg_…"
+                            aria-invalid=[problem.map(|_| "true")];
+                        small { "First start printed it; it is kept in " code { "tidegate-data/admin-token" } "." }
+                    }
+                    button.btn.primary type="submit" { "Log in" }
+                }
+            }
+        },
+    )
+}
+
+#[derive(Deserialize)]
+struct Login {
+    token: String,
+    next: Option<String>,
+}
+
+/// Checks the token and opens a session.
+async fn log_in(
+    State(app): State<App>,
+    client: Client,
+    headers: HeaderMap,
+    axum::Extension(id): axum::Extension<RequestId>,
+    Form(login): Form<Login>,
+) -> Result<Response, ApiError> {
+    same_origin(&headers)?;
+    let settings = app.settings();
+    let next = local(login.next.as_deref().unwrap_or("/"));
+    let address: IpAddr = client.bucket();
+    if let Some(wait) = app.auth().locked(address) {
+        let text = format!(
+            "Too many failed logins from your address. Try again in {}.",
+            super::format::duration(wait)
+        );
+        let page = form(&headers, next, Some(&text));
+        let retry = HeaderValue::from(wait.as_secs().max(1));
+        return Ok(
+            (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, retry)], page).into_response()
+        );
+    }
+    let token = login.token.trim();
+    let found = app.auth().by_token(app.store(), token).await?;
+    let allowed = found.filter(|principal| Need::Viewer.met_by(principal.role));
+    let mut entry = audit::Entry {
+        action: "session.open".to_owned(),
+        target: "dashboard".to_owned(),
+        client: client.ip.to_string(),
+        request_id: id.0,
+        ..audit::Entry::default()
+    };
+    let Some(principal) = allowed else {
+        app.auth().failed(address, &settings);
+        "unknown".clone_into(&mut entry.who);
+        entry.set_status(StatusCode::UNAUTHORIZED);
+        audit::write(&app, &entry).await;
+        let page =
+            form(&headers, next, Some("This token is not valid, or may not use the dashboard."));
+        return Ok((StatusCode::UNAUTHORIZED, page).into_response());
+    };
+    let cookie = app.auth().open_session(app.store(), token, &settings).await?;
+    app.auth().succeeded(address);
+    entry.who = principal.name;
+    entry.token_id = principal.token_id;
+    principal.role.word().clone_into(&mut entry.role);
+    entry.set_status(StatusCode::SEE_OTHER);
+    audit::write(&app, &entry).await;
+    let set = set_cookie(&cookie, client.secure, settings.session_max);
+    Ok(([(header::SET_COOKIE, set)], Redirect::to(next)).into_response())
+}
+
+/// Ends the session.
+async fn log_out(
+    State(app): State<App>,
+    client: Client,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    same_origin(&headers)?;
+    if let Some(cookie) = cookie_of(&headers) {
+        app.auth().close_session(app.store(), cookie).await?;
+    }
+    let clear = clear_cookie(client.secure);
+    Ok(([(header::SET_COOKIE, clear)], Redirect::to("/login")).into_response())
+}
+
+/// A path of this server, or the front page: `//evil.example` and the like are not paths.
+fn local(next: &str) -> &str {
+    let path = next.starts_with('/')
+        && !next.starts_with("//")
+        && !next.contains('\\')
+        && !next.bytes().any(|byte| byte.is_ascii_control())
+        && next.is_ascii();
+    if path { next } else { "/" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::local;
+
+    #[test]
+    fn only_paths_of_this_server_are_gone_back_to() {
+        for good in ["/", "/room/a?b=c#d", "/a//b", "/?next=//x"] {
+            assert_eq!(local(good), good);
+        }
+        for bad in [
+            "",
+            "//evil",
+            "///evil",
+            "/\\evil",
+            "\\/evil",
+            "https://evil",
+            "javascript:alert(1)",
+            "evil",
+            "/a\r\nb: c",
+            "/\t/evil",
+            "/\u{ff0f}evil",
+            " /x",
+        ] {
+            assert_eq!(local(bad), "/", "{bad:?}");
+        }
+    }
+}

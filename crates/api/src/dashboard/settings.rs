@@ -1,0 +1,137 @@
+//! Settings as they are, where each came from, and the tokens.
+
+use axum::extract::State;
+use maud::{Markup, html};
+
+use super::icon::icon;
+use super::{Nav, Shell, format, ui};
+use crate::app::App;
+use crate::auth::{Role, Token};
+use crate::error::ApiError;
+
+/// One setting as shown. The binary fills these; secrets are left out before they get here.
+#[derive(Debug, Clone, Default)]
+pub struct ShownSetting {
+    /// `section.name`.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Where it was set.
+    pub origin: String,
+    /// Whether it differs from the default.
+    pub changed: bool,
+    /// What it decides.
+    pub doc: String,
+    /// Whether a running server takes a new value.
+    pub live: bool,
+}
+
+pub(crate) async fn page(State(app): State<App>, shell: Shell) -> Result<Markup, ApiError> {
+    let head = ui::Head::new("Settings", "Who gets in, and how this instance is set up.");
+    let tokens = if shell.may_own() { Some(app.auth().tokens(app.store()).await?) } else { None };
+    let body = html! {
+        div.stack {
+            @if let Some(tokens) = &tokens { (tokens_card(tokens)) }
+            (settings_card(&app))
+        }
+        @if tokens.is_some() { (token_dialog()) }
+    };
+    Ok(shell.page(&app, Nav::Settings, &head, &body))
+}
+
+fn tokens_card(tokens: &[Token]) -> Markup {
+    let add = html! { button.btn.s.primary type="button" data-open="new-token" { (icon("plus")) "New token" } };
+    ui::card_flush(
+        "",
+        "Tokens",
+        &add,
+        &html! {
+            div.table-wrap {
+                table.table {
+                    thead { tr { th { "Name" } th { "Role" } th { "Scopes" } th { "Made" } th { "Id" } th { span.sr { "Acts" } } } }
+                    tbody {
+                        @for token in tokens {
+                            tr {
+                                td { b { (token.name) } span.sub { "by " (token.created_by) } }
+                                td { (ui::badge(tone(token.role), token.role.word())) }
+                                td.small { @if token.scopes.is_empty() { span.dim { "–" } } @else { (token.scopes.join(", ")) } }
+                                td.nowrap.small { (format::moment(token.created_ms)) }
+                                td.mono.small { (token.id) }
+                                td.r {
+                                    button.btn.s.danger type="button" data-act={ "DELETE /api/v1/tokens/" (token.id) } data-then="reload"
+                                        data-done={ "Revoked " (token.name) }
+                                        data-confirm={ "Revoke “" (token.name) "”? Whoever uses it is locked out at once, and its sessions end." }
+                                        data-confirm-verb="Revoke" { "Revoke" }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        },
+    )
+}
+
+fn tone(role: Role) -> &'static str {
+    match role {
+        Role::Admin => "bad",
+        Role::Operator => "warn",
+        Role::Viewer => "accent",
+        Role::Worker => "",
+    }
+}
+
+fn token_dialog() -> Markup {
+    html! {
+        dialog #new-token aria-labelledby="new-token-title" {
+            form.dialog-body data-api="POST /api/v1/tokens" data-secret="secret" data-then="reload" data-done="Token made" {
+                h2 #new-token-title { "New token" }
+                label.field { span { "Name" } input.input type="text" name="name" required maxlength="64" placeholder="What it is for" autocomplete="off"; }
+                label.field {
+                    span { "Role" }
+                    select.input name="role" {
+                        option value="viewer" { "viewer — look, change nothing" }
+                        option value="operator" { "operator — admit, pause, retry, cancel" }
+                        option value="worker" { "worker — enqueue, claim and finish jobs" }
+                        option value="admin" { "admin — everything" }
+                    }
+                }
+                label.field {
+                    span { "Scopes" }
+                    input.input type="text" name="scopes" data-kind="list" placeholder="jobs:queue=mail" autocomplete="off";
+                    small { "For workers: what the token is narrowed to. Empty means everything a worker may do." }
+                }
+                div.dialog-foot {
+                    button.btn type="button" data-close="" { "Cancel" }
+                    button.btn.primary type="submit" { "Make token" }
+                }
+            }
+        }
+    }
+}
+
+fn settings_card(app: &App) -> Markup {
+    let settings = app.shown_settings();
+    ui::card_flush(
+        "",
+        "Configuration",
+        &html! { a.small href="/docs/configuration" { "Reference" } },
+        &html! {
+            div.table-wrap {
+                table.table {
+                    thead { tr { th { "Setting" } th { "Value" } th { "From" } th { "On reload" } } }
+                    tbody {
+                        @for setting in settings.iter() {
+                            tr {
+                                td { code { (setting.name) } span.sub { (ui::ticks(&setting.doc)) } }
+                                td.mono.small.wrap-any { @if setting.value.is_empty() { span.dim { "empty" } } @else { (setting.value) } }
+                                td.small { @if setting.changed { (ui::badge("accent", &setting.origin)) } @else { span.dim { "default" } } }
+                                td.small.nowrap { @if setting.live { "at once" } @else { span.dim { "after a restart" } } }
+                            }
+                        }
+                    }
+                }
+            }
+        },
+    )
+}

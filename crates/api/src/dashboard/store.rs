@@ -1,0 +1,237 @@
+//! The store: how it is, which keys it has, what is in them, what was slow.
+
+use axum::extract::State;
+use maud::{Markup, html};
+
+use super::chart::{self, Line, Scale};
+use super::icon::icon;
+use super::{Nav, Shell, format, ui};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::extract::Query;
+use crate::front::percent;
+use crate::series::float;
+use crate::store::{self, KeyPage, KeyQuery, KeyValue, OneKey};
+
+const KINDS: [&str; 6] = ["string", "hash", "list", "set", "zset", "stream"];
+
+pub(crate) async fn page(
+    State(app): State<App>,
+    shell: Shell,
+    Query(query): Query<KeyQuery>,
+) -> Markup {
+    let head =
+        ui::Head::new("Store", "Keys, memory and slow commands of the store everything lives in.")
+            .actions(html! { span.live-dot { "Live" } });
+    let found = store::keys(&app, &query).await;
+    let body = html! {
+        div.stack {
+            div data-live="store" { (part(&app).await) }
+            (browser(&query, &found))
+        }
+    };
+    shell.page(&app, Nav::Store, &head, &body)
+}
+
+/// The living part.
+pub(crate) async fn part(app: &App) -> Markup {
+    let (info, slow) = tokio::join!(store::info(app), store::slow(app));
+    let info = match info {
+        Ok(info) => info,
+        Err(error) => return ui::notice(&error),
+    };
+    let series = app.series();
+    let (memory, unit) = format::bytes(float(info.memory_bytes));
+    let limit = match info.memory_limit_bytes {
+        0 => "no limit set".to_owned(),
+        limit => {
+            let (number, unit) = format::bytes(float(limit));
+            format!("of {number} {unit}")
+        }
+    };
+    html! {
+        div.tiles {
+            (ui::tile("Keys", &format::count(info.keys), "", &format!("{} · {}", info.kind, info.address), &chart::spark(&series.line("store.keys"), 1)))
+            (ui::tile("Memory", &memory, unit, &limit, &chart::spark(&series.line("store.memory"), 3)))
+            (ui::tile("Commands", &format::short(float(info.commands_per_second)), "/s", "lately, all clients", &chart::spark(&series.line("store.commands"), 1)))
+            (ui::tile("Clients", &format::count(info.clients), "", &format!("version {}", info.version), &html! {}))
+        }
+        div.grid {
+            (ui::card("w6", "Memory", &html! {
+                (chart::chart("Memory of the store", &[Line { name: "data", unit: "", values: series.line("store.memory") }], Scale::Bytes))
+                @if info.memory_limit_bytes > 0 {
+                    (chart::meter(float(info.memory_bytes) / float(info.memory_limit_bytes), "share of the memory limit in use"))
+                }
+            }))
+            (ui::card_flush("w6", "Slow commands", &html! {}, &slow_list(&slow)))
+        }
+    }
+}
+
+fn slow_list(slow: &Result<Vec<store::SlowCommand>, ApiError>) -> Markup {
+    match slow {
+        Err(error) => html! { div.card-body { (ui::notice(error)) } },
+        Ok(rows) if rows.is_empty() => ui::empty(
+            "bolt",
+            "Nothing was slow",
+            "Commands that take longer than the store's limit are listed here.",
+            &html! {},
+        ),
+        Ok(rows) => html! {
+            ul.list {
+                @for row in rows.iter().take(8) {
+                    li {
+                        (ui::badge("warn", &latency(row.took_us)))
+                        code.grow.wrap-any { (row.command) }
+                        span.dim.small.nowrap { (format::moment(row.at_seconds * 1000)) }
+                    }
+                }
+            }
+        },
+    }
+}
+
+fn latency(micros: u64) -> String {
+    let (number, unit) = format::latency(float(micros) / 1000.0);
+    format!("{number} {unit}")
+}
+
+fn browser(query: &KeyQuery, found: &Result<KeyPage, ApiError>) -> Markup {
+    let pattern = query.pattern.as_deref().unwrap_or_default();
+    let kind = query.kind.as_deref().unwrap_or_default();
+    html! {
+        section.card aria-label="Keys" {
+            form.filters method="get" action="/store" role="search" {
+                span.search {
+                    (icon("search"))
+                    input.input type="search" name="pattern" value=(pattern) placeholder="Find keys: a word, or a pattern like queue:*"
+                        aria-label="Find keys" data-search="" spellcheck="false" autocomplete="off";
+                }
+                select.input name="kind" aria-label="Type" data-submit-on-change="" {
+                    option value="" { "All types" }
+                    @for name in KINDS { option value=(name) selected[name == kind] { (name) } }
+                }
+                button.btn type="submit" { "Find" }
+            }
+            @match found {
+                Err(error) => { div.card-body { (ui::notice(error)) } }
+                Ok(page) if page.keys.is_empty() => {
+                    (ui::empty("box", "No keys found", if pattern.is_empty() { "The store is empty. Keys appear as the services are used." } else { "Nothing matches in the part that was searched." }, &html! {}))
+                }
+                Ok(page) => { (rows(page)) }
+            }
+            @if let Ok(page) = found {
+                div.pager {
+                    span { (page.keys.len()) " keys" }
+                    @if page.cursor != "0" {
+                        a.btn.s href={ "/store?pattern=" (percent(pattern)) "&kind=" (percent(kind)) "&cursor=" (page.cursor) } { "More" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn rows(page: &KeyPage) -> Markup {
+    html! {
+        table.table.cards {
+            thead { tr { th { "Key" } th { "Type" } th.r { "Expires in" } } }
+            tbody {
+                @for row in &page.keys {
+                    tr {
+                        td.key { a.row.mono href={ "/store/key?key=" (percent(&row.key)) } { (row.key) } }
+                        td { span.badge.mono { (row.kind) } }
+                        td.r { @match row.ttl_ms { Some(ms) => { (format::millis(ms)) } None => { span.dim { "never" } } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) async fn key_page(
+    State(app): State<App>,
+    shell: Shell,
+    Query(query): Query<OneKey>,
+) -> Result<Markup, ApiError> {
+    let value = store::value(&app, &query.key)
+        .await?
+        .ok_or_else(|| ApiError::not_found("there is no such key (any more)"))?;
+    let address = format!("DELETE /api/v1/store/key?key={}", percent(&value.key));
+    let head = ui::Head::new(value.key.clone(), "").under("Store", "/store").actions(html! {
+        a.btn href={ "/store/key?key=" (percent(&value.key)) } { (icon("refresh")) "Refresh" }
+        @if shell.may_own() {
+            button.btn.danger type="button" data-act=(address) data-then="/store" data-done="Key removed"
+                data-confirm={ "Remove " (value.key) "? A service that needs it will not find it." }
+                data-confirm-verb="Remove" { (icon("trash")) "Remove" }
+        }
+    });
+    let body = html! {
+        div.grid {
+            (ui::card("w4", "About", &facts(&value)))
+            section.card.w8 aria-label="Value" {
+                div.card-head { h2 { "Value" } @if value.more { span.badge { "first part" } } }
+                @if value.kind == "string" { div.card-body { pre.code { (pretty(value.entries.first().and_then(|row| row.first()).map_or("", String::as_str))) } } }
+                @else { div.card-body.flush { div.table-wrap { (entries(&value)) } } }
+            }
+        }
+    };
+    Ok(shell.page(&app, Nav::Store, &head, &body))
+}
+
+fn facts(value: &KeyValue) -> Markup {
+    let unit = if value.kind == "string" { "bytes" } else { "entries" };
+    html! {
+        dl.facts {
+            dt { "Type" } dd { span.badge.mono { (value.kind) } }
+            dt { "Length" } dd.num { (format::count(value.length)) " " (unit) }
+            dt { "Expires in" } dd { @match value.ttl_ms { Some(ms) => { (format::millis(ms)) } None => { "never" } } }
+            @if !value.encoding.is_empty() { dt { "Kept as" } dd.mono { (value.encoding) } }
+            @if let Some(bytes) = value.memory_bytes {
+                @let (number, unit) = format::bytes(float(bytes));
+                dt { "Memory" } dd.num { (number) " " (unit) }
+            }
+        }
+    }
+}
+
+fn entries(value: &KeyValue) -> Markup {
+    let heads: &[&str] = match value.kind.as_str() {
+        "list" => &["#", "Value"],
+        "zset" => &["Score", "Member"],
+        "hash" => &["Field", "Value"],
+        "stream" => &["Id", "Fields"],
+        _ => &["Member"],
+    };
+    html! {
+        table.table {
+            thead { tr { @for head in heads { th { (head) } } } }
+            tbody {
+                @for row in &value.entries {
+                    tr { @for (index, cell) in row.iter().enumerate() {
+                        td class=(if index == 0 && row.len() > 1 { "mono small nowrap" } else { "mono small wrap-any" }) { (cell) }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+/// JSON is easier to read with its lines apart.
+fn pretty(text: &str) -> String {
+    serde_json::from_str::<serde_json::Value>(text)
+        .ok()
+        .filter(|value| value.is_object() || value.is_array())
+        .and_then(|value| serde_json::to_string_pretty(&value).ok())
+        .unwrap_or_else(|| text.to_owned())
+}
+
+/// What the store adds to the charts.
+pub(crate) async fn sample(app: &App) -> Vec<(String, f64)> {
+    let Ok(info) = store::info(app).await else { return Vec::new() };
+    vec![
+        ("store.memory".to_owned(), float(info.memory_bytes)),
+        ("store.keys".to_owned(), float(info.keys)),
+        ("store.commands".to_owned(), float(info.commands_per_second)),
+    ]
+}

@@ -1,0 +1,339 @@
+//! The frame of every page and the parts pages are made of. One place decides how a card, a tile, an
+//! empty state or a badge looks.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use maud::{DOCTYPE, Markup, html};
+
+use super::assets;
+use super::icon::{icon, logo};
+use crate::app::App;
+use crate::auth::{Principal, Role};
+use crate::error::ApiError;
+
+/// The pages one can go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nav {
+    /// Health and live charts.
+    Overview,
+    /// The waiting room.
+    Room,
+    /// The job queue.
+    Jobs,
+    /// What is in the store.
+    Store,
+    /// Who changed what.
+    Audit,
+    /// Settings and tokens.
+    Settings,
+    /// Documentation.
+    Docs,
+    /// Try the API.
+    Api,
+}
+
+/// Word, address, key after `g`, icon, whether it is about the installation rather than a service.
+const NAV: &[(Nav, &str, &str, &str, &str, bool)] = &[
+    (Nav::Overview, "Overview", "/", "o", "overview", false),
+    (Nav::Room, "Waiting room", "/room", "r", "room", false),
+    (Nav::Jobs, "Jobs", "/jobs", "j", "jobs", false),
+    (Nav::Store, "Store", "/store", "s", "store", true),
+    (Nav::Audit, "Audit", "/audit", "a", "audit", true),
+    (Nav::Settings, "Settings", "/settings", "e", "settings", true),
+    (Nav::Docs, "Docs", "/docs", "d", "docs", true),
+    (Nav::Api, "API", "/api", "p", "api", true),
+];
+
+/// Light, dark, or as the system says.
+pub(crate) fn theme(headers: &HeaderMap) -> Option<&'static str> {
+    headers
+        .get_all(header::COOKIE)
+        .into_iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .find_map(|pair| match pair.trim() {
+            "tidegate_theme=dark" => Some("dark"),
+            "tidegate_theme=light" => Some("light"),
+            _ => None,
+        })
+}
+
+/// Who looks, and how they like it. A page handler takes it as an argument.
+#[derive(Debug, Clone)]
+pub struct Shell {
+    /// The one who looks.
+    pub principal: Principal,
+    theme: Option<&'static str>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Shell {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Shell, ApiError> {
+        let principal = Principal::from_request_parts(parts, state).await?;
+        Ok(Shell { principal, theme: theme(&parts.headers) })
+    }
+}
+
+/// What a page is besides its body.
+#[derive(Debug, Clone)]
+pub struct Head {
+    /// Title, also of the browser's tab.
+    pub title: String,
+    /// A sentence under the title.
+    pub lead: String,
+    /// The way here: word and address.
+    pub crumbs: Vec<(String, String)>,
+    /// Buttons on the right.
+    pub actions: Markup,
+}
+
+impl Head {
+    /// A title and a sentence.
+    pub fn new(title: impl Into<String>, lead: impl Into<String>) -> Head {
+        Head { title: title.into(), lead: lead.into(), crumbs: Vec::new(), actions: html! {} }
+    }
+
+    /// With the way here.
+    #[must_use]
+    pub fn under(mut self, word: &str, address: &str) -> Head {
+        self.crumbs.push((word.to_owned(), address.to_owned()));
+        self
+    }
+
+    /// With buttons.
+    #[must_use]
+    pub fn actions(mut self, actions: Markup) -> Head {
+        self.actions = actions;
+        self
+    }
+}
+
+impl Shell {
+    /// Whether the one who looks may do what operators do.
+    pub fn may_operate(&self) -> bool {
+        self.principal.role >= Role::Operator
+    }
+
+    /// Whether the one who looks may do what admins do.
+    pub fn may_own(&self) -> bool {
+        self.principal.role >= Role::Admin
+    }
+
+    /// A whole page.
+    pub fn page(&self, app: &App, here: Nav, head: &Head, body: &Markup) -> Markup {
+        let title = format!("{} · Tidegate", head.title);
+        document(
+            &title,
+            self.theme,
+            &html! {
+                a.skip href="#main" { "Skip to content" }
+                div.shell {
+                    (self.side(app, here))
+                    div {
+                        header.top {
+                            button type="button" popovertarget="side" aria-label="Menu" { (icon("menu")) }
+                            a.brand href="/" { (logo()) "Tidegate" }
+                            span.live-dot { "Live" }
+                        }
+                        main.page #main tabindex="-1" {
+                            div.offline role="status" {
+                                (icon("warn")) "The live connection is down. What you see may be old; reconnecting …"
+                            }
+                            (page_head(head))
+                            (body)
+                        }
+                    }
+                }
+                (dialogs())
+                div.toasts #toasts {}
+                script type="module" src=(assets::url("app.js")) {}
+            },
+        )
+    }
+
+    fn side(&self, app: &App, here: Nav) -> Markup {
+        let shown: Vec<_> = NAV.iter().filter(|(nav, ..)| app.services().runs(*nav)).collect();
+        let initial = self.principal.name.chars().next().unwrap_or('?').to_uppercase().to_string();
+        html! {
+            nav.side #side popover="auto" aria-label="Main" {
+                a.brand href="/" { (logo()) "Tidegate" }
+                ul.nav {
+                    @for (nav, word, address, key, name, _) in shown.iter().filter(|row| !row.5) {
+                        li { a href=(address) data-go=(key) aria-current=[(*nav == here).then_some("page")] { (icon(name)) (word) } }
+                    }
+                    li.nav-label aria-hidden="true" { "Installation" }
+                    @for (nav, word, address, key, name, _) in shown.iter().filter(|row| row.5) {
+                        li { a href=(address) data-go=(key) aria-current=[(*nav == here).then_some("page")] { (icon(name)) (word) } }
+                    }
+                }
+                div.side-foot {
+                    div.who {
+                        span.avatar aria-hidden="true" { (initial) }
+                        span.who-text {
+                            b title=(self.principal.name) { (self.principal.name) }
+                            span { (self.principal.role) " · " (app.instance()) }
+                        }
+                    }
+                    div.side-actions {
+                        button type="button" data-theme-switch="" { (icon("theme")) "Theme" }
+                        form method="post" action="/logout" { button type="submit" { (icon("exit")) "Log out" } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn page_head(head: &Head) -> Markup {
+    html! {
+        header.page-head {
+            div.titles {
+                @if !head.crumbs.is_empty() {
+                    div.crumbs {
+                        @for (word, address) in &head.crumbs { a href=(address) { (word) } span aria-hidden="true" { "/" } }
+                    }
+                }
+                h1 { (head.title) }
+                @if !head.lead.is_empty() { p { (head.lead) } }
+            }
+            div.actions { (head.actions) }
+        }
+    }
+}
+
+/// A page without the frame: login, errors.
+pub(crate) fn plain(title: &str, theme: Option<&'static str>, body: &Markup) -> Markup {
+    document(
+        &format!("{title} · Tidegate"),
+        theme,
+        &html! {
+            main.gate #main {
+                div.gate-card {
+                    div.gate-brand { (logo()) "Tidegate" }
+                    (body)
+                }
+            }
+        },
+    )
+}
+
+fn document(title: &str, theme: Option<&'static str>, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" data-theme=[theme] {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="robots" content="noindex";
+                title { (title) }
+                link rel="icon" type="image/svg+xml" href=(assets::url("icon.svg"));
+                link rel="stylesheet" href=(assets::url("style.css"));
+            }
+            body { (body) }
+        }
+    }
+}
+
+/// Dialogs that every page has: confirm, a secret shown once, the list of keys.
+fn dialogs() -> Markup {
+    html! {
+        dialog #confirm aria-labelledby="confirm-title" {
+            form.dialog-body method="dialog" {
+                h2 #confirm-title { "Are you sure?" }
+                p data-text="" {}
+                label.field data-word="" hidden {
+                    span { "Type " code data-word-text="" {} " to confirm" }
+                    input.input type="text" autocomplete="off" spellcheck="false";
+                }
+                div.dialog-foot {
+                    button.btn type="submit" value="no" formnovalidate { "Cancel" }
+                    button.btn.danger.solid type="submit" value="yes" { "Confirm" }
+                }
+            }
+        }
+        dialog #secret aria-labelledby="secret-title" {
+            form.dialog-body method="dialog" {
+                h2 #secret-title { "Copy it now" }
+                p { "It is shown this once; only its hash is kept." }
+                pre.code { code {} }
+                div.dialog-foot {
+                    button.btn type="button" data-copy="" { "Copy" }
+                    button.btn.primary type="submit" { "Done" }
+                }
+            }
+        }
+        dialog #keys aria-labelledby="keys-title" {
+            form.dialog-body method="dialog" {
+                h2 #keys-title { "Keyboard" }
+                dl.facts {
+                    @for (_, word, _, key, _, _) in NAV {
+                        dt { kbd { "g" } " " kbd { (key) } } dd { (word) }
+                    }
+                    dt { kbd { "/" } } dd { "Search on this page" }
+                    dt { kbd { "t" } } dd { "Light or dark" }
+                    dt { kbd { "?" } } dd { "This list" }
+                }
+                div.dialog-foot { button.btn type="submit" { "Close" } }
+            }
+        }
+    }
+}
+
+/// A card with a title.
+pub(crate) fn card(width: &str, title: &str, body: &Markup) -> Markup {
+    html! {
+        section class={ "card " (width) } aria-label=(title) {
+            div.card-head { h2 { (title) } }
+            div.card-body { (body) }
+        }
+    }
+}
+
+/// A card whose body goes to its edges: tables and lists.
+pub(crate) fn card_flush(width: &str, title: &str, actions: &Markup, body: &Markup) -> Markup {
+    html! {
+        section class={ "card " (width) } aria-label=(title) {
+            div.card-head { h2 { (title) } (actions) }
+            div.card-body.flush { (body) }
+        }
+    }
+}
+
+/// A number with its label, a note and a small line.
+pub(crate) fn tile(label: &str, value: &str, unit: &str, note: &str, spark: &Markup) -> Markup {
+    html! {
+        div.tile {
+            span.label { (label) }
+            span.value { (value) @if !unit.is_empty() { small { (unit) } } }
+            span.note { (note) }
+            (spark)
+        }
+    }
+}
+
+/// Text with `code` in backticks, as descriptions of settings have it.
+pub(crate) fn ticks(text: &str) -> Markup {
+    html! {
+        @for (index, piece) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (piece) } } @else { (piece) }
+        }
+    }
+}
+
+/// What is shown where there is nothing: an icon, a sentence, what to do.
+pub(crate) fn empty(name: &str, title: &str, text: &str, more: &Markup) -> Markup {
+    html! { div.empty { (icon(name)) h3 { (title) } p { (text) } (more) } }
+}
+
+/// A word with a colour by meaning: `good`, `warn`, `bad`, `accent` or none.
+pub(crate) fn badge(tone: &str, word: &str) -> Markup {
+    html! { span class={ "badge dot " (tone) } { (word) } }
+}
+
+/// An error inside a page.
+pub(crate) fn notice(error: &ApiError) -> Markup {
+    html! { div.notice.bad role="alert" { b { (error.code()) } " — " (error.message()) } }
+}

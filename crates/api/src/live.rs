@@ -1,0 +1,147 @@
+//! One stream of live page parts per tab. A part is a piece of HTML with a topic's name; the server
+//! renders each topic once per beat, however many tabs look at it, and sends it when it changed.
+//!
+//! Topics exist while somebody looks. What a topic shows is decided in `dashboard.rs`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::SelectAll;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::sync::broadcast;
+use tokio_stream::wrappers::BroadcastStream;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::app::App;
+use crate::dashboard;
+use crate::error::ApiError;
+use crate::extract::Query;
+use crate::section::Section;
+use crate::sse::{self, Sse};
+
+/// Time between renderings of a topic.
+const EVERY: Duration = Duration::from_secs(2);
+/// Most topics a tab may follow, and most that exist at once.
+const PER_TAB: usize = 8;
+const AT_ONCE: usize = 256;
+
+/// The topics somebody looks at.
+#[derive(Debug, Default)]
+pub struct Hub {
+    topics: Mutex<HashMap<String, Topic>>,
+}
+
+#[derive(Debug, Clone)]
+struct Topic {
+    sender: broadcast::Sender<Bytes>,
+    last: Arc<Mutex<Option<Bytes>>>,
+}
+
+impl Hub {
+    /// Follows a topic: what it shows now, if known, and what it will show.
+    fn follow(&self, app: &App, name: &str) -> Option<(Option<Bytes>, broadcast::Receiver<Bytes>)> {
+        let mut topics = self.topics.lock();
+        if let Some(topic) = topics.get(name) {
+            let receiver = topic.sender.subscribe();
+            return Some((topic.last.lock().clone(), receiver));
+        }
+        if topics.len() >= AT_ONCE {
+            return None;
+        }
+        // Room for one: only the newest rendering matters to a tab that was slow.
+        let (sender, receiver) = broadcast::channel(1);
+        let topic = Topic { sender, last: Arc::default() };
+        topics.insert(name.to_owned(), topic.clone());
+        tokio::spawn(render(app.clone(), name.to_owned(), topic));
+        Some((None, receiver))
+    }
+
+    /// Removes a topic nobody looks at; says whether it did.
+    fn drop_if_unseen(&self, name: &str) -> bool {
+        let mut topics = self.topics.lock();
+        let unseen = topics.get(name).is_none_or(|topic| topic.sender.receiver_count() == 0);
+        if unseen {
+            topics.remove(name);
+        }
+        unseen
+    }
+}
+
+/// Renders a topic while somebody looks at it.
+async fn render(app: App, name: String, topic: Topic) {
+    let mut shown = String::new();
+    let mut beat = tokio::time::interval(EVERY);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = beat.tick() => {}
+            () = app.stopped() => return,
+        }
+        if app.hub().drop_if_unseen(&name) {
+            return;
+        }
+        let Some(part) = dashboard::part(&app, &name).await else { continue };
+        let html = part.into_string();
+        if html == shown {
+            continue;
+        }
+        let data = serde_json::json!({ "topic": name, "html": html }).to_string();
+        let event = sse::event("part", None, &data);
+        *topic.last.lock() = Some(event.clone());
+        shown = html;
+        // No receiver is no failure: the next beat removes the topic.
+        let _ = topic.sender.send(event);
+    }
+}
+
+/// What to follow.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct LiveQuery {
+    /// Names of page parts, separated by spaces; at most 8.
+    #[param(max_length = 1024, example = "overview")]
+    topics: String,
+}
+
+/// Live parts of dashboard pages, as server-sent events.
+#[utoipa::path(get, path = "/api/v1/live", tag = "health", params(LiveQuery),
+    responses((status = 200, description = "Events `part` with `{\"topic\", \"html\"}`.",
+        content_type = "text/event-stream", body = String)))]
+async fn follow(
+    State(app): State<App>,
+    Query(query): Query<LiveQuery>,
+) -> Result<impl IntoResponse, ApiError> {
+    let names: Vec<&str> = query.topics.split(' ').filter(|name| !name.is_empty()).collect();
+    if names.is_empty() || names.len() > PER_TAB || query.topics.len() > 1024 {
+        return Err(ApiError::invalid_field("topics", "name 1 to 8 topics"));
+    }
+    let mut all = SelectAll::new();
+    let mut first = vec![Bytes::from_static(b"retry: 2000\nevent: hello\ndata: {}\n\n")];
+    for name in names {
+        if !dashboard::has_part(name) {
+            return Err(ApiError::invalid_field("topics", format!("there is no topic {name:?}")));
+        }
+        let Some((last, receiver)) = app.hub().follow(&app, name) else {
+            return Err(ApiError::unavailable(
+                "TOO_MANY_TOPICS",
+                "too many pages are being watched",
+            ));
+        };
+        first.extend(last);
+        // A tab that was too slow gets the next rendering instead.
+        all.push(BroadcastStream::new(receiver).filter_map(async |event| event.ok()).boxed());
+    }
+    Ok(Sse::new(&app, futures_util::stream::iter(first).chain(all)))
+}
+
+/// The routes.
+pub(crate) fn section() -> Section {
+    Section { viewer: OpenApiRouter::new().routes(routes!(follow)), ..Section::default() }
+}
