@@ -18,14 +18,16 @@ use crate::sse::{PING, PING_EVERY};
 
 /// The head of a response and the events that follow it, on their way out of the HTTP machinery.
 #[derive(Clone, Default)]
-pub(super) struct Handover(Arc<Mutex<Option<(Parts, BoxStream<'static, Bytes>)>>>);
+pub(super) struct Handover(Arc<Mutex<Option<(Parts, Events)>>>);
+
+type Events = BoxStream<'static, Bytes>;
 
 impl Handover {
-    pub(super) fn put(&self, head: Parts, events: BoxStream<'static, Bytes>) {
+    pub(super) fn put(&self, head: Parts, events: Events) {
         *self.0.lock() = Some((head, events));
     }
 
-    pub(super) fn take(&self) -> Option<(Parts, BoxStream<'static, Bytes>)> {
+    pub(super) fn take(&self) -> Option<(Parts, Events)> {
         self.0.lock().take()
     }
 }
@@ -42,7 +44,7 @@ const GOODBYE: &[u8] = b"retry: 1000\nevent: goodbye\ndata: {}\n\n";
 pub(super) async fn write<I>(
     mut io: I,
     head: Parts,
-    mut events: BoxStream<'static, Bytes>,
+    mut events: Events,
     stop: CancellationToken,
 ) where
     I: AsyncRead + AsyncWrite + Unpin,
