@@ -41,12 +41,8 @@ pub(super) struct TakenOver;
 const GOODBYE: &[u8] = b"retry: 1000\nevent: goodbye\ndata: {}\n\n";
 
 /// Writes head and events until either side has enough.
-pub(super) async fn write<I>(
-    mut io: I,
-    head: Parts,
-    mut events: Events,
-    stop: CancellationToken,
-) where
+pub(super) async fn write<I>(mut io: I, head: Parts, mut events: Events, stop: CancellationToken)
+where
     I: AsyncRead + AsyncWrite + Unpin,
 {
     if io.write_all(head_text(&head).as_bytes()).await.is_err() {
