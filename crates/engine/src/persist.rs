@@ -15,9 +15,25 @@ pub use load::{Applied, BadEffects};
 pub use log::{Decoded, Fault, HEADER, Kind, MOST, append_mark, append_record, decode, resync};
 pub use snapshot::{SnapshotCursor, SnapshotStep};
 
-use crate::{Engine, Error};
+use crate::{Engine, Error, SessionId};
 
 impl Engine {
+    /// Opens a session for the process that embeds the engine: it needs no password, and clients
+    /// can neither pause nor end it.
+    pub fn connect_trusted(&mut self, address: &str) -> SessionId {
+        let id = self.connect(address);
+        if let Some(Some(session)) = self.core.sessions.get_mut(&id) {
+            session.authenticated = true;
+            session.trusted = true;
+        }
+        id
+    }
+
+    /// Is there anything that [`Engine::take_output`] would give besides effects?
+    pub fn has_deliveries(&self) -> bool {
+        !self.core.output.deliveries.is_empty() || !self.core.output.closing.is_empty()
+    }
+
     /// Effects gathered since they were last cleared, for the log; see `effect.rs`.
     pub fn effects(&self) -> &[u8] {
         self.core.effects.bytes()
@@ -26,6 +42,11 @@ impl Engine {
     /// Forgets the gathered effects.
     pub fn clear_effects(&mut self) {
         self.core.effects.clear();
+    }
+
+    /// How many keys there are, in all databases.
+    pub fn key_count(&self) -> usize {
+        self.core.dbs.iter().map(|db| db.keys.len()).sum()
     }
 
     /// Refuses commands that write, with this error, until told otherwise: what the keeper of the

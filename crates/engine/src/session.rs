@@ -29,6 +29,8 @@ pub(crate) struct Session {
     pub(crate) in_exec: bool,
     /// Effects of a log are run in this session: no limits of memory, nothing is denied.
     pub(crate) loading: bool,
+    /// Belongs to the process itself: clients can neither pause nor end it.
+    pub(crate) trusted: bool,
     /// Lookups do not mark keys as used.
     pub(crate) no_touch: bool,
     /// Commands queued since MULTI.
@@ -82,6 +84,7 @@ impl Session {
             in_script: false,
             in_exec: false,
             loading: false,
+            trusted: false,
             no_touch: false,
             multi: None,
             watching: Vec::new(),

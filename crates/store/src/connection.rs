@@ -114,6 +114,7 @@ impl Store {
     /// | URL | Store |
     /// |---|---|
     /// | `embedded:` | the engine in this process, in memory only |
+    /// | `embedded:PATH` | the same, kept in the folder `PATH` |
     /// | `redis://[user:password@]host[:port][/db]` | one server |
     /// | `redis+sentinel://[user:password@]h1[:port],h2[:port]/NAME[/db]` | the master that Sentinels name; `?sentinel_user=` and `sentinel_password=` log in at the Sentinels |
     /// | `redis+cluster://[user:password@]h1[:port],h2[:port]` | a cluster, by some of its nodes |
@@ -159,7 +160,12 @@ impl Store {
             }
             "embedded" => {
                 let clock = clock(Clock::system);
-                let embedded = Embedded::open(url, &options, clock.clone())?;
+                let (url, given, ticking) = (url.to_owned(), options.clone(), clock.clone());
+                // Reading a folder back may take a while.
+                let read = move || Embedded::open(&url, &given, ticking);
+                let embedded = tokio::task::spawn_blocking(read)
+                    .await
+                    .map_err(|_| Error::invalid("opening the store was interrupted"))??;
                 Ok(open(Backend::Embedded(embedded), clock, Layout::Standalone))
             }
             _ => Err(Error::invalid(format!(

@@ -1,57 +1,95 @@
 //! The built-in store: the engine behind one lock, called directly.
 //!
 //! [`Embedded`] is a cheap clone over one engine. Every call goes through a [`Batch`]: take the
-//! lock, run commands, commit, release, and only then hand out replies and wake others. Invariant:
-//! nobody learns of a change, be it by a reply, a message or an unblocked call, before the change
-//! is where its mode of durability wants it.
+//! lock, run commands, write the log, release, and only then hand out replies. Invariant: nobody
+//! learns of a change, be it by a reply, a message or an unblocked call, before the change is where
+//! its mode of durability wants it: in the log's file in every mode, on disk with `always`.
 //!
 //! Read in this order: [`Embedded`], [`Batch`], `embedded/value.rs` (redis-rs's commands and values
-//! on one side, the engine's on the other), `embedded/keeper.rs` (the thread that sweeps).
+//! on one side, the engine's on the other), `embedded/session.rs` (calls that wait),
+//! `embedded/files.rs` (what is in the folder), `embedded/log.rs` (how it is written),
+//! `embedded/sync.rs` (how it reaches the disk), `embedded/replay.rs` and `embedded/open.rs` (how
+//! it is read back), `embedded/compact.rs` (how it stays short), `embedded/keeper.rs` (the
+//! threads), `embedded/check.rs` (looking at a folder from outside).
 
+mod check;
+mod compact;
+mod disk;
+mod files;
 mod keeper;
+mod log;
+mod open;
+mod replay;
 mod session;
+mod sync;
+#[cfg(test)]
+mod tests;
 mod value;
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    path::Path,
+    sync::Arc,
+};
 
 use engine::{Config, Engine, Now};
 pub use engine::{Outcome, Reply, SessionId};
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, Pipeline, RedisResult, Value};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
+pub use self::check::{Report, Torn, check, repair};
 pub(crate) use self::session::{Own, Waiting};
 use self::{
-    keeper::Keeper,
+    disk::Disk,
+    keeper::{Compaction, Keeper},
+    log::{Cure, Log},
+    sync::{Bell, Durable},
     value::{Argv, reply_value},
 };
 use crate::{
-    Clock, Error, Options,
+    Clock, Error, Fsync, Options,
     subscribe::{Message, Publisher},
 };
 
 /// How many expired keys are taken out under one lock, so that callers wait for it 100 µs at most.
 const SWEEP_BATCH: usize = 200;
+/// Logs shorter than this are not compacted, as in Redis.
+const COMPACT_AT: u64 = 64 << 20;
+/// Arguments longer than this get disk space made for them before the command runs.
+const LARGE: usize = 16 << 10;
 
-/// The built-in store. A cheap clone; its thread ends with the last one.
+/// The built-in store. A cheap clone; its threads end with the last one.
 #[derive(Clone)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    _keeper: Arc<Keeper>,
+    keeper: Arc<Keeper>,
 }
 
 /// What all clones and the keeper share.
 struct Shared {
     state: Mutex<State>,
     clock: Clock,
+    /// Does a reply wait for the disk?
+    always: bool,
+    durable: watch::Sender<Durable>,
+    sync_bell: Bell,
+    address: String,
 }
 
 /// What the lock guards.
 struct State {
     engine: Engine,
+    /// None for a store in memory.
+    log: Option<Log>,
     /// The session of everything that goes through [`crate::Store`] itself.
     common: SessionId,
     outlets: HashMap<SessionId, Outlet>,
+    /// Deliveries that wait for a record to reach the disk.
+    held: VecDeque<(u64, Delivery)>,
+    /// Those who want to know when the log has reached the disk.
+    ports: Vec<Arc<dyn Port>>,
 }
 
 /// What one command caused for a session that did not ask for it just then.
@@ -63,13 +101,26 @@ pub struct Delivery {
     pub reply: Reply,
 }
 
-/// Where a session's deliveries go. Must not call back into the store.
+/// Takes deliveries for many sessions, as a listener does. Called under the store's lock: must not
+/// wait and must not call back into the store.
+pub trait Port: Send + Sync + fmt::Debug {
+    /// Something for one of the sessions.
+    fn deliver(&self, delivery: Delivery);
+    /// A session must be disconnected once what it was sent is out.
+    fn close(&self, session: SessionId);
+    /// More of the log may have reached the disk.
+    fn synced(&self);
+}
+
+/// Where a session's deliveries go.
 #[derive(Debug)]
 enum Outlet {
     /// To somebody who waits for one at a time, so that one place is enough.
     Channel(mpsc::Sender<Delivery>),
     /// To a subscription.
     Publisher(Publisher),
+    /// To a listener.
+    Port(Arc<dyn Port>),
 }
 
 impl Outlet {
@@ -82,6 +133,7 @@ impl Outlet {
                     publisher.deliver(message);
                 }
             }
+            Self::Port(port) => port.deliver(delivery),
         }
     }
 }
@@ -104,31 +156,29 @@ fn published(reply: Reply) -> Option<Message> {
 }
 
 impl Embedded {
-    /// Opens `embedded:`, in memory only.
+    /// Opens `embedded:`, in memory only, or `embedded:PATH`, kept in a folder. Reads the folder,
+    /// which may take a while.
     pub(crate) fn open(url: &str, options: &Options, clock: Clock) -> Result<Self, Error> {
-        match url.strip_prefix("embedded:") {
-            Some("") => Self::in_memory(options, clock)
-                .map_err(|error| Error::invalid(format!("cannot start the store: {error}"))),
-            _ => Err(Error::invalid("embedded: with a folder is not part of this build yet")),
+        let path = url.strip_prefix("embedded:").unwrap_or(url);
+        if path.is_empty() {
+            return Self::start(None, options, clock);
         }
+        let folder = open::lock(Path::new(path), true)?;
+        Self::start(Some(Arc::new(folder)), options, clock)
     }
 
-    /// A store in memory only.
-    fn in_memory(options: &Options, clock: Clock) -> std::io::Result<Self> {
-        let mut config = Config::default();
-        config.seed = fastrand::u64(..);
-        config.maxmemory = options.maxmemory.unwrap_or(0);
-        config.strict_scripts = options.strict_scripts;
-        let mut engine = Engine::new(config);
-        let common = engine.connect("store");
-        let state = State { engine, common, outlets: HashMap::new() };
-        let shared = Arc::new(Shared { state: Mutex::new(state), clock });
-        let keeper = Keeper::start(Arc::clone(&shared))?;
-        Ok(Self { shared, _keeper: Arc::new(keeper) })
+    fn start(disk: Option<Arc<dyn Disk>>, options: &Options, clock: Clock) -> Result<Self, Error> {
+        let policy = disk.as_ref().map(|_| options.fsync);
+        let (shared, compaction) = Shared::open(disk, options, clock)?;
+        let keeper = Keeper::start(Arc::clone(&shared), policy, compaction)
+            .map_err(|error| Error::invalid(format!("cannot start the store: {error}")))?;
+        Ok(Self { shared, keeper: Arc::new(keeper) })
     }
 
     /// Runs one command of a caller that shares the common session.
     pub(crate) async fn command(&self, cmd: &Cmd) -> RedisResult<Value> {
+        // Nothing here waits, so a caller in a loop would never let others run.
+        tokio::task::coop::consume_budget().await;
         let argv = Argv::of(cmd);
         let (outcome, commit) = {
             let mut batch = self.batch();
@@ -136,7 +186,7 @@ impl Embedded {
             let outcome = argv.with(|argv| batch.execute(common, argv));
             (outcome, batch.commit())
         };
-        Ok(reply_value(commit.settle(settled(outcome)).await))
+        Ok(reply_value(commit.settle(self, settled(outcome)).await))
     }
 
     /// Runs a pipeline under one lock.
@@ -146,6 +196,7 @@ impl Embedded {
         offset: usize,
         count: usize,
     ) -> RedisResult<Vec<Value>> {
+        tokio::task::coop::consume_budget().await;
         if pipeline.is_transaction() {
             let (reply, commit) = {
                 let mut batch = self.batch();
@@ -153,7 +204,7 @@ impl Embedded {
                 let reply = transaction(&mut batch, common, pipeline);
                 (reply, batch.commit())
             };
-            return Ok(vec![reply_value(commit.settle(reply).await).extract_error()?]);
+            return Ok(vec![reply_value(commit.settle(self, reply).await).extract_error()?]);
         }
         let (replies, commit) = {
             let mut batch = self.batch();
@@ -165,27 +216,91 @@ impl Embedded {
             }
             (replies, batch.commit())
         };
-        Ok(commit.settle_all(replies).await.into_iter().map(reply_value).collect())
+        let failed = commit.wait(self).await.err();
+        let told = |reply| match &failed {
+            Some(error) => Reply::Error(error.clone()),
+            None => reply,
+        };
+        Ok(replies.into_iter().map(|reply| reply_value(told(reply))).collect())
     }
 
     /// Where the data is, and what is wrong with the store if something is.
     pub(crate) fn status(&self) -> (String, Option<String>) {
-        ("memory".to_owned(), None)
+        let state = self.shared.state.lock();
+        let trouble = state.log.as_ref().and_then(|log| log.trouble.as_ref());
+        let reason = trouble.map(|trouble| format!("writes are refused: {}", trouble.reason));
+        (self.shared.address.clone(), reason)
     }
 
     /// Takes the lock for a number of commands.
     pub fn batch(&self) -> Batch<'_> {
         self.shared.batch()
     }
+
+    /// The store's clock.
+    pub fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    /// Makes the log as short as can be, in the background; nothing for a store in memory.
+    pub fn compact(&self) {
+        self.keeper.compact();
+    }
 }
 
 impl Shared {
-    fn batch(&self) -> Batch<'_> {
-        let now = Now::from_millis(self.clock.now().0);
-        Batch { state: self.state.lock(), now, deliveries: Vec::new() }
+    /// An engine, filled from its folder if it has one.
+    fn open(
+        disk: Option<Arc<dyn Disk>>,
+        options: &Options,
+        clock: Clock,
+    ) -> Result<(Arc<Self>, Compaction), Error> {
+        let mut config = Config::default();
+        config.seed = fastrand::u64(..);
+        config.maxmemory = options.maxmemory.unwrap_or(0);
+        config.strict_scripts = options.strict_scripts;
+        // A second keyspace to compact in knows no bound: what is there is there.
+        let mut second = config.clone();
+        second.maxmemory = 0;
+        config.log_effects = disk.is_some();
+        let mut engine = Engine::new(config);
+        let address = disk.as_ref().map_or_else(|| "memory".to_owned(), |disk| disk.shown());
+        let log = disk.map(|disk| open::open(disk, &mut engine)).transpose()?;
+        let common = engine.connect_trusted("store");
+        let always = log.is_some() && options.fsync == Fsync::Always;
+        let synced = log.as_ref().map_or(0, |log| log.synced);
+        let (held, ports) = (VecDeque::new(), Vec::new());
+        let state = State { engine, log, common, outlets: HashMap::new(), held, ports };
+        let shared = Arc::new(Self {
+            state: Mutex::new(state),
+            clock,
+            always,
+            durable: watch::Sender::new(Durable { synced, failed: 0 }),
+            sync_bell: Bell::default(),
+            address,
+        });
+        let least = options.compact_at.unwrap_or(COMPACT_AT);
+        Ok((shared, Compaction { least, config: second }))
     }
 
-    /// Takes out keys that are past their deadline, a bounded number of them.
+    fn batch(&self) -> Batch<'_> {
+        let now = Now::from_millis(self.clock.now().0);
+        let mut state = self.state.lock();
+        let mut denied = false;
+        let State { engine, log, .. } = &mut *state;
+        if let Some(log) = log {
+            let before = log.trouble.is_some();
+            if let Err(trouble) = log.make_room() {
+                denied = true;
+                if !before {
+                    engine.deny_writes(Some(trouble.reply()));
+                }
+            }
+        }
+        Batch { shared: self, state, now, deliveries: Vec::new(), closing: Vec::new(), denied }
+    }
+
+    /// Takes out keys that are past their deadline, a bounded number of them at a time.
     fn sweep(&self) {
         loop {
             let mut batch = self.batch();
@@ -198,11 +313,50 @@ impl Shared {
             }
         }
     }
+
+    /// What would end the log's trouble, if it has one.
+    fn trouble(&self) -> Option<Cure> {
+        let state = self.state.lock();
+        state.log.as_ref()?.trouble.as_ref().map(|trouble| trouble.cure)
+    }
+
+    /// Tries to write what found the disk full before.
+    fn write_again(&self) {
+        let mut state = self.state.lock();
+        let Some(log) = &mut state.log else { return };
+        match log.write_again() {
+            Ok(()) => {
+                tracing::info!("the store's log is written again");
+                state.after_sync();
+            }
+            Err(error) => tracing::debug!(%error, "the store's log still cannot be written"),
+        }
+    }
+
+    /// Is the log so long that a new base is worth it: as long as the base, and no less than this?
+    fn is_long(&self, least: u64) -> bool {
+        let state = self.state.lock();
+        state
+            .log
+            .as_ref()
+            .filter(|log| log.trouble.is_none())
+            .is_some_and(|log| log.bytes() >= least.max(log.base_bytes))
+    }
+
+    /// Brings everything to disk at the end.
+    fn close(&self) {
+        let mut state = self.state.lock();
+        if let Some(log) = &mut state.log
+            && let Err(error) = log.close()
+        {
+            tracing::error!(%error, "the store's log could not be brought to disk at the end");
+        }
+    }
 }
 
 impl fmt::Debug for Embedded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Embedded").finish_non_exhaustive()
+        f.debug_struct("Embedded").field("address", &self.shared.address).finish_non_exhaustive()
     }
 }
 
@@ -230,11 +384,15 @@ fn transaction(batch: &mut Batch<'_>, session: SessionId, pipeline: &Pipeline) -
     refused.map_or(reply, Reply::Error)
 }
 
-/// The lock, held for a number of commands.
+/// The lock, held for a number of commands. Dropping it commits.
 pub struct Batch<'a> {
+    shared: &'a Shared,
     state: MutexGuard<'a, State>,
     now: Now,
     deliveries: Vec<Delivery>,
+    closing: Vec<SessionId>,
+    /// Writes were refused from the start.
+    denied: bool,
 }
 
 impl Batch<'_> {
@@ -242,24 +400,64 @@ impl Batch<'_> {
         self.state.common
     }
 
+    /// What time it is for these commands, in milliseconds since the epoch.
+    pub fn now_ms(&self) -> i64 {
+        self.now.ms()
+    }
+
     /// Runs one command.
     pub fn execute(&mut self, session: SessionId, argv: &[&[u8]]) -> Outcome {
-        let outcome = self.state.engine.execute(self.now, session, argv);
+        let State { engine, log, .. } = &mut *self.state;
+        let mut refused = false;
+        if let Some(log) = log
+            && !self.denied
+        {
+            let length = argv.iter().map(|argument| argument.len()).sum::<usize>();
+            if length > LARGE
+                && let Err(error) = log.make_room_for(length)
+            {
+                refused = true;
+                engine.deny_writes(Some(error));
+            }
+        }
+        let outcome = engine.execute(self.now, session, argv);
+        if refused {
+            engine.deny_writes(None);
+        }
         self.gather();
         outcome
     }
 
-    /// Takes what the engine wants delivered.
+    /// Takes what the engine wants logged and delivered.
     fn gather(&mut self) {
-        let output = self.state.engine.take_output();
+        let State { engine, log, .. } = &mut *self.state;
+        if let Some(log) = log {
+            let effects = engine.effects();
+            if !effects.is_empty() {
+                log.append(effects);
+                engine.clear_effects();
+            }
+        }
+        if !engine.has_deliveries() {
+            return;
+        }
+        let output = engine.take_output();
+        self.closing.extend(output.closing);
         self.deliveries.extend(
             output.deliveries.into_iter().map(|(session, reply)| Delivery { session, reply }),
         );
     }
 
-    fn connect(&mut self, address: &str, outlet: Outlet) -> SessionId {
-        let id = self.state.engine.connect(address);
+    fn open(&mut self, outlet: Outlet) -> SessionId {
+        let id = self.state.engine.connect_trusted("store");
         self.state.outlets.insert(id, outlet);
+        id
+    }
+
+    /// Opens a session for a client at `address`, whose deliveries go to a listener.
+    pub fn connect(&mut self, address: &str, port: Arc<dyn Port>) -> SessionId {
+        let id = self.state.engine.connect(address);
+        self.state.outlets.insert(id, Outlet::Port(port));
         id
     }
 
@@ -277,17 +475,63 @@ impl Batch<'_> {
         reply
     }
 
-    /// Ends the batch: delivers and releases the lock. What was executed may be told to clients
-    /// once the commit says so.
+    /// Ends the batch: writes the log, delivers and releases the lock. What was executed may be
+    /// told to clients once the commit says so.
     #[must_use = "replies may be handed out only through it"]
     pub fn commit(mut self) -> Commit {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Commit {
+        let State { engine, log, outlets, held, .. } = &mut *self.state;
+        let mut commit = Commit::Done;
+        let mut hold = 0;
+        if let Some(log) = log {
+            // A store that refuses writes anyway goes on answering; what expires meanwhile is
+            // written with the rest.
+            if !self.denied {
+                if let Err(trouble) = log.write() {
+                    engine.deny_writes(Some(trouble.reply()));
+                    commit = Commit::Failed(trouble.reply());
+                } else if self.shared.always && log.written > log.synced {
+                    hold = log.written;
+                    commit = Commit::At(hold);
+                    self.shared.sync_bell.work();
+                }
+            }
+        }
         // Outlets never wait, so they may be used under the lock, which keeps deliveries in order.
-        for delivery in std::mem::take(&mut self.deliveries) {
-            if let Some(outlet) = self.state.outlets.get(&delivery.session) {
+        for mut delivery in self.deliveries.drain(..) {
+            if let Commit::Failed(error) = &commit
+                && !matches!(delivery.reply, Reply::Push(_))
+            {
+                delivery.reply = Reply::Error(error.clone());
+            }
+            if hold > 0 {
+                held.push_back((hold, delivery));
+            } else if let Some(outlet) = outlets.get(&delivery.session) {
                 outlet.deliver(delivery);
             }
         }
-        Commit {}
+        for session in self.closing.drain(..) {
+            if let Some(Outlet::Port(port)) = outlets.get(&session) {
+                port.close(session);
+            }
+        }
+        commit
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        // What a command did before it panicked is in memory and nowhere else: only a new base
+        // makes the log true again.
+        if std::thread::panicking()
+            && let Some(log) = &mut self.state.log
+        {
+            log.fail_sync(&std::io::Error::other("a command panicked"));
+        }
+        self.finish();
     }
 }
 
@@ -299,23 +543,35 @@ impl fmt::Debug for Batch<'_> {
 
 /// Says when the replies of a batch may be handed out.
 #[derive(Debug)]
-pub struct Commit {}
-
-impl Commit {
-    /// The reply once it may be told.
-    async fn settle(self, reply: Reply) -> Reply {
-        reply
-    }
-
-    /// The replies once they may be told.
-    async fn settle_all(self, replies: Vec<Reply>) -> Vec<Reply> {
-        replies
-    }
+pub enum Commit {
+    /// Now.
+    Done,
+    /// When the log is on disk up to this record.
+    At(u64),
+    /// Never: the log could not be written, and this is to be told in their place.
+    Failed(engine::Error),
 }
 
-impl Delivery {
-    /// The reply once it may be told.
-    async fn settle(self, _embedded: &Embedded) -> Reply {
-        self.reply
+impl Commit {
+    /// Waits until replies may be told, or an error must be in their place.
+    pub async fn wait(self, embedded: &Embedded) -> Result<(), engine::Error> {
+        let lsn = match self {
+            Self::Done => return Ok(()),
+            Self::Failed(error) => return Err(error),
+            Self::At(lsn) => lsn,
+        };
+        let mut durable = embedded.shared.durable.subscribe();
+        let reached = durable.wait_for(|now| now.synced >= lsn || now.failed >= lsn).await;
+        match reached {
+            Ok(now) if now.synced >= lsn => Ok(()),
+            _ => Err(engine::Error::fixed(
+                "MISCONF Errors writing to the AOF file: the last fsync failed",
+            )),
+        }
+    }
+
+    /// The reply, or what must be told in its place.
+    async fn settle(self, embedded: &Embedded, reply: Reply) -> Reply {
+        self.wait(embedded).await.map_or_else(Reply::Error, |()| reply)
     }
 }

@@ -63,6 +63,16 @@ pub enum Error {
         /// What is wrong and what would be right.
         message: String,
     },
+    /// The built-in store's files are damaged in the middle; nothing was loaded or changed.
+    #[error("{file} is damaged at byte {offset}: {message}")]
+    Damaged {
+        /// The file, with its folder.
+        file: String,
+        /// Where in it the damage begins.
+        offset: u64,
+        /// What is wrong there.
+        message: String,
+    },
     /// The store answered with another error.
     #[error("the store refused: {0}")]
     Refused(#[source] RedisError),

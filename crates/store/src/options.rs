@@ -30,6 +30,9 @@ pub struct Options {
     /// Bytes the built-in store may use for data before writes are refused; `None` is no limit.
     /// Ignored for a server.
     pub maxmemory: Option<u64>,
+    /// How long, in bytes, the built-in store's log may get before it is made short again; it must
+    /// also have doubled since the last time. `None` is 64 MiB. Ignored for a server.
+    pub compact_at: Option<u64>,
     /// How long calls may take.
     pub timeouts: Timeouts,
     /// PEM text of the certificate authorities to trust for `rediss://`, in place of the public

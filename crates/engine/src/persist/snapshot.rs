@@ -3,9 +3,12 @@
 //! A cursor goes through every database. As long as nothing is written in between, the steps
 //! together hold every key once; keys may expire meanwhile.
 
+use std::ops::ControlFlow;
+
 use crate::Engine;
 use crate::db::{Entry, NEVER};
 use crate::pack::Scratch;
+use crate::t_list::End;
 use crate::value::Value;
 
 /// Elements of a collection that one effect adds at most.
@@ -76,7 +79,22 @@ fn rebuild(db: usize, entry: &Entry, out: &mut Vec<u8>) {
                 effects.arg(value.bytes(&mut scratch));
             }
         }
-        Value::List(_) | Value::Set(_) | Value::Zset(_) | Value::Stream(_) => {}
+        Value::List(list) => {
+            let mut effects = Chunks::new(out, db, b"RPUSH", key);
+            list.walk(0, End::Right, |element, _| {
+                effects.next();
+                effects.arg(element.bytes(&mut scratch));
+                ControlFlow::Continue(())
+            });
+        }
+        Value::Set(set) => {
+            let mut effects = Chunks::new(out, db, b"SADD", key);
+            for member in set.iter() {
+                effects.next();
+                effects.arg(member.bytes(&mut scratch));
+            }
+        }
+        Value::Zset(_) | Value::Stream(_) => {}
     }
     if entry.expires_at != NEVER {
         let mut effect = Effect::new(out, db);

@@ -1,61 +1,176 @@
-//! The store's own thread: takes out expired keys a bounded number at a time.
+//! The store's own threads: one that takes out expired keys, mends a log in trouble and has it
+//! compacted when it is long; one that brings the log to disk; one that compacts, while it does.
 //!
-//! It ends, and is waited for, when the last handle goes.
+//! They end, and are waited for, when the last handle goes. Then what is left is brought to disk.
 
 use std::{
     io,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use engine::Config;
 
-use super::Shared;
+use super::{
+    Shared,
+    compact::{self, Failed},
+    log::Cure,
+    sync::{self, Bell},
+};
+use crate::Fsync;
 
 /// How often expired keys are looked for. Expiry on access hides them sooner; ten times a second
 /// as Redis does keeps memory and `expired` events close to the deadline.
-const SWEEP_EVERY: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(100);
+/// How long after a failed attempt to compact or to start over the next is made.
+const RETRY: Duration = Duration::from_secs(2);
+const RETRY_MOST: Duration = Duration::from_secs(60);
 
-/// Owns the thread.
+/// Owns the threads.
 pub(super) struct Keeper {
-    stop: Arc<Stop>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    bell: Arc<Bell>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-#[derive(Default)]
-struct Stop {
-    asked: Mutex<bool>,
-    changed: Condvar,
+/// When and how a log is compacted.
+#[derive(Debug, Clone)]
+pub(super) struct Compaction {
+    /// Logs shorter than this are left alone.
+    pub(super) least: u64,
+    /// The settings of the second keyspace.
+    pub(super) config: Config,
 }
 
 impl Keeper {
-    pub(super) fn start(shared: Arc<Shared>) -> io::Result<Self> {
-        let stop = Arc::new(Stop::default());
-        let asked = Arc::clone(&stop);
-        let thread =
-            thread::Builder::new().name("store".to_owned()).spawn(move || keep(&shared, &asked))?;
-        Ok(Self { stop, thread: Some(thread) })
+    /// Starts the threads; `policy` is for a store that has a log.
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        policy: Option<Fsync>,
+        compaction: Compaction,
+    ) -> io::Result<Self> {
+        let bell = Arc::new(Bell::default());
+        let mut keeper = Self { shared, bell, threads: Vec::new() };
+        let (shared, bell) = (Arc::clone(&keeper.shared), Arc::clone(&keeper.bell));
+        keeper.spawn("store", move || keep(&shared, &bell, &compaction))?;
+        if let Some(policy @ (Fsync::Always | Fsync::Everysec)) = policy {
+            let shared = Arc::clone(&keeper.shared);
+            keeper.spawn("store-sync", move || sync::run(&shared, &shared.sync_bell, policy))?;
+        }
+        Ok(keeper)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(thread::Builder::new().name(name.to_owned()).spawn(work)?);
+        Ok(())
+    }
+
+    /// Asks for a compaction now, whatever the length of the log.
+    pub(super) fn compact(&self) {
+        self.bell.work();
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        *self.stop.asked.lock() = true;
-        self.stop.changed.notify_all();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the store's thread panicked");
+        self.bell.stop();
+        self.shared.sync_bell.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store panicked");
+            }
+        }
+        self.shared.close();
+    }
+}
+
+fn keep(shared: &Shared, bell: &Bell, compaction: &Compaction) {
+    // Work that stops half way when the bell says so.
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mut running: Option<thread::ScopedJoinHandle<'_, Result<(), Failed>>> = None;
+        let mut pause = Pause::default();
+        loop {
+            let rung = bell.wait(TICK);
+            if rung.stop {
+                stop.store(true, Ordering::Relaxed);
+                break;
+            }
+            if let Some(ended) = running.take_if(|running| running.is_finished()) {
+                pause.after(&report(ended));
+            }
+            match shared.trouble() {
+                None => shared.sweep(),
+                Some(Cure::WriteAgain) => shared.write_again(),
+                // A compaction under way ends by itself first.
+                Some(Cure::StartOver) if running.is_none() && pause.over() => {
+                    let result = compact::start_over(shared, &stop);
+                    if let Err(error) = &result {
+                        tracing::warn!(%error, "the store could not start a new log yet");
+                    }
+                    pause.after(&result.is_ok());
+                    continue;
+                }
+                Some(Cure::StartOver) => {}
+            }
+            let wanted = rung.work || (pause.over() && shared.is_long(compaction.least));
+            if wanted && running.is_none() {
+                let stop = &stop;
+                let config = compaction.config.clone();
+                let thread = thread::Builder::new().name("store-compact".to_owned());
+                match thread.spawn_scoped(scope, move || compact::compact(shared, config, stop)) {
+                    Ok(thread) => running = Some(thread),
+                    Err(error) => tracing::warn!(%error, "no thread to compact the log"),
+                }
+            }
+        }
+        if let Some(running) = running {
+            report(running);
+        }
+    });
+}
+
+/// Says how a compaction ended: did it?
+fn report(ended: thread::ScopedJoinHandle<'_, Result<(), Failed>>) -> bool {
+    match ended.join() {
+        Ok(Ok(())) => {
+            tracing::info!("the log was compacted");
+            true
+        }
+        Ok(Err(Failed::Stopped | Failed::Replay(super::replay::Fault::Stopped))) => true,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the log could not be compacted; it stays as it is");
+            false
+        }
+        Err(_) => {
+            tracing::error!("compacting the log panicked");
+            false
         }
     }
 }
 
-fn keep(shared: &Shared, stop: &Stop) {
-    let mut asked = stop.asked.lock();
-    while !*asked {
-        if stop.changed.wait_for(&mut asked, SWEEP_EVERY).timed_out() {
-            shared.sweep();
+/// Growing pauses after failures.
+#[derive(Default)]
+struct Pause {
+    until: Option<Instant>,
+    length: Duration,
+}
+
+impl Pause {
+    fn over(&self) -> bool {
+        self.until.is_none_or(|until| until <= Instant::now())
+    }
+
+    fn after(&mut self, succeeded: &bool) {
+        if *succeeded {
+            *self = Self::default();
+        } else {
+            self.length = (self.length * 2).clamp(RETRY, RETRY_MOST);
+            self.until = Some(Instant::now() + self.length);
         }
     }
 }

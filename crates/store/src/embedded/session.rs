@@ -21,7 +21,7 @@ pub(crate) struct Own {
 impl Own {
     fn open(embedded: &Embedded, outlet: Outlet) -> Self {
         let mut batch = embedded.batch();
-        let id = batch.connect("store", outlet);
+        let id = batch.open(outlet);
         drop(batch.commit());
         Self { embedded: embedded.clone(), id }
     }
@@ -79,7 +79,7 @@ impl Waiting {
             (outcome, batch.commit())
         };
         let reply = match outcome {
-            Outcome::Reply(reply) => commit.settle(reply).await,
+            Outcome::Reply(reply) => commit.settle(&self.own.embedded, reply).await,
             Outcome::Blocked { deadline_ms } => self.wait(deadline_ms).await,
         };
         Ok(reply_value(reply))
@@ -97,7 +97,8 @@ impl Waiting {
                 let reply = transaction(&mut batch, self.own.id, pipeline);
                 (reply, batch.commit())
             };
-            return Ok(vec![reply_value(commit.settle(reply).await).extract_error()?]);
+            let reply = commit.settle(&self.own.embedded, reply).await;
+            return Ok(vec![reply_value(reply).extract_error()?]);
         }
         let mut values = Vec::with_capacity(count);
         for cmd in pipeline.cmd_iter().skip(offset).take(count) {
@@ -128,10 +129,7 @@ impl Waiting {
             }
         };
         std::mem::forget(giving_up);
-        match delivery {
-            Some(delivery) => delivery.settle(&self.own.embedded).await,
-            None => Reply::Nil,
-        }
+        delivery.map_or(Reply::Nil, |delivery| delivery.reply)
     }
 }
 

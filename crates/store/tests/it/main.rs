@@ -11,6 +11,7 @@ mod faults;
 mod lease;
 mod limit;
 mod outage_redis;
+mod persist;
 mod script;
 mod sentinel_redis;
 mod subscribe;

@@ -1,0 +1,114 @@
+//! Looking at a folder from outside: is everything whole, and if not, what can be kept?
+
+use std::{path::Path, sync::Arc, sync::atomic::AtomicBool};
+
+use engine::{Config, Engine, persist::SnapshotCursor};
+
+use super::{
+    compact::BaseWriter,
+    disk::Disk,
+    files::{self, Base, Manifest},
+    open,
+    replay::{self, Fault, Replayed, Target},
+};
+use crate::Error;
+
+/// What was found in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The last record that can be read.
+    pub lsn: u64,
+    /// Records in the logs.
+    pub records: u64,
+    /// Commands in base and logs.
+    pub commands: u64,
+    /// Commands that answered with an error when they were run again.
+    pub errors: u64,
+    /// Keys there are.
+    pub keys: usize,
+    /// Bytes of the snapshot.
+    pub base_bytes: u64,
+    /// Bytes of the logs, as far as they are good.
+    pub log_bytes: u64,
+    /// Where the log ends early, which the next start would cut off by itself.
+    pub torn: Option<Torn>,
+    /// What is damaged, so that the next start would refuse: always [`Error::Damaged`].
+    pub damage: Option<String>,
+}
+
+/// A log that ends early.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Torn {
+    /// The file.
+    pub file: String,
+    /// Where in it.
+    pub offset: u64,
+    /// How many bytes do not count.
+    pub bytes: u64,
+}
+
+/// Looks at the store in a folder, without changing anything. Refuses if a process uses it.
+pub fn check(path: &Path) -> Result<Report, Error> {
+    let folder = open::lock(path, false)?;
+    look(&folder).map(|(report, _)| report)
+}
+
+/// Copies everything that is good of the store in a folder, up to the first damage, into a new
+/// folder, which must not exist or be empty. The old folder is left as it is.
+pub fn repair(path: &Path, into: &Path) -> Result<Report, Error> {
+    let folder = open::lock(path, false)?;
+    let copy = open::lock(into, true)?;
+    let io = |error| Error::invalid(format!("cannot write in {}: {error}", into.display()));
+    if !copy.names().map_err(io)?.is_empty() {
+        return Err(Error::invalid(format!("{} is not empty", into.display())));
+    }
+    let (report, engine) = look(&folder)?;
+    let copy: Arc<dyn Disk> = Arc::new(copy);
+    let mut writer = BaseWriter::create(copy.as_ref(), 1).map_err(io)?;
+    let mut cursor = Some(SnapshotCursor::default());
+    while let Some(at) = cursor {
+        cursor = engine.snapshot(at, 256, &mut writer.effects).next;
+        writer.step().map_err(io)?;
+    }
+    writer.finish(report.lsn).map_err(io)?;
+    files::create_log(copy.as_ref(), 1).map_err(io)?;
+    let base = Some(Base { generation: 1, lsn: report.lsn });
+    Manifest { base, logs: vec![1] }.write(copy.as_ref()).map_err(io)?;
+    Ok(report)
+}
+
+/// Reads a folder as far as it is good.
+fn look(disk: &dyn Disk) -> Result<(Report, Engine), Error> {
+    let shown = disk.shown();
+    let manifest = Manifest::read(disk).map_err(|fault| open::refused(&shown, fault.into()))?;
+    let manifest =
+        manifest.ok_or_else(|| Error::invalid(format!("there is no store in {shown}")))?;
+    let mut engine = Engine::new(Config::default());
+    let session = engine.connect_loader();
+    let stop = AtomicBool::new(false);
+    let mut done = Replayed::default();
+    let mut target = Target { engine: &mut engine, session, stop: &stop };
+    let damage = match replay::replay_into(disk, &manifest, &mut target, &mut done) {
+        Ok(()) => None,
+        Err(fault @ Fault::Damaged { .. }) => Some(open::refused(&shown, fault).to_string()),
+        Err(fault) => return Err(open::refused(&shown, fault)),
+    };
+    engine.disconnect(session);
+    let torn = done.tear.as_ref().map(|tear| Torn {
+        file: manifest.logs.get(tear.log).map(|log| files::log_name(*log)).unwrap_or_default(),
+        offset: tear.offset,
+        bytes: tear.bytes,
+    });
+    let report = Report {
+        lsn: done.lsn,
+        records: done.records,
+        commands: done.commands,
+        errors: done.errors,
+        keys: engine.key_count(),
+        base_bytes: done.base_bytes,
+        log_bytes: done.log_bytes.iter().sum(),
+        torn,
+        damage,
+    };
+    Ok((report, engine))
+}

@@ -1,0 +1,447 @@
+//! Reading a folder back: the base, then the logs, record by record.
+//!
+//! Three ends are possible. Everything is whole. Or the last bytes are not: a write was cut off by
+//! the end of the process or of power, nothing that was acknowledged as safe is behind it, and the
+//! data ends before it. Or something is damaged that was whole once: then nothing is loaded, and
+//! the fault names the file and the place.
+//!
+//! How the second is told from the third: behind a cut there is no whole record. There may be one
+//! after a power cut, because the disk writes blocks in any order; then blocks in between are
+//! missing, so they read as zeros, and no mark says that they had been on disk. A mark is written
+//! after each fsync, and what it vouches for can only be damaged, not cut.
+
+use std::{
+    io::{self, Read},
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use engine::{
+    Engine, SessionId,
+    persist::{self, Decoded, Kind},
+};
+
+use super::{
+    disk::Disk,
+    files::{self, HEADER, Manifest, ManifestFault, Role},
+};
+
+/// What was read.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Replayed {
+    /// The last record.
+    pub(super) lsn: u64,
+    /// Records in the logs.
+    pub(super) records: u64,
+    /// Commands that were run, from base and logs.
+    pub(super) commands: u64,
+    /// How many of them answered with an error.
+    pub(super) errors: u64,
+    /// Bytes of the base.
+    pub(super) base_bytes: u64,
+    /// Good bytes of each log.
+    pub(super) log_bytes: Vec<u64>,
+    /// Where the logs end early.
+    pub(super) tear: Option<Tear>,
+}
+
+/// A place where the logs end early.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tear {
+    /// Which of the manifest's logs; those behind it hold nothing that counts.
+    pub(super) log: usize,
+    pub(super) offset: u64,
+    /// Bytes behind it, in all logs.
+    pub(super) bytes: u64,
+    /// Whole records are behind it that are lost with what is missing before them.
+    pub(super) hole: bool,
+}
+
+/// Why a folder cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error("{file} is damaged at byte {offset}: {why}")]
+    Damaged { file: String, offset: u64, why: String },
+    #[error("cannot read {file}")]
+    Io {
+        file: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Manifest(#[from] ManifestFault),
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Where effects go.
+pub(super) struct Target<'a> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) session: SessionId,
+    /// Set from another thread to stop half way.
+    pub(super) stop: &'a AtomicBool,
+}
+
+/// Reads everything the manifest names.
+pub(super) fn replay(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    target: &mut Target<'_>,
+) -> Result<Replayed, Fault> {
+    let mut done = Replayed::default();
+    replay_into(disk, manifest, target, &mut done)?;
+    Ok(done)
+}
+
+/// Reads everything the manifest names; what was read before a fault is told too.
+pub(super) fn replay_into(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    target: &mut Target<'_>,
+    done: &mut Replayed,
+) -> Result<(), Fault> {
+    if let Some(base) = manifest.base {
+        replay_base(disk, base, target, done)?;
+        done.lsn = base.lsn;
+    }
+    let mut proved = 0;
+    for (index, generation) in manifest.logs.iter().enumerate() {
+        let file = files::log_name(*generation);
+        let mut records = Records::open(disk, &file, Role::Log, *generation)?;
+        match replay_log(&mut records, target, done, &mut proved)? {
+            Broken::No => done.log_bytes.push(records.offset),
+            Broken::At { offset, why } => {
+                let place = Place { log: index, offset, why, next: done.lsn + 1, proved };
+                done.log_bytes.push(offset);
+                done.tear = judge(disk, manifest, records, place)?;
+                return Ok(());
+            }
+        }
+        // A log that ends between two records, while the next one does not go on where it ended.
+        if let Some(next) = manifest.logs.get(index + 1)
+            && let Some(first) = first_lsn(disk, *next)?
+            && first > done.lsn + 1
+        {
+            let why = format!("record {} is missing", done.lsn + 1);
+            let offset = records.offset;
+            let place = Place { log: index, offset, why, next: done.lsn + 1, proved };
+            done.tear = judge(disk, manifest, records, place)?;
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn replay_base(
+    disk: &dyn Disk,
+    base: files::Base,
+    target: &mut Target<'_>,
+    done: &mut Replayed,
+) -> Result<(), Fault> {
+    let file = files::base_name(base.generation);
+    let mut records = Records::open(disk, &file, Role::Base, base.generation)?;
+    let mut expected = 1;
+    let mut parts: Vec<u8> = Vec::new();
+    loop {
+        let at = records.offset;
+        let damaged =
+            |why: &str| Fault::Damaged { file: file.clone(), offset: at, why: why.into() };
+        match records.next()? {
+            Next::Record { kind: Kind::Part, lsn, payload } if lsn == expected => {
+                parts.extend_from_slice(records.payload(payload));
+            }
+            Next::Record { kind: Kind::Effects, lsn, payload } if lsn == expected => {
+                let applied = if parts.is_empty() {
+                    target.apply(records.payload(payload), done)
+                } else {
+                    let mut whole = std::mem::take(&mut parts);
+                    whole.extend_from_slice(records.payload(payload));
+                    target.apply(&whole, done)
+                };
+                applied.map_err(|why| damaged(&why))?;
+                target.go_on()?;
+                expected += 1;
+            }
+            // The end of a snapshot tells which record it goes up to.
+            Next::Record { kind: Kind::Mark, lsn, payload } if lsn == expected => {
+                if records.payload(payload) != base.lsn.to_le_bytes() {
+                    return Err(damaged("it is another snapshot than the manifest says"));
+                }
+                done.base_bytes = records.offset;
+                return Ok(());
+            }
+            Next::Record { .. } => return Err(damaged("a record is missing or out of place")),
+            Next::End => return Err(damaged("it ends early")),
+            Next::Broken(why) => return Err(damaged(why)),
+        }
+    }
+}
+
+/// Did a log end where it should?
+enum Broken {
+    No,
+    At { offset: u64, why: String },
+}
+
+fn replay_log(
+    records: &mut Records,
+    target: &mut Target<'_>,
+    done: &mut Replayed,
+    proved: &mut u64,
+) -> Result<Broken, Fault> {
+    // Parts of a record that is not complete yet, and where it began.
+    let mut parts: Vec<u8> = Vec::new();
+    let mut began = None;
+    loop {
+        let at = records.offset;
+        let start = began.unwrap_or(at);
+        let broken = |why: &str| Ok(Broken::At { offset: start, why: why.to_owned() });
+        let (kind, lsn, payload) = match records.next()? {
+            Next::Record { kind, lsn, payload } => (kind, lsn, payload),
+            Next::End if began.is_some() => return broken("the record is not complete"),
+            Next::End => return Ok(Broken::No),
+            Next::Broken(why) => return broken(why),
+        };
+        let payload = records.payload(payload);
+        match kind {
+            Kind::Mark => {
+                if let Ok(synced) = payload.try_into().map(u64::from_le_bytes) {
+                    *proved = (*proved).max(synced);
+                }
+                continue;
+            }
+            // In the base already.
+            _ if lsn <= done.lsn => continue,
+            _ if lsn != done.lsn + 1 => {
+                return broken(&format!("record {lsn} stands where {} should", done.lsn + 1));
+            }
+            Kind::Part => {
+                began = Some(start);
+                parts.extend_from_slice(payload);
+                continue;
+            }
+            Kind::Effects => {}
+        }
+        let applied = if began.take().is_some() {
+            let mut whole = std::mem::take(&mut parts);
+            whole.extend_from_slice(payload);
+            target.apply(&whole, done)
+        } else {
+            target.apply(payload, done)
+        };
+        if let Err(why) = applied {
+            // Its checksum is right, so it was not cut off.
+            return Err(Fault::Damaged { file: records.file.clone(), offset: start, why });
+        }
+        done.records += 1;
+        done.lsn = lsn;
+        target.go_on()?;
+    }
+}
+
+/// A place where the logs do not go on.
+struct Place {
+    log: usize,
+    offset: u64,
+    why: String,
+    /// The record that should be there.
+    next: u64,
+    /// The last record known to have been on disk.
+    proved: u64,
+}
+
+/// Is it a cut or damage?
+fn judge(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    mut records: Records,
+    place: Place,
+) -> Result<Option<Tear>, Fault> {
+    let file = records.file.clone();
+    let behind = records.rest_from(place.offset)?;
+    let mut bytes = behind.len() as u64;
+    let mut evidence = Evidence { proved: place.proved, first: None, records: false };
+    evidence.gather(&behind, place.next);
+    let missing = behind.get(..evidence.first.unwrap_or(behind.len())).unwrap_or_default();
+    // The log was cut short before the next one, or has blocks that were never written.
+    let hole = behind.is_empty() || has_zero_block(missing, place.offset);
+    for generation in manifest.logs.iter().skip(place.log + 1) {
+        let mut later = Records::open(disk, &files::log_name(*generation), Role::Log, *generation)?;
+        let rest = later.rest_from(HEADER as u64)?;
+        bytes += rest.len() as u64;
+        evidence.gather(&rest, place.next);
+    }
+    if evidence.proved >= place.next || (evidence.records && !hole) {
+        return Err(Fault::Damaged { file, offset: place.offset, why: place.why });
+    }
+    Ok(Some(Tear { log: place.log, offset: place.offset, bytes, hole: evidence.records }))
+}
+
+/// What is found behind a place where a log does not go on.
+struct Evidence {
+    proved: u64,
+    /// Where the first whole record is, in the first bytes looked at.
+    first: Option<usize>,
+    /// Is there a whole record at all?
+    records: bool,
+}
+
+impl Evidence {
+    fn gather(&mut self, bytes: &[u8], next: u64) {
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..)
+            && let Some(found) = persist::resync(rest, next.saturating_sub(1))
+        {
+            let Decoded::Record { kind, payload, length, .. } =
+                persist::decode(rest.get(found..).unwrap_or_default())
+            else {
+                break;
+            };
+            self.first.get_or_insert(at + found);
+            self.records = true;
+            if kind == Kind::Mark
+                && let Ok(synced) = payload.try_into().map(u64::from_le_bytes)
+            {
+                self.proved = self.proved.max(synced);
+            }
+            at += found + length;
+        }
+    }
+}
+
+/// The smallest unit a disk writes.
+const BLOCK: usize = 512;
+
+/// Are there blocks, or the rest of one, that read as zeros, as a disk has it where nothing was
+/// written? `offset` is where in the file `bytes` begin. No record begins with a zero, but for one
+/// whose length is a multiple of 256.
+fn has_zero_block(bytes: &[u8], offset: u64) -> bool {
+    let zeros = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+    let lead = ((BLOCK as u64 - offset % BLOCK as u64) % BLOCK as u64) as usize;
+    let Some((first, whole)) = bytes.split_at_checked(lead) else { return false };
+    (lead > 0 && zeros(first)) || whole.chunks_exact(BLOCK).any(zeros)
+}
+
+/// The number of the first record of a log; none if it has none, or not a whole one.
+fn first_lsn(disk: &dyn Disk, generation: u64) -> Result<Option<u64>, Fault> {
+    let mut records = Records::open(disk, &files::log_name(generation), Role::Log, generation)?;
+    loop {
+        match records.next()? {
+            Next::Record { kind: Kind::Mark, .. } => {}
+            Next::Record { lsn, .. } => return Ok(Some(lsn)),
+            Next::End | Next::Broken(_) => return Ok(None),
+        }
+    }
+}
+
+impl Target<'_> {
+    fn apply(&mut self, effects: &[u8], done: &mut Replayed) -> Result<(), String> {
+        let applied = self.engine.apply(self.session, effects).map_err(|bad| bad.to_string())?;
+        done.commands += applied.commands;
+        done.errors += applied.errors;
+        Ok(())
+    }
+
+    fn go_on(&self) -> Result<(), Fault> {
+        if self.stop.load(Ordering::Relaxed) { Err(Fault::Stopped) } else { Ok(()) }
+    }
+}
+
+/// The records of one file, read in large pieces.
+struct Records {
+    reader: Box<dyn Read + Send>,
+    file: String,
+    buffer: Vec<u8>,
+    /// Where in the buffer the next record is.
+    start: usize,
+    /// Where in the file it is.
+    offset: u64,
+    at_end: bool,
+}
+
+/// What comes next in a file.
+enum Next {
+    Record { kind: Kind, lsn: u64, payload: Range<usize> },
+    End,
+    Broken(&'static str),
+}
+
+/// How much is read at once.
+const PIECE: usize = 1 << 20;
+
+impl Records {
+    fn open(disk: &dyn Disk, file: &str, role: Role, generation: u64) -> Result<Self, Fault> {
+        let io = |source| Fault::Io { file: file.to_owned(), source };
+        let mut reader = disk.read(file).map_err(io)?;
+        let mut found = [0; HEADER];
+        let whole = match reader.read_exact(&mut found) {
+            Ok(()) => found == files::header(role, generation),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
+            Err(source) => return Err(io(source)),
+        };
+        if !whole {
+            let why = "it does not begin as a file of this store".to_owned();
+            return Err(Fault::Damaged { file: file.to_owned(), offset: 0, why });
+        }
+        Ok(Self {
+            reader,
+            file: file.to_owned(),
+            buffer: Vec::new(),
+            start: 0,
+            offset: HEADER as u64,
+            at_end: false,
+        })
+    }
+
+    fn next(&mut self) -> Result<Next, Fault> {
+        loop {
+            let wanted = match persist::decode(self.buffer.get(self.start..).unwrap_or_default()) {
+                Decoded::Record { kind, lsn, payload, length } => {
+                    let end = self.start + length;
+                    let payload = end - payload.len()..end;
+                    self.start = end;
+                    self.offset += length as u64;
+                    return Ok(Next::Record { kind, lsn, payload });
+                }
+                Decoded::Bad(persist::Fault::Length) => {
+                    return Ok(Next::Broken("a record has an impossible length"));
+                }
+                Decoded::Bad(persist::Fault::Checksum) => {
+                    return Ok(Next::Broken("the checksum of a record does not fit"));
+                }
+                Decoded::End if self.at_end => return Ok(Next::End),
+                Decoded::Short(_) if self.at_end => {
+                    return Ok(Next::Broken("a record is not complete"));
+                }
+                Decoded::End => 1,
+                Decoded::Short(wanted) => wanted,
+            };
+            self.fill(wanted)?;
+        }
+    }
+
+    fn payload(&self, range: Range<usize>) -> &[u8] {
+        self.buffer.get(range).unwrap_or_default()
+    }
+
+    /// Reads until so many bytes are there from `start` on, or the file ends.
+    fn fill(&mut self, wanted: usize) -> Result<(), Fault> {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        let missing = wanted.saturating_sub(self.buffer.len()).max(PIECE) as u64;
+        let read = self.reader.by_ref().take(missing).read_to_end(&mut self.buffer);
+        let read = read.map_err(|source| Fault::Io { file: self.file.clone(), source })?;
+        self.at_end = (read as u64) < missing;
+        Ok(())
+    }
+
+    /// All bytes from an offset on that has not been read past by more than the buffer.
+    fn rest_from(&mut self, offset: u64) -> Result<Vec<u8>, Fault> {
+        self.reader
+            .read_to_end(&mut self.buffer)
+            .map_err(|source| Fault::Io { file: self.file.clone(), source })?;
+        let back = usize::try_from(self.offset.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let start = self.start.saturating_sub(back);
+        Ok(self.buffer.get(start..).unwrap_or_default().to_vec())
+    }
+}

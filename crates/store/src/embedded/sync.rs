@@ -1,0 +1,146 @@
+//! Bringing the log to disk: once a second, or as fast as the disk can while replies wait for it.
+//!
+//! The fsync runs outside the lock, so everything that was written while one was under way shares
+//! the next.
+
+use std::{sync::Arc, time::Duration};
+
+use engine::Reply;
+use parking_lot::{Condvar, Mutex};
+
+use super::{Shared, State};
+use crate::Fsync;
+
+/// How far the log is on disk, for those who wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Durable {
+    /// Records up to this one are on disk.
+    pub(super) synced: u64,
+    /// Records up to this one, and above `synced`, may never be.
+    pub(super) failed: u64,
+}
+
+/// Tells a thread that there is work, or that it is over.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    rung: Mutex<Rung>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Rung {
+    pub(super) work: bool,
+    pub(super) stop: bool,
+}
+
+impl Bell {
+    pub(super) fn work(&self) {
+        self.rung.lock().work = true;
+        self.changed.notify_one();
+    }
+
+    pub(super) fn stop(&self) {
+        self.rung.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the bell rings, at most so long; takes the work off.
+    pub(super) fn wait(&self, most: Duration) -> Rung {
+        let mut rung = self.rung.lock();
+        if !rung.work && !rung.stop {
+            self.changed.wait_for(&mut rung, most);
+        }
+        let now = *rung;
+        rung.work = false;
+        now
+    }
+}
+
+/// How often the log is brought to disk when nobody waits for it.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The thread's work until the bell says stop.
+pub(super) fn run(shared: &Shared, bell: &Bell, policy: Fsync) {
+    loop {
+        let rung = bell.wait(EVERY);
+        if rung.stop {
+            break;
+        }
+        if rung.work || policy == Fsync::Everysec {
+            shared.sync();
+        }
+    }
+}
+
+impl Shared {
+    /// Brings what is written so far to disk.
+    pub(super) fn sync(&self) {
+        let (sealed, file, lsn) = {
+            let state = self.state.lock();
+            let Some(log) = &state.log else { return };
+            if log.trouble.is_some() || log.written <= log.synced {
+                return;
+            }
+            (log.sealed.clone(), Arc::clone(&log.file), log.written)
+        };
+        let result = sealed.iter().chain([&file]).try_for_each(|file| file.sync());
+        let mut state = self.state.lock();
+        let Some(log) = &mut state.log else { return };
+        match result {
+            Ok(()) => {
+                log.sealed.retain(|kept| !sealed.iter().any(|done| Arc::ptr_eq(done, kept)));
+                log.synced(lsn);
+            }
+            Err(error) => {
+                let in_use = Arc::ptr_eq(&log.file, &file)
+                    || log.sealed.iter().any(|kept| Arc::ptr_eq(kept, &file));
+                // Else a new base has taken the place of that file meanwhile.
+                if in_use {
+                    log.fail_sync(&error);
+                }
+            }
+        }
+        state.after_sync();
+        self.tell_durable(&state);
+    }
+
+    /// Tells those who wait how far the log is.
+    pub(super) fn tell_durable(&self, state: &State) {
+        let Some(log) = &state.log else { return };
+        let failed = if log.trouble.is_some() { log.lsn } else { 0 };
+        self.durable.send_if_modified(|durable| {
+            let now = Durable { synced: log.synced, failed: failed.max(durable.failed) };
+            let changed = *durable != now;
+            *durable = now;
+            changed
+        });
+        for port in &state.ports {
+            port.synced();
+        }
+    }
+}
+
+impl State {
+    /// Hands out what waited for the disk, and denies writes if there is trouble.
+    pub(super) fn after_sync(&mut self) {
+        let Some(log) = &self.log else { return };
+        let trouble = log.trouble.as_ref().map(|trouble| trouble.reply());
+        self.engine.deny_writes(trouble.clone());
+        while let Some((lsn, _)) = self.held.front() {
+            if *lsn > log.synced && trouble.is_none() {
+                break;
+            }
+            let late = *lsn > log.synced;
+            let Some((_, mut delivery)) = self.held.pop_front() else { break };
+            if late
+                && let Some(error) = &trouble
+                && !matches!(delivery.reply, Reply::Push(_))
+            {
+                delivery.reply = Reply::Error(error.clone());
+            }
+            if let Some(outlet) = self.outlets.get(&delivery.session) {
+                outlet.deliver(delivery);
+            }
+        }
+    }
+}
