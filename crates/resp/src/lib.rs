@@ -1,1 +1,15 @@
-//! The built-in store over RESP: redis-cli and workers in other languages.
+//! The built-in store over RESP2 and RESP3: redis-cli and workers in other languages reach it.
+//!
+//! One thread serves all clients. In each turn it reads what has come, runs it under one lock of
+//! the store, writes the log once, and only then sends replies. Invariant: no reply leaves before
+//! the store says that what it tells may be told.
+//!
+//! Read in this order: [`Listener`] here, `listener.rs` (the loop), `client.rs` (one connection),
+//! `codec.rs` (bytes to arguments, replies to bytes).
+
+mod client;
+mod codec;
+mod listener;
+
+pub use crate::codec::{Decoded, Decoder, Limits, encode};
+pub use crate::listener::{Config, Error, Listener};
