@@ -3,6 +3,7 @@
 use hashbrown::HashSet;
 
 use crate::blocked::Blocked;
+use crate::engine::Engine;
 use crate::multi::Multi;
 
 /// Names a session; given by [`crate::Engine::connect`]. Never used twice.
@@ -108,5 +109,26 @@ impl Session {
     /// Are its answers held back (`CLIENT REPLY OFF`)?
     pub(crate) fn silent(&self) -> bool {
         self.replies != Replies::On
+    }
+}
+
+impl Engine {
+    fn session(&self, id: SessionId) -> Option<&Session> {
+        self.core.sessions.get(&id).and_then(Option::as_ref).map(|session| &**session)
+    }
+
+    /// Has the session shown its password, or needs none?
+    pub fn is_authenticated(&self, id: SessionId) -> bool {
+        self.session(id).is_some_and(|session| session.authenticated)
+    }
+
+    /// Does the session listen to channels?
+    pub fn is_subscribed(&self, id: SessionId) -> bool {
+        self.session(id).is_some_and(Session::subscribed)
+    }
+
+    /// Sessions that begin from now on must show this password; none if empty.
+    pub fn set_password(&mut self, password: &[u8]) {
+        self.core.config.requirepass = password.to_vec();
     }
 }

@@ -188,12 +188,23 @@ fn integer(digits: &[u8]) -> Option<i64> {
     if canonical { text.parse().ok() } else { None }
 }
 
-/// The words of an inline command, quoted as in a shell. None if a quote is not closed.
+/// What C's `isspace` calls a space.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+/// The words of an inline command, quoted as in a shell. None if a quote is not closed. A zero
+/// byte ends the line.
 fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
-    let mut rest = line;
+    let end = memchr::memchr(0, line).unwrap_or(line.len());
+    let mut rest = line.get(..end).unwrap_or_default();
     loop {
-        rest = rest.trim_ascii_start();
+        while let [byte, tail @ ..] = rest
+            && is_space(*byte)
+        {
+            rest = tail;
+        }
         if rest.is_empty() {
             return Some(words);
         }
@@ -203,7 +214,7 @@ fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
                 [] => break,
                 [b'"', tail @ ..] => rest = double_quoted(tail, &mut word)?,
                 [b'\'', tail @ ..] => rest = single_quoted(tail, &mut word)?,
-                [byte, ..] if byte.is_ascii_whitespace() || *byte == 0 => break,
+                [byte, ..] if is_space(*byte) => break,
                 [byte, tail @ ..] => {
                     word.push(*byte);
                     rest = tail;
@@ -211,7 +222,7 @@ fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
                 }
             }
             // A closing quote must end the word.
-            if rest.first().is_some_and(|byte| !byte.is_ascii_whitespace()) {
+            if rest.first().is_some_and(|byte| !is_space(*byte)) {
                 return None;
             }
             break;

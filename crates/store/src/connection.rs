@@ -232,6 +232,14 @@ impl Store {
         }
     }
 
+    /// The built-in store behind this handle, if it is one: what a listener serves.
+    pub fn embedded(&self) -> Option<&Embedded> {
+        match &self.backend {
+            Backend::Embedded(embedded) => Some(embedded),
+            _ => None,
+        }
+    }
+
     /// How the store is, as far as is known without asking it.
     pub fn health(&self) -> Health {
         let (kind, (address, reason)) = match &self.backend {

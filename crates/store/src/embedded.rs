@@ -19,6 +19,7 @@ mod files;
 mod keeper;
 mod log;
 mod open;
+mod port;
 mod replay;
 mod session;
 mod sync;
@@ -34,7 +35,7 @@ use std::{
 };
 
 use engine::{Config, Engine, Now};
-pub use engine::{Outcome, Reply, SessionId};
+pub use engine::{Error as EngineError, Outcome, Reply, SessionId, format_double};
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::{mpsc, watch};

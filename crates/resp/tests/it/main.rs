@@ -1,0 +1,5 @@
+//! The built-in store as clients in other languages see it: over a socket.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod session;
+mod support;

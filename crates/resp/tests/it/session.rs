@@ -1,0 +1,157 @@
+//! Commands, pipelines, protocols, waiting, messages, limits.
+
+use std::time::Duration;
+
+use store::redis::AsyncCommands;
+
+use crate::support::serve;
+
+#[tokio::test]
+async fn a_pipeline_is_answered_in_order() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("SET a 1\r\n*2\r\n$4\r\nINCR\r\n$1\r\na\r\nGET a\r\nNOSUCH x\r\n");
+    client.expect("+OK\r\n:2\r\n$1\r\n2\r\n");
+    client.expect("-ERR unknown command 'NOSUCH', with args beginning with: 'x' \r\n");
+}
+
+#[tokio::test]
+async fn the_socket_and_the_store_see_one_keyspace() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("SET greeting hello\r\n");
+    client.expect("+OK\r\n");
+    let mut store = served.store.clone();
+    assert_eq!(store.get::<_, String>("greeting").await.unwrap(), "hello");
+}
+
+#[tokio::test]
+async fn hello_switches_to_resp3_and_reset_back() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("HSET h f v\r\nHGETALL h\r\nGET none\r\n");
+    client.expect(":1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n$-1\r\n");
+    client.send("HELLO 3\r\n");
+    client.expect("%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n$5\r\nproto\r\n:3\r\n");
+    let mut rest = String::new();
+    while !rest.ends_with("$7\r\nmodules\r\n*0\r\n") {
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut client.stream, &mut byte).unwrap();
+        rest.push(char::from(byte[0]));
+    }
+    client.send("HGETALL h\r\nGET none\r\nRESET\r\nGET none\r\n");
+    client.expect("%1\r\n$1\r\nf\r\n$1\r\nv\r\n_\r\n+RESET\r\n$-1\r\n");
+}
+
+#[tokio::test]
+async fn a_waiting_client_is_served_by_another_and_goes_on() {
+    let served = serve(|_| {}).await;
+    let (mut waits, mut pushes) = (served.client(), served.client());
+    waits.send("BLPOP list 0\r\nPING\r\n");
+    // It waits once the engine says so.
+    let mut store = served.store.clone();
+    loop {
+        let info: String =
+            store::redis::cmd("INFO").arg("clients").query_async(&mut store).await.unwrap();
+        if info.contains("blocked_clients:1") {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    pushes.send("RPUSH list x\r\n");
+    pushes.expect(":1\r\n");
+    waits.expect("*2\r\n$4\r\nlist\r\n$1\r\nx\r\n+PONG\r\n");
+}
+
+#[tokio::test]
+async fn waiting_ends_at_its_time() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("BLPOP list 0.05\r\nPING\r\n");
+    client.expect("*-1\r\n+PONG\r\n");
+}
+
+#[tokio::test]
+async fn messages_reach_listeners_from_any_door() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("SUBSCRIBE news\r\n");
+    client.expect("*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+    let mut store = served.store.clone();
+    assert_eq!(store.publish::<_, _, i64>("news", "tide").await.unwrap(), 1);
+    client.expect("*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$4\r\ntide\r\n");
+}
+
+#[tokio::test]
+async fn quit_says_ok_and_closes() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("QUIT\r\n");
+    assert_eq!(client.rest(), "+OK\r\n");
+}
+
+#[tokio::test]
+async fn nonsense_is_named_and_ends_the_connection() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("*1\r\n:1\r\n");
+    assert_eq!(client.rest(), "-ERR Protocol error: expected '$', got ':'\r\n");
+}
+
+#[tokio::test]
+async fn a_web_page_cannot_speak_to_the_port() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET a 1\r\n");
+    assert_eq!(client.rest(), "");
+    let mut store = served.store.clone();
+    assert!(!store.exists::<_, bool>("a").await.unwrap());
+}
+
+#[tokio::test]
+async fn one_client_too_many_is_told_so() {
+    let served = serve(|config| config.max_clients = 1).await;
+    let mut first = served.client();
+    first.send("PING\r\n");
+    first.expect("+PONG\r\n");
+    assert_eq!(served.client().rest(), "-ERR max number of clients reached\r\n");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let served = serve(|config| config.max_backlog = 1 << 20).await;
+    let mut store = served.store.clone();
+    let _: () = store.set("big", vec![b'x'; 1 << 20]).await.unwrap();
+    let mut client = served.client();
+    client.send("GET big\r\n".repeat(100));
+    // What is in flight arrives; 100 MiB never do.
+    let mut got = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut client.stream, &mut got);
+    assert!(got.len() < 90 << 20, "{} bytes came", got.len());
+}
+
+#[tokio::test]
+async fn a_silent_client_is_closed_and_a_listening_one_is_not() {
+    let served = serve(|config| config.idle = Duration::from_millis(100)).await;
+    let mut listens = served.client();
+    listens.send("SUBSCRIBE news\r\n");
+    listens.expect("*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+    assert_eq!(served.client().rest(), "");
+    let mut store = served.store.clone();
+    assert_eq!(store.publish::<_, _, i64>("news", "tide").await.unwrap(), 1);
+    listens.expect("*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$4\r\ntide\r\n");
+}
+
+#[tokio::test]
+async fn a_password_is_asked_for_when_set() {
+    let served = serve(|_| {}).await;
+    served.store.embedded().unwrap().set_password("secret");
+    let mut client = served.client();
+    client.send("GET a\r\nAUTH wrong\r\nAUTH secret\r\nGET a\r\n");
+    client.expect("-NOAUTH Authentication required.\r\n");
+    client.expect("-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+    client.expect("+OK\r\n$-1\r\n");
+    // The process itself never needs one.
+    let mut store = served.store.clone();
+    assert!(!store.exists::<_, bool>("a").await.unwrap());
+}

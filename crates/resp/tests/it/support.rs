@@ -1,0 +1,58 @@
+//! A listener on a free port, and a client that speaks bytes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use resp::{Config, Listener};
+use store::Store;
+
+pub(crate) struct Served {
+    pub(crate) address: SocketAddr,
+    pub(crate) store: Store,
+    _listener: Listener,
+}
+
+/// A store in memory behind a listener; `change` alters the defaults.
+pub(crate) async fn serve(change: impl FnOnce(&mut Config)) -> Served {
+    let store = Store::open("embedded:").await.unwrap();
+    let mut config = Config::at("127.0.0.1:0".parse().unwrap());
+    change(&mut config);
+    let listener = Listener::start(store.embedded().unwrap().clone(), config).unwrap();
+    Served { address: listener.address(), store, _listener: listener }
+}
+
+impl Served {
+    pub(crate) fn client(&self) -> Client {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Client { stream }
+    }
+}
+
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+}
+
+impl Client {
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).unwrap();
+    }
+
+    /// Reads exactly these bytes, or fails showing what came.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, expected: impl AsRef<[u8]>) {
+        let expected = expected.as_ref();
+        let mut got = vec![0; expected.len()];
+        self.stream.read_exact(&mut got).unwrap();
+        assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(expected));
+    }
+
+    /// The other side has closed the connection; what it said before.
+    #[track_caller]
+    pub(crate) fn rest(&mut self) -> String {
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).unwrap();
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+}

@@ -1,0 +1,61 @@
+//! What a listener needs of the built-in store, besides running commands.
+
+use std::sync::Arc;
+
+use engine::SessionId;
+
+use super::{Batch, Commit, Embedded, Port};
+
+impl Embedded {
+    /// Tells a listener whenever more of the log has reached the disk.
+    pub fn add_port(&self, port: Arc<dyn Port>) {
+        self.shared.state.lock().ports.push(port);
+    }
+
+    /// The listener has ended.
+    pub fn remove_port(&self, port: &Arc<dyn Port>) {
+        self.shared.state.lock().ports.retain(|other| !Arc::ptr_eq(other, port));
+    }
+
+    /// Clients that connect from now on must show this password; none if empty.
+    pub fn set_password(&self, password: &str) {
+        self.shared.state.lock().engine.set_password(password.as_bytes());
+    }
+}
+
+impl Batch<'_> {
+    /// The protocol a session speaks, 2 or 3.
+    pub fn protocol(&self, session: SessionId) -> u8 {
+        self.state.engine.protocol(session)
+    }
+
+    /// Has the session shown its password, or needs none?
+    pub fn is_authenticated(&self, session: SessionId) -> bool {
+        self.state.engine.is_authenticated(session)
+    }
+
+    /// Does the session listen to channels?
+    pub fn is_subscribed(&self, session: SessionId) -> bool {
+        self.state.engine.is_subscribed(session)
+    }
+}
+
+impl Commit {
+    /// May the replies be told by now? Nothing if that is not known yet.
+    pub fn poll(&self, embedded: &Embedded) -> Option<Result<(), engine::Error>> {
+        match self {
+            Commit::Done => Some(Ok(())),
+            Commit::Failed(error) => Some(Err(error.clone())),
+            Commit::At(lsn) => {
+                let durable = *embedded.shared.durable.borrow();
+                match () {
+                    () if durable.synced >= *lsn => Some(Ok(())),
+                    () if durable.failed >= *lsn => Some(Err(engine::Error::fixed(
+                        "MISCONF Errors writing to the AOF file: the last fsync failed",
+                    ))),
+                    () => None,
+                }
+            }
+        }
+    }
+}
