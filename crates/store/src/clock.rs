@@ -112,8 +112,30 @@ enum Source {
     System,
     /// The server's time at an instant of this process's monotonic clock; the system's before the
     /// first measurement.
-    Server(RwLock<Option<(i64, Instant)>>),
+    Server(RwLock<Option<Measured>>),
     Manual(Arc<AtomicI64>),
+}
+
+/// The server's time as it was measured once.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    /// The server's time,
+    server_ms: i64,
+    /// when this process's monotonic clock showed this,
+    at: Instant,
+    /// give or take so much.
+    doubt: Duration,
+}
+
+impl Measured {
+    fn now(&self) -> i64 {
+        self.server_ms.saturating_add(as_millis(self.at.elapsed()))
+    }
+
+    /// What two good clocks may have drifted apart since: 100 µs a second, and what was in doubt.
+    fn doubt_now(&self) -> Duration {
+        self.doubt + self.at.elapsed() / 10_000
+    }
 }
 
 impl Clock {
@@ -149,7 +171,7 @@ impl Clock {
             Source::Manual(hands) => return Millis(hands.load(Ordering::SeqCst)),
             Source::System => system_now(),
             Source::Server(anchor) => match *anchor.read() {
-                Some((at, measured)) => at.saturating_add(as_millis(measured.elapsed())),
+                Some(measured) => measured.now(),
                 None => system_now(),
             },
         };
@@ -162,10 +184,22 @@ impl Clock {
     }
 
     /// Takes a measurement of the server's time: `server` was true somewhere between `asked` and
-    /// now, most likely half way.
+    /// now, most likely half way. A slow answer says little, so one that is less certain than what
+    /// is known counts only if it contradicts it.
     pub(crate) fn measured(&self, server: Millis, asked: Instant) {
-        if let Source::Server(anchor) = &self.0.source {
-            *anchor.write() = Some((server.0, asked + asked.elapsed() / 2));
+        if let Source::Server(known) = &self.0.source {
+            let doubt = asked.elapsed() / 2;
+            let new = Measured { server_ms: server.0, at: asked + doubt, doubt };
+            let mut known = known.write();
+            let better = known.is_none_or(|known| {
+                let apart =
+                    Millis(new.now().max(known.now())).since(Millis(new.now().min(known.now())));
+                let certain = known.doubt_now();
+                new.doubt <= certain || apart > new.doubt + certain + Duration::from_millis(1)
+            });
+            if better {
+                *known = Some(new);
+            }
         }
     }
 
@@ -239,6 +273,24 @@ mod tests {
         clock.measured(Millis(5_000_000), Instant::now());
         let now = clock.now();
         assert!(now >= Millis(5_000_000) && now < Millis(9_000_000), "{now}");
+    }
+
+    #[test]
+    fn a_slow_answer_does_not_move_a_clock_that_knows_better() {
+        let clock = Clock::server();
+        clock.measured(Millis(10_000_000), Instant::now());
+        // Asked two seconds ago: the server's time is a second off by half the way, within doubt.
+        let slow = Instant::now().checked_sub(Duration::from_secs(2)).unwrap();
+        clock.measured(Millis(9_999_500), slow);
+        assert!(
+            clock.now().since(Millis(10_000_000)) < Duration::from_millis(400),
+            "{}",
+            clock.now()
+        );
+        // As slow, but a minute apart: another server, or its clock was set.
+        let slow = Instant::now().checked_sub(Duration::from_secs(2)).unwrap();
+        clock.measured(Millis(10_060_000), slow);
+        assert!(clock.now() >= Millis(10_060_000), "{}", clock.now());
     }
 
     #[test]

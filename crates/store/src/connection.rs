@@ -189,6 +189,12 @@ impl Store {
         self.layout
     }
 
+    /// The same store with its keys spelled in another layout. For tests of a layout without a
+    /// server that needs it.
+    pub fn with_layout(&self, layout: Layout) -> Store {
+        Store { layout, ..self.clone() }
+    }
+
     /// Listens to channels and patterns. Returns once the store has confirmed, so that what is
     /// published from then on arrives; see [`Subscription`].
     pub async fn subscribe(

@@ -75,7 +75,7 @@ enum State {
 #[derive(Clone)]
 struct Up {
     connection: MultiplexedConnection,
-    address: String,
+    address: Arc<str>,
     generation: u64,
 }
 
@@ -99,7 +99,7 @@ impl Link {
         let (reports, receiver) = mpsc::channel(64);
         let place = connector.place();
         let first = connect(connector.as_ref(), timeouts, &clock).await?;
-        let up = Up { connection: first.connection, address: first.address, generation: 0 };
+        let up = Up { connection: first.connection, address: first.address.into(), generation: 0 };
         let (publish, state) = watch::channel(State::Up(up.clone()));
         let watcher = Arc::clone(&connector).watch();
         let keeper =
@@ -123,7 +123,7 @@ impl Link {
     /// Where the connection leads, and what is wrong with it if something is.
     pub(crate) fn status(&self) -> (String, Option<String>) {
         match &*self.state.borrow() {
-            State::Up(up) => (up.address.clone(), None),
+            State::Up(up) => (up.address.to_string(), None),
             State::Down { address, error } => (address.clone(), Some(error.to_string())),
         }
     }
@@ -254,7 +254,7 @@ impl Keeper {
         loop {
             let error = self.until_broken(&mut up).await;
             tracing::warn!(address = %up.address, %error, "store connection lost");
-            let (mut generation, mut address) = (up.generation, up.address.clone());
+            let (mut generation, address) = (up.generation, up.address.to_string());
             drop(up);
             self.publish.send_replace(State::Down { address: address.clone(), error });
             let (mut attempt, mut tried) = (0, address.clone());
@@ -271,7 +271,7 @@ impl Keeper {
                     Ok(connected) => {
                         generation += 1;
                         let Connected { connection, address } = connected;
-                        break Up { connection, address, generation };
+                        break Up { connection, address: address.into(), generation };
                     }
                     Err(error) => {
                         tracing::debug!(%address, %error, attempt, "store still unavailable");
@@ -280,8 +280,7 @@ impl Keeper {
                     }
                 }
             };
-            address.clone_from(&up.address);
-            tracing::info!(%address, attempt, "store connection restored");
+            tracing::info!(address = %up.address, attempt, "store connection restored");
             self.publish.send_replace(State::Up(up.clone()));
         }
     }

@@ -21,7 +21,7 @@ use std::{env, fmt, future::Future, time::Duration};
 
 use store::{Faults, ManualClock, Millis, Options, Store, Timeouts};
 
-use crate::RedisServer;
+use crate::{Cluster, RedisServer};
 
 /// Where the manual clock of a test starts: 2026-01-01T00:00:00Z.
 pub const START: Millis = Millis(1_767_225_600_000);
@@ -37,22 +37,37 @@ pub struct TestStore {
     pub faults: Faults,
     url: String,
     options: Options,
-    server: Option<RedisServer>,
+    behind: Behind,
+}
+
+/// What keeps a store's data.
+#[derive(Debug)]
+enum Behind {
+    Nothing,
+    Server(RedisServer),
+    Cluster(Cluster),
 }
 
 impl TestStore {
     /// The built-in store in memory.
     pub async fn embedded() -> Self {
-        Self::open("embedded:".to_owned(), None).await
+        Self::open("embedded:".to_owned(), Behind::Nothing).await
     }
 
     /// A real server of one's own.
     pub async fn redis() -> Self {
         let server = RedisServer::start();
-        Self::open(server.url(), Some(server)).await
+        Self::open(server.url(), Behind::Server(server)).await
     }
 
-    async fn open(url: String, server: Option<RedisServer>) -> Self {
+    /// A real cluster of one's own. Takes a few seconds to start: for one test that tells a
+    /// service's whole story there, in a file that says so.
+    pub async fn cluster() -> Self {
+        let cluster = Cluster::start();
+        Self::open(cluster.url(), Behind::Cluster(cluster)).await
+    }
+
+    async fn open(url: String, behind: Behind) -> Self {
         let (clock, hands) = store::Clock::manual(START);
         let faults = Faults::default();
         let options = Options {
@@ -70,7 +85,7 @@ impl TestStore {
             ..Options::default()
         };
         match Store::open_with(&url, options.clone()).await {
-            Ok(store) => Self { store, clock: hands, faults, url, options, server },
+            Ok(store) => Self { store, clock: hands, faults, url, options, behind },
             Err(error) => panic!("cannot open {url}: {}", chain(&error)),
         }
     }
@@ -83,7 +98,7 @@ impl TestStore {
     /// The same data through a handle of its own, as a second process would have it: its own
     /// connection where there is a server. The clock and the faults are shared.
     pub async fn another(&self) -> Store {
-        if self.server.is_none() {
+        if matches!(self.behind, Behind::Nothing) {
             return self.store.clone();
         }
         match Store::open_with(&self.url, self.options.clone()).await {
@@ -94,7 +109,18 @@ impl TestStore {
 
     /// The server, when there is one.
     pub fn server(&mut self) -> Option<&mut RedisServer> {
-        self.server.as_mut()
+        match &mut self.behind {
+            Behind::Server(server) => Some(server),
+            Behind::Nothing | Behind::Cluster(_) => None,
+        }
+    }
+
+    /// The cluster, when there is one.
+    pub fn nodes(&mut self) -> Option<&mut Cluster> {
+        match &mut self.behind {
+            Behind::Cluster(cluster) => Some(cluster),
+            Behind::Nothing | Behind::Server(_) => None,
+        }
     }
 }
 

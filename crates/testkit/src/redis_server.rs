@@ -99,20 +99,15 @@ impl RedisServer {
     }
 
     /// A connection for the test itself, past any store.
-    pub fn connection(&self) -> redis::Connection {
-        let connecting = redis::Client::open(self.url())
-            .and_then(|client| client.get_connection_with_timeout(Duration::from_secs(5)));
-        match connecting {
-            Ok(connection) => connection,
-            Err(error) => panic!("cannot reach the server: {error}"),
-        }
+    pub fn connection(&self) -> redis::RedisResult<redis::Connection> {
+        redis::Client::open(self.url())?.get_connection_with_timeout(Duration::from_secs(5))
     }
 
     /// One command, past any store.
     pub fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
         let mut cmd = redis::Cmd::new();
         command.iter().for_each(|word| _ = cmd.arg(*word));
-        cmd.query(&mut self.connection())
+        cmd.query(&mut self.connection()?)
     }
 
     /// Where the server is.

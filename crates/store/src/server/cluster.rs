@@ -7,13 +7,14 @@
 //! kept within a slot only.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwapOption;
 use futures_util::future::{BoxFuture, try_join_all};
+use parking_lot::Mutex;
 use redis::{
     Arg, AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisConnectionInfo, RedisError,
     RedisResult, Value,
@@ -46,6 +47,8 @@ pub(crate) struct Cluster {
 /// The nodes, for connections of one's own.
 pub(crate) struct Nodes {
     seeds: Vec<(String, u16)>,
+    /// The masters of the last map, asked before the seeds, which may be gone by now.
+    known: Mutex<Vec<(String, u16)>>,
     login: Login,
     timeouts: Timeouts,
 }
@@ -74,7 +77,7 @@ impl Cluster {
         }
         let login = Login { redis: login, tls: tls.then(|| Tls::new(options)) };
         let timeouts = options.timeouts;
-        let nodes = Nodes { seeds: address.hosts, login, timeouts };
+        let nodes = Nodes { seeds: address.hosts, known: Mutex::default(), login, timeouts };
         let mut connection = nodes.connection().await?;
         if clock.follows_server() {
             probe(&mut connection, &clock).await?;
@@ -259,7 +262,8 @@ impl Nodes {
     /// The masters with the slots they own, by the first node that answers.
     async fn map(&self) -> RedisResult<Vec<Owner>> {
         let mut failure = error::not_sent("no node is configured");
-        for (host, port) in &self.seeds {
+        let known = self.known.lock().clone();
+        for (host, port) in known.iter().chain(&self.seeds) {
             let asking = async {
                 let client = self.login.client(host, *port)?;
                 let config = server::calls(self.timeouts);
@@ -269,7 +273,12 @@ impl Nodes {
             };
             match tokio::time::timeout(self.timeouts.connect * 2, asking).await {
                 Ok(Ok(ranges)) => {
-                    return Ok(ranges.iter().filter_map(|range| owner(range, host)).collect());
+                    let owners: Vec<_> =
+                        ranges.iter().filter_map(|range| owner(range, host)).collect();
+                    let places = owners.iter().map(|owner| (owner.host.clone(), owner.port));
+                    let places: BTreeSet<_> = places.collect();
+                    *self.known.lock() = places.into_iter().collect();
+                    return Ok(owners);
                 }
                 Ok(Err(error)) => failure = error,
                 Err(_) => failure = error::timed_out("a node does not answer"),
