@@ -71,6 +71,11 @@ impl Lease {
     /// held is for the store to say.
     pub fn from_parts(job: Job, text: String, server: &str, token: u64, until: Millis) -> Self {
         let claim = format!("{token} {server} {}", job.kind);
+        Self::held(job, text, claim, token, until)
+    }
+
+    /// A lease as the store knows it.
+    pub(crate) fn held(job: Job, text: String, claim: String, token: u64, until: Millis) -> Self {
         Self { job, token, until, claim, text }
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use store::{
-    Key,
+    Key, Millis,
     redis::{self, AsyncCommands as _},
 };
 
@@ -15,6 +15,7 @@ use crate::{
     Dispatched, Error, Job, JobError, JobId, JobResult, Jobs, NewJob, OnParentFailure, Status,
     config::seconds,
     dispatch::When,
+    fail::failed_result,
     lanes::{Arg, Lanes, Place},
     scripts,
 };
@@ -178,7 +179,7 @@ impl Jobs {
             let (verdict, lane, due, result) = match &job {
                 None => ("gone", 0, 0, String::new()),
                 Some(job) if failed && job.on_parent_failure == OnParentFailure::Fail => {
-                    ("fail", 0, 0, parent_failed(parent, now.0))
+                    ("fail", 0, 0, parent_failed(parent, now))
                 }
                 Some(job) => match self.ready(job, job.id.clone()).when {
                     When::Later(at) => ("later", 0, at.0, String::new()),
@@ -239,13 +240,7 @@ impl Jobs {
     }
 }
 
-fn parent_failed(parent: &str, now: i64) -> String {
-    let result = JobResult {
-        success: false,
-        data: None,
-        error: Some(JobError::new("ParentFailed", format!("job {parent} did not succeed"))),
-        completed_at: now,
-        processing_time: 0,
-    };
-    serde_json::to_string(&result).unwrap_or_default()
+fn parent_failed(parent: &str, now: Millis) -> String {
+    let error = JobError::new("ParentFailed", format!("job {parent} did not succeed"));
+    failed_result(error, now, 0)
 }

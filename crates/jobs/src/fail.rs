@@ -100,7 +100,7 @@ impl Failure {
             error: error.clone(),
         };
         let entry = serde_json::to_string(&entry).ok();
-        Self { result: Some(result(error, now, spent)), entry, ..Self::quiet(lease) }
+        Self { result: Some(failed_result(error, now, spent)), entry, ..Self::quiet(lease) }
     }
 
     /// An attempt that is given up without being counted.
@@ -130,7 +130,7 @@ impl Failure {
             place: None,
             ending: Ending::Dead,
             event: "dead",
-            result: Some(result(error, now, 0)),
+            result: Some(failed_result(error, now, 0)),
             data: None,
             entry: None,
             keep: false,
@@ -170,7 +170,8 @@ impl Failure {
     }
 }
 
-fn result(error: JobError, now: Millis, spent: u64) -> String {
+/// What is stored as the result of an attempt that failed.
+pub(crate) fn failed_result(error: JobError, now: Millis, spent: u64) -> String {
     let result = JobResult {
         success: false,
         data: None,

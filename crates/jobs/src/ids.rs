@@ -35,6 +35,7 @@ macro_rules! name {
             }
 
             /// Takes a name as some program stored it.
+            #[allow(dead_code, reason = "not every name is read from the store")]
             pub(crate) fn stored(text: impl Into<String>) -> Self {
                 Self(text.into())
             }

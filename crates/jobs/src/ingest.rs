@@ -7,8 +7,9 @@
 use store::redis::{self, AsyncCommands as _};
 
 use crate::{
-    Error, Job, JobError, JobId, JobResult, Jobs,
+    Error, Job, JobError, JobId, Jobs,
     config::seconds,
+    fail::failed_result,
     lanes::{Arg, Lanes, Place},
     scripts,
 };
@@ -61,15 +62,8 @@ impl Jobs {
                 Some(Ok(job)) => ("lane", lanes.number(keys, &Place::of(job)), Arg::Word("")),
                 Some(Err(error)) => {
                     tracing::warn!(job = %id, %error, "malformed job put away");
-                    let result = JobResult {
-                        success: false,
-                        data: None,
-                        error: Some(JobError::new("Malformed", error.to_string())),
-                        completed_at: self.now().0,
-                        processing_time: 0,
-                    };
-                    let result = serde_json::to_string(&result).unwrap_or_default();
-                    ("bad", 0, Arg::Text(result))
+                    let error = JobError::new("Malformed", error.to_string());
+                    ("bad", 0, Arg::Text(failed_result(error, self.now(), 0)))
                 }
             };
             job_args.extend([Arg::Text(id), Arg::Word(kind), lane.into(), result]);

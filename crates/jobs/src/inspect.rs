@@ -241,7 +241,7 @@ impl Jobs {
     pub async fn stats(&self) -> Result<Stats, Error> {
         let keys = self.keys();
         let mut store = self.store().clone();
-        let parts: (
+        type Parts = (
             usize,
             Option<i64>,
             usize,
@@ -253,7 +253,8 @@ impl Jobs {
             Option<u64>,
             Option<u64>,
             Vec<String>,
-        ) = redis::pipe()
+        );
+        let parts: Parts = redis::pipe()
             .llen(keys.waiting())
             .hget(keys.index(), "tombs")
             .scard(keys.active())

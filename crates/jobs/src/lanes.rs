@@ -21,7 +21,6 @@ use crate::{
 pub(crate) enum Arg {
     Word(&'static str),
     Text(String),
-    Bytes(Vec<u8>),
     Number(i64),
 }
 
@@ -30,7 +29,6 @@ impl ToRedisArgs for Arg {
         match self {
             Self::Word(word) => out.write_arg(word.as_bytes()),
             Self::Text(text) => out.write_arg(text.as_bytes()),
-            Self::Bytes(bytes) => out.write_arg(bytes),
             Self::Number(number) => number.write_redis_args(out),
         }
     }

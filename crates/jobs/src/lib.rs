@@ -12,6 +12,7 @@
 //! `dispatch.rs`, `claim.rs`, `complete.rs`, `fail.rs`, then `lua/`.
 
 mod backoff;
+mod cancel;
 mod claim;
 mod combine;
 mod complete;
@@ -20,33 +21,45 @@ pub mod cron;
 mod depend;
 mod dispatch;
 mod error;
+mod events;
 mod fail;
 mod ids;
 mod ingest;
 mod inspect;
 mod job;
 mod json;
+mod keeper;
 pub mod keys;
 mod lanes;
+mod lead;
+mod pause;
+mod progress;
 mod renew;
+mod replay;
 mod route;
 mod schedule;
+mod scheduler;
 mod scripts;
+mod signals;
+mod wait;
 mod workers;
 
 use std::{fmt, sync::Arc};
 
-pub use store::Millis;
 use store::Store;
+pub use store::{Millis, events::EventId};
+use tokio::sync::OnceCell;
 
 pub use crate::{
     backoff::{Growth, WAIT_MAX},
+    cancel::Cancelled,
     claim::{CLAIM_MAX, Claimed, Claimer, Lease},
     complete::RESULT_MAX,
     config::Config,
     cron::Cron,
     dispatch::Dispatched,
     error::Error,
+    events::{Event, Events},
     fail::{Attempt, Verdict},
     ids::{JobId, JobType, NAME_MAX, Namespace, ServerId},
     inspect::{JobView, LaneView, PAGE_MAX, Stats, Which},
@@ -55,9 +68,13 @@ pub use crate::{
         PARENTS_MAX, PAYLOAD_MAX, Priority, Progress, RateLimit, Retry, Schedule, Shape, Status,
         Task,
     },
+    keeper::{Keeper, Kept},
+    lead::Leader,
+    progress::LINE_MAX,
     renew::Renewal,
     route::{Labels, Mode, Route, Server, Target},
     schedule::{Preview, ScheduleView},
+    scheduler::{Scheduler, Tick},
     workers::{WorkerInfo, WorkerView},
 };
 use crate::{
@@ -65,6 +82,7 @@ use crate::{
     complete::Success,
     dispatch::{Ready, Stored},
     keys::Keys,
+    signals::Hub,
 };
 
 /// A job queue: one namespace of a store. A cheap clone.
@@ -89,6 +107,7 @@ struct Inner {
     config: Config,
     dispatches: Combine<Ready, Stored>,
     completions: Combine<Success, bool>,
+    hub: OnceCell<Hub>,
 }
 
 impl Jobs {
@@ -102,6 +121,7 @@ impl Jobs {
             config,
             dispatches: Combine::default(),
             completions: Combine::default(),
+            hub: OnceCell::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -198,8 +198,8 @@ testkit::each_store! {
 
     async fn an_error_to_reroute_sends_the_job_to_another_worker(t: TestStore) {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
-        let mut retry = jobs::Retry::default();
-        retry.reroute_on = vec!["NoGpu".to_owned()];
+        let reroute_on = vec!["NoGpu".to_owned()];
+        let retry = jobs::Retry { reroute_on, ..jobs::Retry::default() };
         let target = Target::default().server(&jobs::ServerId::parse("w1").unwrap());
         let id = put(&jobs, job("render").retry(retry).target(target)).await;
         let (mut w1, mut w2) = (worker(&jobs, "w1"), worker(&jobs, "w2"));

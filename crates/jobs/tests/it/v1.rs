@@ -1,5 +1,7 @@
 //! Clients that know only the documented keys, played command by command as v1 sends them.
 
+use std::time::Duration;
+
 use crate::support::*;
 
 /// What v1's dispatch sends, one command after the other.
@@ -128,7 +130,57 @@ testkit::each_store! {
         let mut w = worker(&jobs, "w1");
         // Pushed, but the producer has not written the status yet.
         v1_half_dispatch(&raw, "v-1", "a", 5, "{}").await;
-        assert_eq!(take_ids(&mut w, 5).await, ["v-1"]);
+        let lease = take(&mut w).await;
+        assert_eq!(lease.id(), &"v-1");
+        jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        // A producer of another order: the id is there before the data.
+        let () = raw.call(&["RPUSH", "bridge:jobs:waiting", "v-2"]).await;
+        let () = raw.call(&["RPUSH", "bridge:jobs:waiting", "v-3"]).await;
+        assert!(take_ids(&mut w, 5).await.is_empty());
+        assert_eq!(raw.list("bridge:jobs:waiting").await, ["v-2", "v-3"], "they are not dropped");
+        let data = r#"{"jobId":"v-2","type":"a"}"#;
+        let () = raw.call(&["SET", "bridge:jobs:data:v-2", data]).await;
+        t.clock.advance(Duration::from_secs(59));
+        jobs.keeper().tick().await.unwrap();
+        assert_eq!(take_ids(&mut w, 5).await, ["v-2"]);
+        t.clock.advance(Duration::from_secs(1));
+        jobs.keeper().tick().await.unwrap();
+        assert!(raw.list("bridge:jobs:waiting").await.is_empty(), "a name without a job goes");
+    }
+
+    async fn a_job_its_v1_producer_stored_but_did_not_push_is_pushed(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let created = jobs.now();
+        let data = format!(r#"{{"jobId":"v-1","type":"a","createdAt":{created}}}"#);
+        let () = raw.call(&["SET", "bridge:jobs:data:v-1", &data]).await;
+        // One that was pushed and only lacks its status must not be pushed twice.
+        let data = format!(r#"{{"jobId":"v-2","type":"b","createdAt":{created}}}"#);
+        let () = raw.call(&["SET", "bridge:jobs:data:v-2", &data]).await;
+        let () = raw.call(&["RPUSH", "bridge:jobs:waiting", "v-2"]).await;
+        let keeper = jobs.keeper();
+        keeper.tick().await.unwrap();
+        assert_eq!(raw.list("bridge:jobs:waiting").await, ["v-2"], "it may be about to be pushed");
+        t.clock.advance(Duration::from_secs(60));
+        for _ in 0..3 {
+            keeper.tick().await.unwrap();
+        }
+        assert_eq!(raw.list("bridge:jobs:waiting").await, ["v-2", "v-1"]);
+        assert_eq!(take_ids(&mut worker(&jobs, "w1"), 5).await, ["v-2", "v-1"]);
+        check_invariants(&raw).await;
+    }
+
+    async fn a_status_that_a_slow_v1_producer_wrote_too_late_is_put_right(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        v1_half_dispatch(&raw, "v-1", "a", 5, "{}").await;
+        let lease = take(&mut worker(&jobs, "w1")).await;
+        jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        let () = raw.call(&["SET", "bridge:jobs:status:v-1", "waiting"]).await;
+        let id = lease.id();
+        assert_eq!(jobs.status(id).await.unwrap(), Some(jobs::Status::Completed), "results count");
+        for _ in 0..3 {
+            jobs.keeper().tick().await.unwrap();
+        }
+        assert_eq!(raw.status(id).await.as_deref(), Some("completed"));
     }
 
     async fn poison_goes_to_the_dead_letters_and_stops_nobody(t: TestStore) {

@@ -1,0 +1,269 @@
+//! Jobs whose worker went away.
+
+use std::{collections::HashMap, time::Duration};
+
+use store::{
+    Millis,
+    redis::{self, AsyncCommands as _},
+};
+
+use super::Keeper;
+use crate::{
+    Attempt, Error, Job, JobError, JobId, Lease, Verdict,
+    config::seconds,
+    fail::{Failure, WORKER_LOST, failed_result},
+    json::Fields,
+    lanes::Place,
+    scripts,
+};
+
+/// How many leases one round takes back.
+const BATCH: isize = 500;
+
+/// How long a v1 job must look lost before it is taken for lost.
+const SURE: Duration = Duration::from_secs(5);
+
+/// How many suspects are remembered.
+const SUSPECTS: usize = 10_000;
+
+impl Keeper {
+    /// Takes back jobs whose lease has run out: each counts as a failed attempt, and one that has
+    /// taken down too many workers is put away.
+    pub(super) async fn reclaim(&self) -> Result<usize, Error> {
+        let keys = self.jobs.keys();
+        let mut store = self.jobs.store().clone();
+        let now = self.jobs.now();
+        let ids: Vec<String> =
+            store.zrangebyscore_limit(keys.leases(), "-inf", now.0, 0, BATCH).await?;
+        let mut reclaimed = 0;
+        for ids in ids.chunks(100) {
+            let mut pipe = redis::pipe();
+            for id in ids {
+                pipe.hget(keys.claims(), id).get(keys.data(id)).lrange(keys.history(id), 0, -1);
+            }
+            let parts: Vec<redis::Value> = pipe.query_async(&mut store).await?;
+            let mut batch = Vec::new();
+            for (id, part) in ids.iter().zip(parts.chunks_exact(3)) {
+                let (claim, data, history): (Option<String>, Option<Vec<u8>>, Vec<Vec<u8>>) =
+                    redis::from_redis_value(redis::Value::Array(part.to_vec()))
+                        .map_err(store::Error::from)?;
+                match claim {
+                    Some(claim) => batch.push(self.lost(id, &claim, data, &history, now)),
+                    // Its end was noted without its lease; there is nothing to take back.
+                    None => {
+                        let () = store.zrem(keys.leases(), id).await?;
+                    }
+                }
+            }
+            let done = self.jobs.end(batch, true).await?;
+            reclaimed += done.into_iter().filter(|done| *done).count();
+        }
+        Ok(reclaimed)
+    }
+
+    /// What becomes of a job whose lease has run out.
+    fn lost(
+        &self,
+        id: &str,
+        claim: &str,
+        data: Option<Vec<u8>>,
+        history: &[Vec<u8>],
+        now: Millis,
+    ) -> Failure {
+        let id = JobId::stored(id);
+        let server = claim.split(' ').nth(1).unwrap_or_default().to_owned();
+        let token = claim.split(' ').next().and_then(|token| token.parse().ok()).unwrap_or(0);
+        let data = data.unwrap_or_default();
+        let job = match Job::parse(id.clone(), &data) {
+            Ok(job) => job,
+            Err(error) => return Failure::malformed(id, claim.to_owned(), &error, now),
+        };
+        let text = String::from_utf8(data).unwrap_or_default();
+        let lease = Lease::held(job, text, claim.to_owned(), token, now);
+        let lost = |entry: &Vec<u8>| {
+            let entry = serde_json::from_slice::<Attempt>(entry).ok();
+            entry.is_some_and(|entry| entry.error.name.as_deref() == Some(WORKER_LOST))
+        };
+        let times = history.iter().filter(|entry| lost(entry)).count() + 1;
+        let message = format!("worker {server} went away while it ran ({times} times so far)");
+        let error = JobError::new(WORKER_LOST, message);
+        let poisoned = times >= usize::try_from(self.jobs.config().poison_after).unwrap_or(1);
+        let verdict = match poisoned || lease.job.attempts >= lease.job.retry.attempts {
+            true => Verdict::Dead,
+            false => Verdict::Retry(Duration::ZERO),
+        };
+        if poisoned {
+            tracing::warn!(job = %lease.id(), times, "job put away: it takes its workers down");
+        }
+        self.jobs.failure(&lease, verdict, error, Duration::ZERO)
+    }
+
+    /// Takes back jobs of v1 workers that went away: in `jobs:active`, not ours, without a lock.
+    pub(super) async fn recover(&self) -> Result<usize, Error> {
+        let keys = self.jobs.keys();
+        let mut store = self.jobs.store().clone();
+        let now = self.jobs.now();
+        let cursor = self.memory.lock().active_cursor;
+        let (next, ids): (u64, Vec<String>) = redis::cmd("SSCAN")
+            .arg(keys.active())
+            .arg(cursor)
+            .arg("COUNT")
+            .arg(200)
+            .query_async(&mut store)
+            .await?;
+        self.memory.lock().active_cursor = next;
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let mut pipe = redis::pipe();
+        for id in &ids {
+            pipe.hexists(keys.claims(), id).exists(keys.lock(id));
+        }
+        let held: Vec<bool> = pipe.query_async(&mut store).await?;
+        let mut sure = Vec::new();
+        {
+            let mut memory = self.memory.lock();
+            for (id, held) in ids.iter().zip(held.chunks_exact(2)) {
+                if held.iter().any(|held| *held) {
+                    memory.orphans.remove(id);
+                } else if memory.orphans.len() < SUSPECTS {
+                    let since = *memory.orphans.entry(id.clone()).or_insert(now);
+                    if now.since(since) >= SURE {
+                        sure.push(id.clone());
+                    }
+                }
+            }
+            for id in &sure {
+                memory.orphans.remove(id);
+            }
+        }
+        let mut recovered = 0;
+        for id in sure {
+            recovered += usize::from(self.recover_one(&id).await?);
+        }
+        Ok(recovered)
+    }
+
+    async fn recover_one(&self, id: &str) -> Result<bool, Error> {
+        let keys = self.jobs.keys();
+        let mut store = self.jobs.store().clone();
+        let data: Option<Vec<u8>> = store.get(keys.data(id)).await?;
+        let now = self.jobs.now();
+        let job = data.as_deref().and_then(|data| Job::parse(JobId::stored(id), data).ok());
+        let Some((job, data)) = job.zip(data) else {
+            // Nothing is known of it but its name.
+            let () = store.srem(keys.active(), id).await?;
+            return Ok(false);
+        };
+        let text = String::from_utf8(data).unwrap_or_default();
+        let body = match Fields::parse(&text) {
+            Ok(mut fields) => {
+                fields.set("attempts", job.attempts.saturating_add(1).to_string());
+                fields.to_text()
+            }
+            Err(_) => return Ok(false),
+        };
+        let place = Place::of(&job);
+        let registry = match place.server.as_str() {
+            "" => keys.routes(),
+            server => keys.routes_of(server),
+        };
+        let mode = if job.attempts < job.retry.attempts { "now" } else { "dead" };
+        let error = JobError::new(WORKER_LOST, "its worker went away while it ran");
+        let reply: Vec<String> = scripts::recover::run(
+            self.jobs.store(),
+            scripts::recover::Keys {
+                waiting: keys.waiting(),
+                index: keys.index(),
+                strays: keys.strays(),
+                active: keys.active(),
+                claims: keys.claims(),
+                deadletter: keys.deadletter(),
+                blocked: keys.blocked(),
+                events: keys.events(),
+                running: keys.running(job.kind.as_str()),
+                registry,
+                lane: keys.lane(&place.route, place.priority.get()),
+                lock: keys.lock(id),
+                status: keys.status(id),
+                data: keys.data(id),
+                result: keys.result(id),
+            },
+            scripts::recover::Args {
+                now_ms: now,
+                wake: keys.wake(),
+                events_max: self.jobs.config().events_max,
+                result_ttl_s: seconds(self.jobs.config().result_ttl),
+                id,
+                kind: job.kind.as_str(),
+                mode,
+                rid: place.route.as_str(),
+                priority: place.priority.get(),
+                spec: &place.text,
+                server: &place.server,
+                body,
+                outcome: failed_result(error, now, 0),
+            },
+        )
+        .await?;
+        Ok(reply.first().is_some_and(|word| word == "recovered"))
+    }
+
+    /// Takes workers off the list that have been silent for as long as a lock lasts, and lets the
+    /// leases of what they hold run out now.
+    pub(super) async fn bury_workers(&self) -> Result<usize, Error> {
+        let now = self.jobs.now();
+        let workers = self.jobs.workers().await?;
+        let mut dead = Vec::new();
+        {
+            let mut memory = self.memory.lock();
+            let mut silent = HashMap::new();
+            for worker in workers.iter().filter(|worker| !worker.alive) {
+                let name = worker.info.server_id.clone();
+                let since = memory.silent.get(&name).copied().unwrap_or(now);
+                // A v1 worker sends its first heartbeat only after a while.
+                if now.since(since) >= self.jobs.config().lock_ttl {
+                    dead.push(name);
+                } else {
+                    silent.insert(name, since);
+                }
+            }
+            memory.silent = silent;
+        }
+        for name in &dead {
+            tracing::info!(worker = %name, "dead worker taken off the list");
+            self.let_go(name).await?;
+            self.jobs.unregister(&crate::ServerId::stored(name.as_str())).await?;
+        }
+        Ok(dead.len())
+    }
+
+    /// Lets the leases of a worker run out.
+    async fn let_go(&self, server: &str) -> Result<(), Error> {
+        let keys = self.jobs.keys();
+        let mut store = self.jobs.store().clone();
+        let mut cursor = 0u64;
+        loop {
+            let (next, claims): (u64, Vec<(String, String)>) = redis::cmd("HSCAN")
+                .arg(keys.claims())
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(500)
+                .query_async(&mut store)
+                .await?;
+            let mut pipe = redis::pipe();
+            for (id, claim) in &claims {
+                if claim.split(' ').nth(1) == Some(server) {
+                    pipe.cmd("ZADD").arg(keys.leases()).arg("XX").arg(self.jobs.now()).arg(id);
+                }
+            }
+            if !pipe.is_empty() {
+                let _: Vec<i64> = pipe.query_async(&mut store).await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Pausing: no job of a type starts until it is resumed. What runs goes on.
+
+use store::redis::{self, AsyncCommands as _};
+
+use crate::{Error, JobType, Jobs};
+
+impl Jobs {
+    /// Stops jobs of a type from starting.
+    pub async fn pause(&self, kind: &JobType) -> Result<(), Error> {
+        let mut store = self.store().clone();
+        let () = store.sadd(self.keys().paused(), kind.as_str()).await?;
+        Ok(())
+    }
+
+    /// Lets jobs of a type start again, and wakes the workers that wait for them.
+    pub async fn resume(&self, kind: &JobType) -> Result<(), Error> {
+        let mut store = self.store().clone();
+        let () = redis::pipe()
+            .atomic()
+            .srem(self.keys().paused(), kind.as_str())
+            .ignore()
+            .publish(self.keys().wake(), "free")
+            .ignore()
+            .query_async(&mut store)
+            .await?;
+        Ok(())
+    }
+
+    /// The types that are paused.
+    pub async fn paused(&self) -> Result<Vec<JobType>, Error> {
+        let mut store = self.store().clone();
+        let mut kinds: Vec<String> = store.smembers(self.keys().paused()).await?;
+        kinds.sort();
+        Ok(kinds.into_iter().map(JobType::stored).collect())
+    }
+}

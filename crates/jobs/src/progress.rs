@@ -1,0 +1,81 @@
+//! How far a job is, and what it has to say.
+
+use serde_json::value::RawValue;
+use store::redis::{self, AsyncCommands as _};
+
+use crate::{Error, JobId, Jobs, Progress};
+
+/// How long one log line may be.
+pub const LINE_MAX: usize = 4 * 1024;
+
+impl Jobs {
+    /// Says how far a running job is, 0 to 100.
+    pub async fn set_progress(
+        &self,
+        id: &JobId,
+        percent: f64,
+        message: Option<String>,
+        data: Option<Box<RawValue>>,
+    ) -> Result<(), Error> {
+        if !percent.is_finite() {
+            return Err(Error::invalid("progress is a number from 0 to 100"));
+        }
+        let progress = Progress {
+            percent: percent.clamp(0.0, 100.0),
+            message,
+            data,
+            updated_at: self.now().0,
+        };
+        let text = serde_json::to_string(&progress)
+            .map_err(|error| Error::invalid(format!("progress is not JSON: {error}")))?;
+        let mut store = self.store().clone();
+        let () = redis::pipe()
+            .set(self.keys().progress(id.as_str()), text)
+            .ignore()
+            .publish(self.keys().signal(), id.as_str())
+            .ignore()
+            .query_async(&mut store)
+            .await?;
+        Ok(())
+    }
+
+    /// How far a job is, if it has said so.
+    pub async fn progress(&self, id: &JobId) -> Result<Option<Progress>, Error> {
+        let mut store = self.store().clone();
+        let text: Option<Vec<u8>> = store.get(self.keys().progress(id.as_str())).await?;
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+    }
+
+    /// Adds a line to a job's log, which keeps the latest few.
+    pub async fn log(&self, id: &JobId, line: &str) -> Result<(), Error> {
+        let mut end = line.len().min(LINE_MAX);
+        while !line.is_char_boundary(end) {
+            end -= 1;
+        }
+        let key = self.keys().log(id.as_str());
+        let most = isize::try_from(self.config().log_max).unwrap_or(isize::MAX);
+        let line = format!("{} {}", self.now(), &line[..end]);
+        let mut store = self.store().clone();
+        let () = redis::pipe()
+            .rpush(&key, line)
+            .ignore()
+            .ltrim(&key, -most, -1)
+            .ignore()
+            .expire(&key, i64::try_from(self.config().keep_dead_for.as_secs()).unwrap_or(i64::MAX))
+            .ignore()
+            .query_async(&mut store)
+            .await?;
+        Ok(())
+    }
+
+    /// A job's log, oldest first: when in milliseconds, and what.
+    pub async fn logs(&self, id: &JobId) -> Result<Vec<(i64, String)>, Error> {
+        let mut store = self.store().clone();
+        let lines: Vec<String> = store.lrange(self.keys().log(id.as_str()), 0, -1).await?;
+        let split = |line: String| {
+            let (at, text) = line.split_once(' ')?;
+            Some((at.parse().ok()?, text.to_owned()))
+        };
+        Ok(lines.into_iter().filter_map(split).collect())
+    }
+}

@@ -1,0 +1,157 @@
+//! Occurrences of schedules.
+
+use store::{
+    Millis,
+    redis::{self, AsyncCommands as _},
+};
+
+use super::Scheduler;
+use crate::{
+    CatchUp, Cron, Error, Job, JobId, Overlap,
+    cron::CATCH_UP_MAX,
+    json::Fields,
+    lanes::{Arg, Place},
+    scripts,
+};
+
+/// How many schedules one round looks at.
+const BATCH: isize = 100;
+
+/// How late an occurrence may be and still count as on time: a minute, for a scheduler that was
+/// being replaced.
+const LATE: i64 = 60_000;
+
+impl Scheduler {
+    /// Puts due occurrences in line. Says how many, and whether there are more.
+    pub(super) async fn occur(&self) -> Result<(usize, bool), Error> {
+        let keys = self.jobs.keys();
+        let mut store = self.jobs.store().clone();
+        let now = self.jobs.now();
+        let due: Vec<(String, i64)> =
+            store.zrangebyscore_limit_withscores(keys.cron(), "-inf", now.0, 0, BATCH).await?;
+        let more = due.len() == BATCH as usize;
+        let mut occurred = 0;
+        for (id, due) in due {
+            let (data, paused): (Option<Vec<u8>>, bool) = redis::pipe()
+                .get(keys.data(&id))
+                .sismember(keys.cron_paused(), &id)
+                .query_async(&mut store)
+                .await?;
+            let Some(data) = data else {
+                // Its job was deleted, and only the name was left.
+                let () = store.zrem(keys.cron(), &id).await?;
+                continue;
+            };
+            match self.plan(&id, &data, Millis(due), paused, now) {
+                Ok(plan) => occurred += self.claim_occurrences(&id, Millis(due), plan).await?,
+                Err(reason) => {
+                    tracing::warn!(schedule = %id, reason, "unusable schedule stopped");
+                    let () = store.zrem(keys.cron(), &id).await?;
+                }
+            }
+        }
+        Ok((occurred, more))
+    }
+
+    /// What is to be done about a schedule that is due.
+    fn plan(
+        &self,
+        id: &str,
+        data: &[u8],
+        due: Millis,
+        paused: bool,
+        now: Millis,
+    ) -> Result<Plan, String> {
+        let job = Job::parse(JobId::stored(id), data).map_err(|error| error.to_string())?;
+        let schedule = &job.schedule;
+        let expression = schedule.cron.as_deref().ok_or("it has no cron expression")?;
+        let cron = Cron::parse(expression, schedule.timezone.as_deref())
+            .map_err(|error| error.to_string())?;
+        // v1 sets the first occurrence to a minute from now, whatever the expression says; it
+        // counts as one all the same.
+        let mut times = vec![due];
+        times.extend(cron.between(due, now, CATCH_UP_MAX));
+        let apart = schedule.overlap == Overlap::Allow;
+        let latest = times.last().copied().unwrap_or(due);
+        let times = match schedule.catch_up {
+            _ if paused => Vec::new(),
+            CatchUp::None if now.0 - latest.0 > LATE => Vec::new(),
+            CatchUp::All if apart => times.split_off(times.len().saturating_sub(CATCH_UP_MAX)),
+            _ => vec![latest],
+        };
+        let mut occurrences = Vec::with_capacity(times.len());
+        for at in times {
+            let text = std::str::from_utf8(data).map_err(|error| error.to_string())?;
+            let mut fields = Fields::parse(text).map_err(|error| error.to_string())?;
+            fields.set("attempts", "0");
+            let name = if apart { format!("{id}@{at}") } else { id.to_owned() };
+            if apart {
+                let mut quoted = String::new();
+                crate::json::push_str(&mut quoted, &name);
+                fields.set("jobId", quoted);
+                fields.set("createdAt", at.to_string());
+                fields.remove("schedule");
+            }
+            occurrences.push((name, fields.to_text()));
+        }
+        Ok(Plan { place: Place::of(&job), next: cron.next_after(now), occurrences })
+    }
+
+    /// Moves a schedule on and puts its occurrences in line, if nobody else has.
+    async fn claim_occurrences(&self, id: &str, due: Millis, plan: Plan) -> Result<usize, Error> {
+        let keys = self.jobs.keys();
+        let place = &plan.place;
+        let registry = match place.server.as_str() {
+            "" => keys.routes(),
+            server => keys.routes_of(server),
+        };
+        let mut all_keys = Vec::new();
+        let mut rest = Vec::new();
+        for (name, text) in plan.occurrences {
+            all_keys.extend([keys.data(&name), keys.status(&name)]);
+            rest.extend([Arg::Text(name), Arg::Text(text)]);
+        }
+        let reply: Vec<redis::Value> = scripts::occur::run(
+            self.jobs.store(),
+            scripts::occur::Keys {
+                waiting: keys.waiting(),
+                index: keys.index(),
+                strays: keys.strays(),
+                cron: keys.cron(),
+                delayed: keys.delayed(),
+                claims: keys.claims(),
+                events: keys.events(),
+                registry,
+                lane: keys.lane(&place.route, place.priority.get()),
+                lock: keys.lock(id),
+                keys: all_keys,
+            },
+            scripts::occur::Args {
+                now_ms: self.jobs.now(),
+                wake: keys.wake(),
+                events_max: self.jobs.config().events_max,
+                schedule: id,
+                due_ms: due,
+                next_ms: plan.next,
+                rid: place.route.as_str(),
+                priority: place.priority.get(),
+                spec: &place.text,
+                server: &place.server,
+                place: "back",
+                rest,
+            },
+        )
+        .await?;
+        match reply.get(1) {
+            Some(redis::Value::Int(count)) => Ok(usize::try_from(*count).unwrap_or(0)),
+            _ => Ok(0),
+        }
+    }
+}
+
+/// What is to be done about a schedule that is due.
+struct Plan {
+    place: Place,
+    next: Option<Millis>,
+    occurrences: Vec<(String, String)>,
+}

@@ -1,0 +1,96 @@
+//! Waiting for the end of a job, and for jobs to come.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{
+    Claimed, Claimer, Error, JobId, JobResult, Jobs, Status,
+    signals::{Signal, Signals},
+};
+
+/// How often the data itself is looked at, for what v1 clients do without telling.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Jobs {
+    /// Waits until a job has ended, and gives its result. Told by the store, not by asking again
+    /// and again; only the end of a job that a v1 worker ran is found by a look each second.
+    ///
+    /// Fails with [`Error::TimedOut`] when it has not ended in time.
+    pub async fn wait(
+        &self,
+        id: &JobId,
+        timeout: Duration,
+    ) -> Result<(Status, Option<JobResult>), Error> {
+        let until = Instant::now() + timeout;
+        let deadline = self.now() + timeout;
+        let mut signals = self.signals().await?;
+        loop {
+            match self.status(id).await? {
+                Some(status) if status.is_final() => return Ok((status, self.result(id).await?)),
+                None if self.get(id).await?.is_none() => return Err(Error::NotFound(id.clone())),
+                _ => {}
+            }
+            let look = until.min(Instant::now() + LOOK);
+            tokio::select! {
+                () = tokio::time::sleep_until(look) => {
+                    if look == until {
+                        return Err(Error::TimedOut(deadline));
+                    }
+                }
+                () = ended(&mut signals, id) => {}
+            }
+        }
+    }
+}
+
+async fn ended(signals: &mut Signals, id: &JobId) {
+    loop {
+        match signals.recv().await {
+            Signal::Done(ids) if ids.lines().any(|ended| id == ended) => return,
+            Signal::Gap => return,
+            Signal::Closed => std::future::pending().await,
+            _ => {}
+        }
+    }
+}
+
+impl Claimer {
+    /// Takes the next jobs, waiting up to `wait` for the first.
+    pub async fn claim_wait(
+        &mut self,
+        most: usize,
+        lease: Duration,
+        wait: Duration,
+    ) -> Result<Claimed, Error> {
+        let until = Instant::now() + wait;
+        let mut signals = self.jobs().signals().await?;
+        loop {
+            let claimed = self.claim_for(most, lease).await?;
+            if !claimed.leases.is_empty() || Instant::now() >= until {
+                return Ok(claimed);
+            }
+            if claimed.more {
+                continue;
+            }
+            let look = claimed.wait.unwrap_or(LOOK).min(LOOK);
+            let look = until.min(Instant::now() + look);
+            tokio::select! {
+                () = tokio::time::sleep_until(look) => {}
+                () = self.called(&mut signals) => {}
+            }
+        }
+    }
+
+    /// Waits until there may be something to claim.
+    pub(crate) async fn called(&self, signals: &mut Signals) {
+        loop {
+            match signals.recv().await {
+                Signal::Lane(route) if self.may_take(&route) => return,
+                Signal::Free | Signal::Gap => return,
+                Signal::Closed => std::future::pending().await,
+                _ => {}
+            }
+        }
+    }
+}

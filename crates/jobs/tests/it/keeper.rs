@@ -1,0 +1,262 @@
+//! What was lost comes back, and what nobody needs goes.
+
+use std::time::Duration;
+
+use jobs::{Config, Jobs, Labels, Status};
+
+use crate::support::*;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+testkit::each_store! {
+    async fn a_job_whose_lease_ran_out_goes_to_another_worker(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = put(&jobs, job("a").max_concurrent(1)).await;
+        let lost = take(&mut worker(&jobs, "w1")).await;
+        t.clock.advance(LEASE - Duration::from_millis(1));
+        assert_eq!(jobs.keeper().tick().await.unwrap().reclaimed, 0);
+        t.clock.advance(Duration::from_millis(1));
+        assert_eq!(jobs.keeper().tick().await.unwrap().reclaimed, 1);
+        check_invariants(&raw).await;
+        let lease = take(&mut worker(&jobs, "w2")).await;
+        assert_eq!((lease.id(), lease.attempt()), (&id, 2));
+        assert!(matches!(
+            jobs.complete(&lost, None, NO_TIME).await,
+            Err(jobs::Error::LeaseLost(_))
+        ), "the first worker comes too late");
+        jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        let view = jobs.view(&id).await.unwrap().unwrap();
+        assert_eq!(view.history[0].error.name.as_deref(), Some("WorkerLost"));
+        assert_eq!(view.history[0].server, "w1");
+        check_invariants(&raw).await;
+    }
+
+    async fn a_renewed_lease_is_left_alone(t: TestStore) {
+        let jobs = queue(&t);
+        put(&jobs, job("a")).await;
+        let lease = take(&mut worker(&jobs, "w1")).await;
+        t.clock.advance(LEASE - Duration::from_secs(1));
+        jobs.renew(&[&lease]).await.unwrap();
+        t.clock.advance(LEASE - Duration::from_secs(1));
+        assert_eq!(jobs.keeper().tick().await.unwrap().reclaimed, 0);
+        jobs.complete(&lease, None, NO_TIME).await.unwrap();
+    }
+
+    async fn a_job_that_takes_its_workers_down_is_put_away(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = put(&jobs, job("a").attempts(100)).await;
+        for n in 1..=3 {
+            take(&mut worker(&jobs, &format!("w{n}"))).await;
+            t.clock.advance(LEASE);
+            assert_eq!(jobs.keeper().tick().await.unwrap().reclaimed, 1);
+        }
+        assert_eq!(raw.status(&id).await.as_deref(), Some("dead"));
+        let result = raw.json(&format!("bridge:jobs:result:{id}")).await;
+        assert_eq!(result["error"]["name"], "WorkerLost");
+        check_invariants(&raw).await;
+    }
+
+    async fn a_lost_worker_costs_no_more_attempts_than_there_are(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = put(&jobs, job("a").attempts(1)).await;
+        for _ in 0..2 {
+            take(&mut worker(&jobs, "w")).await;
+            t.clock.advance(LEASE);
+            jobs.keeper().tick().await.unwrap();
+        }
+        assert_eq!(raw.status(&id).await.as_deref(), Some("dead"));
+        assert_eq!(raw.json(&format!("bridge:jobs:data:{id}")).await["attempts"], 1);
+    }
+
+    async fn a_silent_worker_is_taken_off_and_its_jobs_back(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let labels = Labels::new("w1").unwrap();
+        jobs.register(&labels, None, "host").await.unwrap();
+        let info = raw.json("bridge:workers:w1").await;
+        assert_eq!(info["serverId"], "w1");
+        assert_eq!(raw.set("bridge:workers:active").await, ["w1"]);
+        assert!((1..=30).contains(&raw.ttl("bridge:workers:heartbeat:w1").await));
+        put(&jobs, job("a")).await;
+        let mut claimer = jobs.claimer(labels);
+        let long = Duration::from_secs(3_600);
+        assert_eq!(claimer.claim_for(1, long).await.unwrap().leases.len(), 1);
+        let keeper = jobs.keeper();
+        assert_eq!(keeper.tick().await.unwrap().workers, 0);
+        let () = raw.call(&["DEL", "bridge:workers:heartbeat:w1"]).await;
+        assert_eq!(keeper.tick().await.unwrap().workers, 0, "it may be late");
+        t.clock.advance(LEASE);
+        let kept = keeper.tick().await.unwrap();
+        assert_eq!((kept.workers, kept.reclaimed), (1, 1), "an hour before its lease ends");
+        assert!(raw.set("bridge:workers:active").await.is_empty());
+        check_invariants(&raw).await;
+    }
+
+    async fn a_job_of_a_v1_worker_that_died_comes_back(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = put(&jobs, job("a").max_concurrent(1)).await;
+        // What v1's claim script leaves, without the lock that has run out.
+        let () = raw.call(&["LREM", "bridge:jobs:waiting", "1", id.as_str()]).await;
+        let () = raw.call(&["SADD", "bridge:jobs:active", id.as_str()]).await;
+        let () = raw.call(&["INCR", "bridge:ratelimit:concurrent:a"]).await;
+        let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "active"]).await;
+        let () = raw.call(&["SET", &format!("bridge:jobs:lock:{id}"), "v1", "EX", "30"]).await;
+        let keeper = jobs.keeper();
+        for _ in 0..3 {
+            t.clock.advance(Duration::from_secs(5));
+            assert_eq!(keeper.tick().await.unwrap().reclaimed, 0, "it holds its lock");
+        }
+        let () = raw.call(&["DEL", &format!("bridge:jobs:lock:{id}")]).await;
+        assert_eq!(keeper.tick().await.unwrap().reclaimed, 0, "it may be about to finish");
+        t.clock.advance(Duration::from_secs(5));
+        assert_eq!(keeper.tick().await.unwrap().reclaimed, 1);
+        assert_eq!(raw.get("bridge:ratelimit:concurrent:a").await.as_deref(), Some("0"));
+        check_invariants(&raw).await;
+        assert_eq!(take(&mut worker(&jobs, "w1")).await.attempt(), 2);
+    }
+
+    async fn a_job_that_expires_in_line_ends_without_a_worker(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let at = jobs.now() + Duration::from_secs(5);
+        let a = put(&jobs, job("a").expires_at(at)).await;
+        let b = put(&jobs, job("a").expires_at(at).delay(Duration::from_secs(60))).await;
+        let c = put(&jobs, job("b").expires_at(at)).await;
+        let mut w = worker(&jobs, "w1").types([jobs::JobType::parse("b").unwrap()]);
+        let running = take(&mut w).await;
+        t.clock.advance(Duration::from_secs(5));
+        assert_eq!(jobs.keeper().tick().await.unwrap().expired, 2);
+        for id in [&a, &b] {
+            assert_eq!(jobs.status(id).await.unwrap(), Some(Status::Failed));
+            assert_eq!(raw.json(&format!("bridge:jobs:result:{id}")).await["error"]["name"], "Expired");
+        }
+        assert_eq!(running.id(), &c);
+        jobs.complete(&running, None, NO_TIME).await.unwrap();
+        assert!(raw.zset("bridge:jobs:expiring").await.is_empty());
+        check_invariants(&raw).await;
+    }
+
+    async fn ended_jobs_are_kept_by_number_and_by_age(t: TestStore) {
+        let config = Config { keep_finished: 5, keep_dead: 2, ..Config::default() };
+        let jobs = Jobs::new(t.store.clone(), config).unwrap();
+        let raw = Raw::of(&t);
+        let mut w = worker(&jobs, "w1");
+        let mut ids = Vec::new();
+        for _ in 0..8 {
+            ids.push(put(&jobs, job("a").attempts(0)).await);
+            let lease = take(&mut w).await;
+            jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        }
+        let mut dead = Vec::new();
+        for _ in 0..4 {
+            dead.push(put(&jobs, job("a").attempts(0)).await);
+            let lease = take(&mut w).await;
+            jobs.fail(&lease, jobs::JobError::new("Oops", ""), NO_TIME).await.unwrap();
+        }
+        assert_eq!(jobs.keeper().tick().await.unwrap().removed, 3 + 2);
+        for (n, id) in ids.iter().enumerate() {
+            assert_eq!(jobs.get(id).await.unwrap().is_some(), n >= 3, "{n}");
+            assert_eq!(raw.status(id).await.is_some(), n >= 3, "{n}");
+            assert_eq!(jobs.result(id).await.unwrap().is_some(), n >= 3, "{n}");
+        }
+        let newest: Vec<_> = dead[2..].iter().rev().map(ToString::to_string).collect();
+        assert_eq!(raw.list("bridge:jobs:deadletter").await, newest);
+        t.clock.advance(Duration::from_secs(24 * 3_600));
+        assert_eq!(jobs.keeper().tick().await.unwrap().removed, 5);
+        t.clock.advance(Duration::from_secs(29 * 24 * 3_600));
+        assert_eq!(jobs.keeper().tick().await.unwrap().removed, 2);
+        let left: Vec<String> = raw.call(&["KEYS", "bridge:jobs:data:*"]).await;
+        assert!(left.is_empty());
+        let left: Vec<String> = raw.call(&["KEYS", "bridge:jobs:history:*"]).await;
+        assert!(left.is_empty());
+    }
+
+    async fn tombs_are_cleared_out_of_a_long_line(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let gpu = || job("render").target(jobs::Target::default().capability("gpu"));
+        let mixed = (0..1_200).map(|n| if n % 3 == 0 { job("a") } else { gpu() });
+        for outcome in jobs.dispatch_all(mixed).await {
+            outcome.unwrap();
+        }
+        let mut w = worker(&jobs, "w1");
+        let mut taken = 0;
+        while taken < 400 {
+            taken += take_ids(&mut w, 100).await.len();
+        }
+        let tombs = |list: &[String]| list.iter().filter(|id| *id == "-").count();
+        assert!(tombs(&raw.list("bridge:jobs:waiting").await) > 100);
+        assert_eq!(jobs.stats().await.unwrap().waiting, 800);
+        jobs.keeper().tick().await.unwrap();
+        let line = raw.list("bridge:jobs:waiting").await;
+        assert_eq!((line.len(), tombs(&line)), (800, 0));
+        let mut gpu = jobs.claimer(Labels::new("w2").unwrap().capabilities(["gpu"]));
+        let mut taken = Vec::new();
+        while taken.len() < 800 {
+            let ids = take_ids(&mut gpu, 128).await;
+            assert!(!ids.is_empty());
+            taken.extend(ids.iter().map(ToString::to_string));
+        }
+        assert_eq!(taken, line);
+        check_invariants(&raw).await;
+    }
+
+    async fn lanes_that_were_lost_are_made_anew(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut all = Vec::new();
+        for _ in 0..10 {
+            all.push(put(&jobs, job("a")).await);
+        }
+        let lanes: Vec<String> = raw.call(&["KEYS", "bridge:jobs:lane:*"]).await;
+        for lane in &lanes {
+            let () = raw.call(&["DEL", lane]).await;
+        }
+        let mut w = worker(&jobs, "w1");
+        assert!(take_ids(&mut w, 50).await.is_empty());
+        let keeper = jobs.keeper();
+        for _ in 0..3 {
+            t.clock.advance(Duration::from_secs(10));
+            keeper.tick().await.unwrap();
+        }
+        assert_eq!(take_ids(&mut w, 50).await, all);
+        check_invariants(&raw).await;
+    }
+
+    async fn idle_routes_are_forgotten_and_come_back(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        put(&jobs, job("a")).await;
+        let server = jobs::ServerId::parse("w1").unwrap();
+        put(&jobs, job("b").target(jobs::Target::default().server(&server))).await;
+        let mut w = worker(&jobs, "w1");
+        for lease in w.claim(9).await.unwrap().leases {
+            jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        }
+        let keeper = jobs.keeper();
+        for _ in 0..2 {
+            keeper.tick().await.unwrap();
+            t.clock.advance(Duration::from_secs(600));
+        }
+        let left: Vec<String> = raw.call(&["HKEYS", "bridge:jobs:routes"]).await;
+        assert!(left.is_empty());
+        let left: i64 = raw.call(&["EXISTS", "bridge:jobs:routes:w1"]).await;
+        assert_eq!(left, 0);
+        let id = put(&jobs, job("a")).await;
+        assert_eq!(take_ids(&mut w, 9).await, [id]);
+    }
+
+    async fn jobs_no_live_worker_can_take_are_visible(t: TestStore) {
+        let jobs = queue(&t);
+        put(&jobs, job("a")).await;
+        put(&jobs, job("a").target(jobs::Target::default().capability("gpu"))).await;
+        put(&jobs, job("b").priority(9)).await;
+        assert_eq!(jobs.unroutable().await.unwrap().len(), 3, "nobody is there");
+        let kinds = [jobs::JobType::parse("a").unwrap()];
+        jobs.register(&Labels::new("w1").unwrap(), Some(&kinds), "host").await.unwrap();
+        let mut stuck = jobs.unroutable().await.unwrap();
+        stuck.sort_by_key(|lane| lane.route.kind.to_string());
+        assert_eq!(stuck.len(), 2);
+        assert_eq!(stuck[0].route.target.capabilities, ["gpu"]);
+        assert_eq!(stuck[1].waiting[8], 1, "one of priority 9");
+        let labels = Labels::new("w2").unwrap().capabilities(["gpu"]);
+        jobs.register(&labels, None, "host").await.unwrap();
+        assert!(jobs.unroutable().await.unwrap().is_empty());
+        assert_eq!(jobs.stats().await.unwrap().workers, 2);
+    }
+}
