@@ -52,7 +52,7 @@ redis.call('HSET', session, 'queue_id', queue_id, 'position_id', id, 'user_id', 
   'status', 'active', 'hard_until_ms', int(hard_ms), 'priority', ARGV[9])
 redis.call('EXPIRE', session, m[3])
 redis.call('HSET', position, 'queue_id', queue_id, 'status', 'active', 'session_id', session_id)
-redis.call('EXPIRE', position, int(hard_s + 600))
+redis.call('EXPIRE', position, int(hard_s + 3600))
 count_one(stats, state, 'total_claimed', '1')
 emit(events, 'session.started', now_ms,
   '{"session_id":"' .. session_id .. '","position_id":"' .. id .. '"}')

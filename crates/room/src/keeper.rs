@@ -6,6 +6,7 @@
 //! script that does it, so two keepers do no more than one.
 
 use std::{
+    borrow::Borrow,
     collections::HashMap,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
@@ -158,7 +159,7 @@ impl Keeper {
             _ => {}
         }
         if !over.is_empty() {
-            swept.sessions += self.end_sessions(&keys, &over).await?;
+            swept.sessions += self.end_sessions(queue, &keys, &over).await?;
         }
         if !late.is_empty() {
             swept.no_shows += self.take_back(queue, &keys, &late).await?;
@@ -219,14 +220,20 @@ impl Keeper {
         match reply.word() {
             "done" => Ok(reply.number::<u64>(1)? + reply.number::<u64>(2)?),
             "stopped" => {
-                self.refresh(queue, keys, &ids).await?;
+                let ttl = room.pulse(queue).await?.config.position_ttl();
+                self.refresh(ids.iter().map(|id| keys.position(id)), ttl).await?;
                 Ok(0)
             }
             _ => Err(reply.unexpected()),
         }
     }
 
-    async fn end_sessions(&self, keys: &QueueKeys, over: &[String]) -> Result<u64, Error> {
+    async fn end_sessions(
+        &self,
+        queue: &QueueId,
+        keys: &QueueKeys,
+        over: &[String],
+    ) -> Result<u64, Error> {
         let room = &self.room;
         let ids: Vec<SessionId> = over.iter().filter_map(|id| SessionId::parse(id).ok()).collect();
         if ids.is_empty() {
@@ -237,6 +244,17 @@ impl Keeper {
             pipe.hget(keys.session(id), "position_id");
         }
         let places: Vec<Option<String>> = pipe.query_async(&mut room.0.store.clone()).await?;
+        let records: Vec<Key> = ids
+            .iter()
+            .zip(&places)
+            .flat_map(|(id, place)| {
+                let session = keys.session(id);
+                let place = place.as_deref().and_then(|id| PositionId::parse(id).ok());
+                // Without a record nothing is marked; only the indexes are tidied.
+                let place = place.map_or(session.clone(), |id| keys.position(&id));
+                [session, place]
+            })
+            .collect();
         let now = room.now();
         let reply = scripts::expire_sessions::run(
             &room.0.store,
@@ -247,17 +265,7 @@ impl Keeper {
                 deadlines: &keys.deadlines,
                 stats: keys.stats(&hour(now)),
                 events: &keys.events,
-                sessions: ids
-                    .iter()
-                    .zip(&places)
-                    .flat_map(|(id, place)| {
-                        let session = keys.session(id);
-                        let place = place.as_deref().and_then(|id| PositionId::parse(id).ok());
-                        // Without a record nothing is marked; only the indexes are tidied.
-                        let place = place.map_or(session.clone(), |id| keys.position(&id));
-                        [session, place]
-                    })
-                    .collect::<Vec<Key>>(),
+                sessions: &records,
             },
             scripts::expire_sessions::Args {
                 now_ms: now,
@@ -269,7 +277,11 @@ impl Keeper {
         let reply = Reply::of(scripts::expire_sessions::SCRIPT, reply)?;
         match reply.word() {
             "expired" => reply.number(1),
-            "stopped" => Ok(0),
+            "stopped" => {
+                let config = &room.pulse(queue).await?.config;
+                self.refresh(&records, config.session_ttl() + config.session_max.as_secs()).await?;
+                Ok(0)
+            }
             _ => Err(reply.unexpected()),
         }
     }
@@ -479,24 +491,23 @@ impl Keeper {
                 removed: reply.number::<usize>(1)? + reply.number::<usize>(2)?,
             }),
             "stopped" => {
-                self.refresh(queue, &keys, ids).await?;
+                let ttl = room.pulse(queue).await?.config.position_ttl();
+                self.refresh(ids.iter().map(|id| keys.position(id)), ttl).await?;
                 Ok(Gone::default())
             }
             _ => Err(reply.unexpected()),
         }
     }
 
-    /// Clocks stand still: the records of these places must not run out meanwhile.
+    /// Clocks stand still: these records must not run out meanwhile.
     async fn refresh(
         &self,
-        queue: &QueueId,
-        keys: &QueueKeys,
-        ids: &[PositionId],
+        records: impl IntoIterator<Item: Borrow<Key>>,
+        ttl: u64,
     ) -> Result<(), Error> {
-        let ttl = self.room.pulse(queue).await?.config.position_ttl();
         let mut pipe = redis::pipe();
-        for id in ids {
-            pipe.expire(keys.position(id), i64::try_from(ttl).unwrap_or(1_800)).ignore();
+        for record in records {
+            pipe.expire(record.borrow(), i64::try_from(ttl).unwrap_or(3_600)).ignore();
         }
         pipe.query_async::<()>(&mut self.room.0.store.clone()).await?;
         Ok(())

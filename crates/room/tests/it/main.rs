@@ -9,4 +9,5 @@ mod session;
 mod silence;
 mod support;
 mod token;
+mod trouble_redis;
 mod watch;

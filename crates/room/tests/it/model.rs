@@ -20,11 +20,13 @@ pub(crate) struct Visitor {
     returned: bool,
     until: i64,
     hard: i64,
+    ended: i64,
 }
 
 impl Visitor {
-    fn end(&mut self, state: State, reason: Reason) {
+    fn end(&mut self, now: i64, state: State, reason: Reason) {
         self.state = state;
+        self.ended = now;
         self.reason = Some(reason);
         self.claim_by = None;
     }
@@ -181,7 +183,7 @@ impl Model {
             return Join::Full;
         }
         if let Some(old) = upgrade {
-            self.visitors[old].end(State::Cancelled, Reason::Upgraded);
+            self.visitors[old].end(self.now, State::Cancelled, Reason::Upgraded);
         }
         self.seq += 1;
         let seq = self.seq;
@@ -202,6 +204,7 @@ impl Model {
             returned: false,
             until: 0,
             hard: 0,
+            ended: 0,
         });
         let v = self.visitors.len() - 1;
         if self.line()[0] == v && self.status == QueueStatus::Active && self.free() > 0 {
@@ -240,7 +243,7 @@ impl Model {
     pub(crate) fn leave(&mut self, v: usize) {
         match self.visitors[v].state {
             State::Waiting | State::Admitted => {
-                self.visitors[v].end(State::Cancelled, Reason::Cancelled);
+                self.visitors[v].end(self.now, State::Cancelled, Reason::Cancelled);
             }
             State::Active => self.complete(v),
             _ => {}
@@ -266,19 +269,26 @@ impl Model {
         }
     }
 
+    /// Is it over for so long that its record may be gone? A real server's lifetimes do not move
+    /// with the clock of a test, the built-in store's do.
+    pub(crate) fn forgotten(&self, v: usize) -> bool {
+        let visitor = &self.visitors[v];
+        visitor.state.is_over() && self.now - visitor.ended > 1_700_000
+    }
+
     pub(crate) fn until(&self, v: usize) -> i64 {
         self.visitors[v].until
     }
 
     pub(crate) fn complete(&mut self, v: usize) {
         if self.visitors[v].state == State::Active {
-            self.visitors[v].end(State::Completed, Reason::Completed);
+            self.visitors[v].end(self.now, State::Completed, Reason::Completed);
         }
     }
 
     pub(crate) fn terminate(&mut self, v: usize) {
         if self.visitors[v].state == State::Active {
-            self.visitors[v].end(State::Revoked, Reason::AdminRevoked);
+            self.visitors[v].end(self.now, State::Revoked, Reason::AdminRevoked);
         }
     }
 
@@ -347,7 +357,7 @@ impl Model {
                 if visitor.until <= now {
                     let capped = visitor.hard <= now;
                     let reason = if capped { Reason::SessionCap } else { Reason::SessionIdle };
-                    visitor.end(State::Expired, reason);
+                    visitor.end(now, State::Expired, reason);
                 }
             }
         }
@@ -356,7 +366,7 @@ impl Model {
                 let visitor = &mut self.visitors[v];
                 if visitor.claim_by.is_some_and(|by| by <= now) {
                     if visitor.returned {
-                        visitor.end(State::Expired, Reason::ClaimTimeout);
+                        visitor.end(now, State::Expired, Reason::ClaimTimeout);
                     } else {
                         visitor.state = State::Waiting;
                         visitor.returned = true;
@@ -372,7 +382,7 @@ impl Model {
             for v in self.indexes(State::Waiting) {
                 let visitor = &mut self.visitors[v];
                 if (visitor.seen_s + 1) * 1000 + timeout <= now {
-                    visitor.end(State::Expired, Reason::HoldTimeout);
+                    visitor.end(now, State::Expired, Reason::HoldTimeout);
                 }
             }
         }
