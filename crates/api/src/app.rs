@@ -35,7 +35,7 @@ pub struct Services {
 impl Services {
     /// Whether there is anything to see on a page here.
     pub(crate) fn runs(&self, page: Nav) -> bool {
-        !matches!(page, Nav::Room | Nav::Jobs | Nav::Docs | Nav::Api)
+        !matches!(page, Nav::Room | Nav::Jobs)
     }
 }
 

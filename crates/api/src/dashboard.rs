@@ -8,12 +8,14 @@
 pub mod assets;
 pub mod audit;
 pub mod chart;
+pub mod docs;
 pub mod format;
 pub mod icon;
 pub mod login;
 pub mod overview;
 pub mod settings;
 pub mod store;
+pub mod try_it;
 pub mod ui;
 
 use axum::Router;
@@ -27,13 +29,15 @@ pub use self::ui::{Nav, Shell};
 
 /// The routes.
 pub(crate) fn section() -> Section {
-    let open = Router::new().merge(assets::router()).merge(login::router());
+    let open = Router::new().merge(assets::router()).merge(login::router()).merge(docs::router());
     let pages = Router::new()
         .route("/", get(overview::page))
         .route("/store", get(store::page))
         .route("/store/key", get(store::key_page))
         .route("/audit", get(audit::page))
-        .route("/settings", get(settings::page));
+        .route("/settings", get(settings::page))
+        .route("/api", get(try_it::page))
+        .route("/api/", get(async || axum::response::Redirect::permanent("/api")));
     Section { public: open.into(), pages, ..Section::default() }
 }
 

@@ -7,6 +7,7 @@
 mod events;
 mod lent;
 mod patient;
+pub mod tls;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -32,6 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use self::events::{Handover, TakenOver};
 use self::patient::{Patient, Prefixed};
+use self::tls::Tls;
 use crate::app::App;
 use crate::client::{self, Peer};
 use crate::metrics;
@@ -52,13 +54,21 @@ pub struct Server {
     app: App,
     router: Router,
     listener: TcpListener,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Server {
     /// Serves the app's routes on a bound listener.
     pub fn new(app: App, listener: TcpListener) -> Server {
         let router = crate::app(app.clone());
-        Server { app, router, listener }
+        Server { app, router, listener, tls: None }
+    }
+
+    /// Speaks TLS.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Arc<Tls>) -> Server {
+        self.tls = Some(tls);
+        self
     }
 
     /// Where it listens.
@@ -73,6 +83,7 @@ impl Server {
         let shared = Arc::new(Shared {
             app: self.app.clone(),
             router: self.router,
+            tls: self.tls,
             stop: stop.clone(),
             open: AtomicUsize::new(0),
             by_address: Mutex::default(),
@@ -112,6 +123,7 @@ async fn pause_after(error: &io::Error) {
 struct Shared {
     app: App,
     router: Router,
+    tls: Option<Arc<Tls>>,
     stop: CancellationToken,
     open: AtomicUsize,
     by_address: Mutex<HashMap<IpAddr, usize>>,
@@ -159,9 +171,14 @@ impl Shared {
     ) -> Option<Rest> {
         // Small answers should not wait for an acknowledgement; failing to say so is no harm.
         let _ = stream.set_nodelay(true);
-        let peer = Peer { addr: peer, tls: false };
         let io = Patient::new(stream, settings.write_timeout);
-        self.speak(io, peer, settings).await
+        let Some(tls) = &self.tls else {
+            return self.speak(io, Peer { addr: peer, tls: false }, settings).await;
+        };
+        let handshake = tokio::time::timeout(settings.header_timeout, tls.acceptor().accept(io));
+        // A handshake that fails or takes too long ends without a word; scanners cause many.
+        let Ok(Ok(io)) = handshake.await else { return None };
+        self.speak(io, Peer { addr: peer, tls: true }, settings).await
     }
 
     /// Finds out which HTTP the client speaks, and speaks it.

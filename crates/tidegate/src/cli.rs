@@ -5,6 +5,8 @@
 //! built-in store has one owner.
 
 mod config;
+#[cfg(test)]
+mod reference;
 pub(crate) mod token;
 
 use std::path::PathBuf;

@@ -5,9 +5,11 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use api::dashboard::settings::ShownSetting;
+use api::serve::tls::Tls;
 use api::{App, Parts, Services, Settings};
 use store::Store;
 use tokio::net::TcpListener;
@@ -41,6 +43,7 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
     admin_token::make_folder(&config.server.data)?;
     let token = admin_token::read_or_make(&config.server.data)?;
     let listener = listen(config.http.listen, "http.listen", "--listen").await?;
+    let tls = open_tls(&config)?;
     let store = open_store(&config).await?;
 
     let stop = CancellationToken::new();
@@ -61,9 +64,12 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
         tracing::warn!(error = error.message(), "the admin token is known to this instance only");
     }
 
-    let server = api::serve::Server::new(app.clone(), listener);
+    let mut server = api::serve::Server::new(app.clone(), listener);
+    if let Some(tls) = &tls {
+        server = server.with_tls(tls.clone());
+    }
     let address = server.address().context("cannot tell the listening address")?;
-    let base = client::base_of(address, false);
+    let base = client::base_of(address, tls.is_some());
     leave_note(&config.server.data, &base);
     banner(output, &config, &base, &token)?;
     tracing::info!(http = %base, store = %shown(&config.store.url), "started");
@@ -71,7 +77,7 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
     let watcher = tokio::spawn(signals.watch(stop.clone(), {
         let app = app.clone();
         let mut current = loaded;
-        move || reload(&sources, &mut current, &app)
+        move || reload(&sources, &mut current, &app, tls.as_deref())
     }));
     server.run(stop.clone(), config.server.drain).await;
     // The services' background work ends after the last request.
@@ -117,6 +123,20 @@ pub(crate) async fn listen(address: SocketAddr, setting: &str, flag: &str) -> Ou
         _ => Failure::failed(format!("cannot listen on {address}: {error}"))
             .next(format!("{flag}, or set {setting}")),
     })
+}
+
+/// Reads certificate and key, when they are set.
+fn open_tls(config: &Config) -> Outcome<Option<Arc<Tls>>> {
+    let http = &config.http;
+    if http.tls_cert.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    match Tls::load(&http.tls_cert, &http.tls_key) {
+        Ok(tls) => Ok(Some(Arc::new(tls))),
+        Err(error) => {
+            Err(Failure::usage(error.to_string()).next("check http.tls_cert and http.tls_key"))
+        }
+    }
 }
 
 /// Opens the store the settings name.
@@ -184,7 +204,13 @@ fn shown_settings(loaded: &Loaded) -> Vec<ShownSetting> {
 }
 
 /// Reads the configuration again. A mistake leaves everything as it is.
-fn reload(sources: &Sources, current: &mut Loaded, app: &App) {
+fn reload(sources: &Sources, current: &mut Loaded, app: &App, tls: Option<&Tls>) {
+    if let Some(tls) = tls
+        && let Err(error) = tls.reload()
+    {
+        tracing::error!(problem = %error, "certificate not reloaded; the old one stays");
+    }
+
     let new = match sources.load() {
         Ok(new) => new,
         Err(problems) => {
@@ -242,8 +268,8 @@ fn banner(output: &Output, config: &Config, base: &str, token: &AdminToken) -> O
         format!("  {} {}", output.paint(Tone::Strong, "Tidegate"), env!("CARGO_PKG_VERSION")),
         String::new(),
         format!("  Dashboard    {base}/"),
-        format!("  API          {base}/api/   (OpenAPI: {base}/api/openapi.json)"),
-        format!("  Docs         {base}/docs/"),
+        format!("  API          {base}/api   (OpenAPI: {base}/api/openapi.json)"),
+        format!("  Docs         {base}/docs"),
         format!(
             "  Store        {}",
             shown(&config.store.url.replace("{data}", &config.server.data.display().to_string()))

@@ -23,6 +23,7 @@ const FILES: &[(&str, &str, &[u8])] = &[
     ("chart.js", JS, include_bytes!("../../../../web/chart.js")),
     ("time.js", JS, include_bytes!("../../../../web/time.js")),
     ("keyboard.js", JS, include_bytes!("../../../../web/keyboard.js")),
+    ("try.js", JS, include_bytes!("../../../../web/try.js")),
     ("icon.svg", SVG, include_bytes!("../../../../web/icon.svg")),
 ];
 

@@ -121,11 +121,20 @@ impl Shell {
         self.principal.role >= Role::Admin
     }
 
+    pub(crate) fn of(principal: Principal, theme: Option<&'static str>) -> Shell {
+        Shell { principal, theme }
+    }
+
     /// A whole page.
     pub fn page(&self, app: &App, here: Nav, head: &Head, body: &Markup) -> Markup {
-        let title = format!("{} · Tidegate", head.title);
+        let body = html! { (page_head(head)) (body) };
+        self.bare_page(app, here, &head.title, &body)
+    }
+
+    /// A page that brings its own headings.
+    pub(crate) fn bare_page(&self, app: &App, here: Nav, title: &str, body: &Markup) -> Markup {
         document(
-            &title,
+            &format!("{title} · Tidegate"),
             self.theme,
             &html! {
                 a.skip href="#main" { "Skip to content" }
@@ -141,7 +150,6 @@ impl Shell {
                             div.offline role="status" {
                                 (icon("warn")) "The live connection is down. What you see may be old; reconnecting …"
                             }
-                            (page_head(head))
                             (body)
                         }
                     }
@@ -217,6 +225,11 @@ pub(crate) fn plain(title: &str, theme: Option<&'static str>, body: &Markup) -> 
             }
         },
     )
+}
+
+/// A page for anybody, without the frame.
+pub(crate) fn open_page(title: &str, theme: Option<&'static str>, body: &Markup) -> Markup {
+    document(&format!("{title} · Tidegate"), theme, body)
 }
 
 fn document(title: &str, theme: Option<&'static str>, body: &Markup) -> Markup {
