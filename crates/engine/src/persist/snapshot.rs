@@ -94,7 +94,18 @@ fn rebuild(db: usize, entry: &Entry, out: &mut Vec<u8>) {
                 effects.arg(member.bytes(&mut scratch));
             }
         }
-        Value::Zset(_) | Value::Stream(_) => {}
+        Value::Zset(zset) => {
+            let mut effects = Chunks::new(out, db, b"ZADD", key);
+            for (member, score) in zset.iter() {
+                effects.next();
+                effects.score(score);
+                effects.arg(member.bytes(&mut scratch));
+            }
+        }
+        Value::Stream(stream) => stream.rebuild(key, |argv| {
+            let mut effect = Effect::new(out, db);
+            argv.iter().for_each(|argument| effect.arg(argument));
+        }),
     }
     if entry.expires_at != NEVER {
         let mut effect = Effect::new(out, db);
@@ -162,6 +173,20 @@ impl<'a> Chunks<'a> {
         let mut effect = Effect { out: self.out, count_at: self.count_at, count: self.count };
         effect.arg(bytes);
         self.count = effect.count;
+    }
+
+    /// A score, with all its digits.
+    fn score(&mut self, score: f64) {
+        // Most scores are whole numbers, and those are far quicker to write and to read.
+        let whole = score as i64;
+        if whole as f64 == score
+            && whole.unsigned_abs() < 1 << 53
+            && (whole != 0 || score.is_sign_positive())
+        {
+            self.arg(itoa::Buffer::new().format(whole).as_bytes());
+        } else {
+            self.arg(&crate::format_double(score));
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 mod hash;
 mod kit;
 mod list;
+mod persist;
 mod script;
 mod set;
 mod stream;
