@@ -226,7 +226,7 @@ fn bitop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         }
     }
     if longest > 0 {
-        ctx.put(target, Value::Str(Str::Bytes(result.into_boxed_slice())), NEVER);
+        ctx.put(target, Value::Str(Str::Raw(Box::new(result))), NEVER);
         ctx.changed(Class::String, "set", target);
     } else if ctx.remove(target) {
         ctx.changed(Class::Generic, "del", target);

@@ -207,11 +207,18 @@ impl Engine {
     /// Ends a session's wait before its time; the answer is among the deliveries. False if it
     /// does not wait.
     pub fn unblock(&mut self, id: SessionId, how: Unblock) -> bool {
-        let Some(Some(session)) = self.core.sessions.get_mut(&id) else { return false };
+        self.core.unblock(id, how)
+    }
+}
+
+impl Core {
+    /// See [`Engine::unblock`].
+    pub(crate) fn unblock(&mut self, id: SessionId, how: Unblock) -> bool {
+        let Some(Some(session)) = self.sessions.get_mut(&id) else { return false };
         let waits = session.blocked.as_ref().is_some_and(|blocked| blocked.serve.is_some());
         let Some(blocked) = session.blocked.take_if(|_| waits) else { return false };
         let quiet = session.silent();
-        self.core.forget_blocked(&blocked);
+        self.forget_blocked(&blocked);
         let reply = match how {
             Unblock::Timeout => blocked.on_timeout,
             Unblock::Error => {
@@ -219,7 +226,7 @@ impl Engine {
             }
         };
         if !quiet {
-            self.core.output.deliveries.push((id, reply));
+            self.output.deliveries.push((id, reply));
         }
         true
     }

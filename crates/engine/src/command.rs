@@ -11,8 +11,8 @@ use crate::engine::Core;
 use crate::error::{self, Error};
 use crate::session::Session;
 use crate::{
-    Now, Reply, bitops, expire, generic, keys, multi, pubsub, script, sort, t_hash, t_list, t_set,
-    t_stream, t_string, t_zset,
+    Now, Reply, bitops, client, config, connection, expire, generic, info, keys, memory, multi,
+    pubsub, script, server, slowlog, sort, t_hash, t_list, t_set, t_stream, t_string, t_zset,
 };
 
 /// What a command's function works with.
@@ -38,6 +38,33 @@ impl<'a> Ctx<'a> {
         if !argv.is_empty() {
             let db = self.session.db;
             self.core.effects.push(db, argv);
+        }
+    }
+
+    /// Shows the command to those who MONITOR.
+    fn show_monitors(&mut self) {
+        let us = self.now.unix_us;
+        let (seconds, micros) = (us.div_euclid(1_000_000), us.rem_euclid(1_000_000));
+        let from = if self.session.in_script { "lua" } else { self.session.address.as_str() };
+        let mut line = format!("{seconds}.{micros:06} [{} {from}]", self.session.db).into_bytes();
+        for argument in self.argv {
+            line.extend_from_slice(b" \"");
+            for byte in *argument {
+                match byte {
+                    b'\\' | b'"' => line.extend_from_slice(&[b'\\', *byte]),
+                    b'\n' => line.extend_from_slice(b"\\n"),
+                    b'\r' => line.extend_from_slice(b"\\r"),
+                    b'\t' => line.extend_from_slice(b"\\t"),
+                    7 => line.extend_from_slice(b"\\a"),
+                    8 => line.extend_from_slice(b"\\b"),
+                    b' '..=b'~' => line.push(*byte),
+                    other => line.extend_from_slice(format!("\\x{other:02x}").as_bytes()),
+                }
+            }
+            line.push(b'"');
+        }
+        for id in &self.core.monitors {
+            self.core.output.deliveries.push((*id, Reply::Status(line.clone().into())));
         }
     }
 
@@ -145,6 +172,13 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         bitops::COMMANDS,
         sort::COMMANDS,
         script::COMMANDS,
+        connection::COMMANDS,
+        client::COMMANDS,
+        config::COMMANDS,
+        server::COMMANDS,
+        info::COMMANDS,
+        memory::COMMANDS,
+        slowlog::COMMANDS,
         t_string::COMMANDS,
         t_hash::COMMANDS,
         t_list::COMMANDS,
@@ -191,6 +225,21 @@ pub(crate) fn full_name(command: &Command, argv: &[&[u8]]) -> String {
     }
 }
 
+/// Every command and subcommand with its full name.
+pub(crate) fn all_with_names() -> impl Iterator<Item = (String, &'static Command)> {
+    all().flat_map(|command| {
+        let subcommands =
+            command.subcommands.iter().map(|sub| (format!("{}|{}", command.name, sub.name), sub));
+        std::iter::once((command.name.to_owned(), command)).chain(subcommands)
+    })
+}
+
+/// The full name of a command.
+pub(crate) fn name_of(command: &'static Command) -> String {
+    let found = all_with_names().find(|(_, other)| std::ptr::eq(*other, command));
+    found.map_or_else(|| command.name.to_owned(), |(name, _)| name)
+}
+
 /// The function of a command that only has subcommands: it is never called with one missing.
 pub(crate) fn container(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let name = String::from_utf8_lossy(ctx.arg(0)).to_lowercase();
@@ -212,15 +261,20 @@ pub(crate) fn help(command: &str, lines: &[(&str, &str)]) -> Reply {
 pub(crate) fn process(ctx: &mut Ctx<'_>) -> Reply {
     let command = match find_with_subcommand(ctx.argv) {
         Ok(command) => command,
-        Err(error) => return refuse(ctx, error),
+        Err(error) => return refuse(ctx, None, error),
     };
+    ctx.session.last_command = Some(command);
     if let Err(error) = check(ctx, command) {
-        return refuse(ctx, error);
+        return refuse(ctx, Some(command), error);
+    }
+    if ctx.core.pause.is_some()
+        && let Some(until_ms) = ctx.core.paused_until(flags_now(ctx, command), ctx.now.ms())
+    {
+        return ctx.postpone(until_ms);
     }
     if let Some(multi) = &mut ctx.session.multi
         && !outside_of_transactions(command)
     {
-        // Refused commands do not change the flags of the transaction.
         multi.flags |= command.flags;
         multi.queue.push(ctx.argv.iter().map(|argument| argument.to_vec()).collect());
         return Reply::status("QUEUED");
@@ -228,33 +282,40 @@ pub(crate) fn process(ctx: &mut Ctx<'_>) -> Reply {
     call(ctx, command)
 }
 
+/// The command's flags, to which EXEC adds those of what it will run.
+fn flags_now(ctx: &Ctx<'_>, command: &Command) -> u32 {
+    let queued = ctx.session.multi.as_ref().filter(|_| command.name == "exec");
+    command.flags | queued.map_or(0, |multi| multi.flags)
+}
+
 /// May this session run the command with these arguments now?
 fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     if !command.arity_fits(ctx.argv.len()) {
         return Err(Error::arity(&full_name(command, ctx.argv)));
     }
-    let session = &*ctx.session;
-    if !session.authenticated && command.flags & NO_AUTH == 0 {
+    if !ctx.session.authenticated && command.flags & NO_AUTH == 0 {
         return Err(error::NO_AUTH);
     }
-    if session.multi.is_some() && command.flags & NO_MULTI != 0 {
+    if ctx.session.multi.is_some() && command.flags & NO_MULTI != 0 {
         return Err(Error::fixed("ERR Command not allowed inside a transaction"));
     }
-    if session.resp == 2
-        && session.subscribed()
-        && !matches!(
-            command.name,
-            "ping"
-                | "subscribe"
-                | "psubscribe"
-                | "ssubscribe"
-                | "unsubscribe"
-                | "punsubscribe"
-                | "sunsubscribe"
-                | "quit"
-                | "reset"
-        )
+    let flags = flags_now(ctx, command);
+    if ctx.core.memory.on && !ctx.session.loading {
+        let full = ctx.core.make_room(ctx.now);
+        let queueing = ctx.session.multi.is_some()
+            && !matches!(command.name, "exec" | "discard" | "quit" | "reset");
+        if full && (flags & DENYOOM != 0 || queueing) {
+            return Err(error::OUT_OF_MEMORY);
+        }
+        ctx.core.out_of_memory = full;
+    }
+    if let Some(error) = &ctx.core.deny_writes
+        && (flags & WRITE != 0 || command.name == "ping")
+        && !ctx.session.loading
     {
+        return Err(error.clone());
+    }
+    if ctx.session.resp == 2 && ctx.session.subscribed() && !while_subscribed(command) {
         let name = full_name(command, ctx.argv);
         return Err(Error::new(format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / \
@@ -264,28 +325,53 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     Ok(())
 }
 
+/// Commands that a RESP2 session may run while it listens.
+fn while_subscribed(command: &Command) -> bool {
+    matches!(
+        command.name,
+        "ping"
+            | "subscribe"
+            | "psubscribe"
+            | "ssubscribe"
+            | "unsubscribe"
+            | "punsubscribe"
+            | "sunsubscribe"
+            | "quit"
+            | "reset"
+    )
+}
+
 /// Commands that run at once even between MULTI and EXEC.
 fn outside_of_transactions(command: &Command) -> bool {
     matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
 }
 
 /// The command is not run; a transaction it stands in will not be either.
-fn refuse(ctx: &mut Ctx<'_>, error: Error) -> Reply {
+fn refuse(ctx: &mut Ctx<'_>, command: Option<&'static Command>, error: Error) -> Reply {
+    if let Some(command) = command {
+        ctx.core.stats.of_mut(command).rejected += 1;
+    }
+    let mut error = error;
     if let Some(multi) = &mut ctx.session.multi {
-        if ctx.argv.first().is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
+        if command.is_some_and(|command| command.name == "exec") {
             let mut text = b"EXECABORT Transaction discarded because of: ".to_vec();
             let reason = error.text();
             text.extend_from_slice(reason.strip_prefix(b"ERR ").unwrap_or(reason));
+            error = Error::new(text);
             ctx.core.discard_transaction(ctx.session);
-            return Reply::Error(Error::new(text));
+        } else {
+            multi.broken = true;
         }
-        multi.broken = true;
     }
+    ctx.core.stats.count_error(&error);
     Reply::Error(error)
 }
 
 fn unknown(argv: &[&[u8]]) -> Error {
-    let cut = |bytes: &[u8], most: usize| bytes.get(..most).unwrap_or(bytes).to_vec();
+    let cut = |bytes, most: usize| {
+        let bytes = error::c_string(bytes);
+        bytes.get(..most).unwrap_or(bytes).to_vec()
+    };
     let mut text = b"ERR unknown command '".to_vec();
     text.extend(cut(argv.first().copied().unwrap_or_default(), 128));
     text.extend_from_slice(b"', with args beginning with: ");
@@ -305,6 +391,7 @@ fn unknown(argv: &[&[u8]]) -> Error {
 
 fn unknown_subcommand(command: &Command, word: &[u8]) -> Error {
     let mut text = b"ERR unknown subcommand '".to_vec();
+    let word = error::c_string(word);
     text.extend_from_slice(word.get(..128).unwrap_or(word));
     text.extend_from_slice(b"'. Try ");
     text.extend_from_slice(command.name.to_ascii_uppercase().as_bytes());
@@ -320,10 +407,19 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
     {
         return Reply::Error(error.clone());
     }
+    if !ctx.core.monitors.is_empty() && command.flags & SKIP_MONITOR == 0 {
+        ctx.show_monitors();
+    }
     let dirty = ctx.core.dirty;
     let replaced = std::mem::take(&mut ctx.core.effects.replaced);
     ctx.core.stats.commands += 1;
     let reply = (command.run)(ctx).unwrap_or_else(Reply::Error);
+    let stats = ctx.core.stats.of_mut(command);
+    stats.calls += 1;
+    if let Reply::Error(error) = &reply {
+        stats.failed += 1;
+        ctx.core.stats.count_error(error);
+    }
     if ctx.core.dirty != dirty && !ctx.core.effects.replaced && command.flags & WRITE != 0 {
         let db = ctx.session.db;
         ctx.core.effects.push(db, ctx.argv);

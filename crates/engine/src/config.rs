@@ -2,6 +2,13 @@
 
 use std::time::Duration;
 
+mod commands;
+mod params;
+
+pub(crate) use commands::COMMANDS;
+
+use crate::memory::Policy;
+
 /// Settings of an engine.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -13,6 +20,8 @@ pub struct Config {
     pub requirepass: Vec<u8>,
     /// Writes are refused above this many bytes; 0 for no limit.
     pub maxmemory: u64,
+    /// What goes when memory is full.
+    pub maxmemory_policy: Policy,
     /// Gather effects for a log?
     pub log_effects: bool,
     /// Refuse scripts that touch keys they did not declare.
@@ -31,22 +40,32 @@ pub struct Config {
     pub script_deadline_written_ms: u64,
     /// Bytes a script may use, besides what the interpreter holds anyway.
     pub script_memory: usize,
+    /// What INFO and CONFIG tell of the process around the engine.
+    pub server: ServerInfo,
     /// Bits of `notify-keyspace-events`.
-    pub(crate) notify_events: u32,
+    pub notify_events: u32,
+    /// How many keys to choose the one to evict from.
+    pub maxmemory_samples: usize,
+    /// How slowly counts of uses rise.
+    pub lfu_log_factor: u32,
+    /// Minutes after which they fall by one.
+    pub lfu_decay_time: u32,
+    /// No argument and no string is longer than this many bytes.
+    pub proto_max_bulk_len: u64,
     /// A hash with more fields than this, or a longer field or value, is no `listpack`.
-    pub(crate) hash_max_listpack_entries: usize,
+    pub hash_max_listpack_entries: usize,
     /// See [`Config::hash_max_listpack_entries`].
-    pub(crate) hash_max_listpack_value: usize,
+    pub hash_max_listpack_value: usize,
     /// A set of integers with more members than this is no `intset`.
-    pub(crate) set_max_intset_entries: usize,
+    pub set_max_intset_entries: usize,
     /// A sorted set with more members than this, or a longer member, is no `listpack`.
-    pub(crate) zset_max_listpack_entries: usize,
+    pub zset_max_listpack_entries: usize,
     /// See [`Config::zset_max_listpack_entries`].
-    pub(crate) zset_max_listpack_value: usize,
+    pub zset_max_listpack_value: usize,
     /// Entries in one node of a stream; approximate trimming drops whole nodes.
-    pub(crate) stream_node_max_entries: usize,
+    pub stream_node_max_entries: usize,
     /// Bytes in one node of a stream.
-    pub(crate) stream_node_max_bytes: usize,
+    pub stream_node_max_bytes: usize,
 }
 
 impl Default for Config {
@@ -56,6 +75,7 @@ impl Default for Config {
             seed: 0,
             requirepass: Vec::new(),
             maxmemory: 0,
+            maxmemory_policy: Policy::NoEviction,
             log_effects: false,
             strict_scripts: false,
             strict_slots: false,
@@ -64,7 +84,12 @@ impl Default for Config {
             script_deadline_ms: 10_000,
             script_deadline_written_ms: 60_000,
             script_memory: 64 << 20,
+            server: ServerInfo::default(),
             notify_events: 0,
+            maxmemory_samples: 5,
+            lfu_log_factor: 10,
+            lfu_decay_time: 1,
+            proto_max_bulk_len: 512 << 20,
             hash_max_listpack_entries: 128,
             hash_max_listpack_value: 64,
             set_max_intset_entries: 512,
@@ -74,4 +99,17 @@ impl Default for Config {
             stream_node_max_bytes: 4096,
         }
     }
+}
+
+/// What INFO and CONFIG tell of the process around the engine, which the engine cannot know.
+#[derive(Debug, Clone, Default)]
+pub struct ServerInfo {
+    /// The port of the RESP listener; 0 if there is none.
+    pub port: u16,
+    /// The process's number.
+    pub process_id: u32,
+    /// 40 hexadecimal digits that name this run.
+    pub run_id: String,
+    /// The folder with the data; empty if there is none.
+    pub dir: String,
 }

@@ -14,8 +14,9 @@ use crate::command::Ctx;
 use crate::engine::Core;
 use crate::error::Error;
 use crate::expire::{NO_TIMER, Timers};
+use crate::memory;
 use crate::notify::Class;
-use crate::table::{Keyed, Table};
+use crate::table::{Keyed, Place, Table};
 use crate::value::{Kind, Value};
 
 /// No deadline.
@@ -36,8 +37,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// An entry that has just been made.
-    pub(crate) fn new(key: &[u8], value: Value, expires_at: i64, now_ms: i64) -> Entry {
-        let used_at = (now_ms / 1000) as u32;
+    pub(crate) fn new(key: &[u8], value: Value, expires_at: i64, used_at: u32) -> Entry {
         Entry { key: key.into(), value, expires_at, used_at, timer: NO_TIMER }
     }
 }
@@ -111,37 +111,66 @@ impl Core {
         }
     }
 
-    /// Puts a key into the keyspace, without events. The one place where keys come.
-    /// A former value is given back. Sessions that wait for the key will be looked at.
-    pub(crate) fn insert_entry(&mut self, db: usize, mut entry: Entry) -> Option<Entry> {
+    /// Puts a key into the keyspace, or another value into a key, without events but that the key
+    /// is new. The one place where keys come. A former value is given back. Sessions that wait
+    /// for the key will be looked at.
+    pub(crate) fn put_value(
+        &mut self,
+        db: usize,
+        key: &[u8],
+        value: Value,
+        expires_at: i64,
+        now_ms: i64,
+    ) -> Option<Value> {
         let number = db;
-        let waited_for = matches!(entry.value, Value::List(_) | Value::Zset(_) | Value::Stream(_));
-        if waited_for {
-            self.key_ready(number, &entry.key);
+        if matches!(value, Value::List(_) | Value::Zset(_) | Value::Stream(_)) {
+            self.key_ready(number, key);
         }
-        self.memory_come(number, &entry);
+        if self.memory.on {
+            self.memory_before(number, key);
+        }
+        let used_at = memory::first_use(self.config.maxmemory_policy, now_ms);
         let db = self.dbs.get_mut(number)?;
-        let place = db.keys.place(&entry.key);
-        let slot = place.and_then(|place| db.keys.at(place));
-        // The timer belongs to the key, whatever it holds.
-        entry.timer = slot.map_or(NO_TIMER, |old| old.timer);
-        if entry.expires_at != NEVER {
-            db.expiring += 1;
-            db.timers.arm(db.keys.name_of(&entry.key), &mut entry);
-        }
-        let Some(slot) = place.and_then(|place| db.keys.at_mut(place)) else {
-            let key = entry.key.clone();
+        let Some(place) = db.keys.place(key) else {
+            let mut entry = Entry::new(key, value, expires_at, used_at);
+            if expires_at != NEVER {
+                db.expiring += 1;
+                db.timers.arm(db.keys.name_of(key), &mut entry);
+            }
+            if self.memory.on {
+                self.memory.used += memory::entry_size(&entry);
+            }
             db.keys.insert(entry);
-            self.notify(number, Class::New, "new", &key);
+            self.notify(number, Class::New, "new", key);
             return None;
         };
-        let old = std::mem::replace(slot, entry);
-        if old.expires_at != NEVER {
-            db.expiring -= 1;
+        let name = if expires_at == NEVER { 0 } else { db.keys.name_of(key) };
+        let entry = db.keys.at_mut(place)?;
+        db.expiring += usize::from(expires_at != NEVER);
+        db.expiring -= usize::from(entry.expires_at != NEVER);
+        entry.expires_at = expires_at;
+        entry.used_at = used_at;
+        if expires_at != NEVER {
+            db.timers.arm(name, entry);
         }
-        self.memory_gone(number, &old);
-        self.stream_gone(number, &old);
+        let old = std::mem::replace(&mut entry.value, value);
+        if matches!(old, Value::Stream(_)) {
+            self.key_ready(number, key);
+        }
         Some(old)
+    }
+
+    fn mark_used(&mut self, db: usize, place: Place, now_ms: i64) {
+        if self.config.maxmemory_policy.counts_uses() {
+            let entry = self.dbs.get(db).and_then(|db| db.keys.at(place));
+            let mark = entry.map_or(0, |entry| entry.used_at);
+            let mark = self.next_use(mark, now_ms);
+            if let Some(entry) = self.dbs.get_mut(db).and_then(|db| db.keys.at_mut(place)) {
+                entry.used_at = mark;
+            }
+        } else if let Some(entry) = self.dbs.get_mut(db).and_then(|db| db.keys.at_mut(place)) {
+            entry.used_at = (now_ms / 1000) as u32;
+        }
     }
 
     /// The live entry of a key in any database, without marks, statistics or accounting.
@@ -182,11 +211,10 @@ impl Ctx<'_> {
             return None;
         };
         core.stats.keyspace_hits += 1;
-        let entry = core.dbs.get_mut(db)?.keys.at_mut(place)?;
         if !self.session.no_touch {
-            entry.used_at = (now / 1000) as u32;
+            core.mark_used(db, place, now);
         }
-        Some(entry)
+        core.dbs.get(db)?.keys.at(place)
     }
 
     /// As [`Ctx::entry`], but without marking it used (TTL, OBJECT, TYPE).
@@ -212,9 +240,8 @@ impl Ctx<'_> {
         if core.memory.on {
             core.memory_before(db, key);
         }
-        let entry = core.dbs.get_mut(db)?.keys.at_mut(place)?;
-        entry.used_at = (now / 1000) as u32;
-        Some(entry)
+        core.mark_used(db, place, now);
+        core.dbs.get_mut(db)?.keys.at_mut(place)
     }
 
     /// Does the key exist? Counts no hit and does not mark it used.
@@ -255,9 +282,9 @@ impl Ctx<'_> {
 
     /// Sets a key to a value with a deadline ([`NEVER`] for none), whatever it held before.
     /// Sends no events.
-    pub(crate) fn put(&mut self, key: &[u8], value: Value, expires_at: i64) -> Option<Entry> {
+    pub(crate) fn put(&mut self, key: &[u8], value: Value, expires_at: i64) -> Option<Value> {
         let db = self.session.db;
-        self.core.insert_entry(db, Entry::new(key, value, expires_at, self.now.ms()))
+        self.core.put_value(db, key, value, expires_at, self.now.ms())
     }
 
     /// Changes the deadline of a key that exists.

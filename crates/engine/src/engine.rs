@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::command::{self, Ctx};
+use crate::client::Pause;
+use crate::command::{self, Command, Ctx};
 use crate::config::Config;
 use crate::db::Db;
 use crate::effect::Effects;
@@ -12,6 +13,7 @@ use crate::memory::Memory;
 use crate::pubsub::Pubsub;
 use crate::script::{ScriptControl, Scripts};
 use crate::session::{Replies, Session, SessionId};
+use crate::slowlog::Slowlog;
 use crate::{Now, Reply};
 
 /// An in-memory Redis.
@@ -56,6 +58,14 @@ pub struct Output {
     pub closing: Vec<SessionId>,
     /// What scripts said with `redis.log`, oldest first: level (0 debug to 3 warning) and text.
     pub script_logs: Vec<(u8, Vec<u8>)>,
+    /// Someone asked for a snapshot (`SAVE`, `BGSAVE`, `BGREWRITEAOF`).
+    pub snapshot: bool,
+    /// Someone asked for the end (`SHUTDOWN`).
+    pub shutdown: bool,
+    /// The reply must not go out before everything written so far is on disk (`WAITAOF`).
+    pub durable: bool,
+    /// What was flushed. Freeing it may take long: drop it where nobody waits.
+    pub garbage: Garbage,
 }
 
 impl Output {
@@ -68,12 +78,22 @@ impl Output {
     }
 }
 
+/// Values nobody needs any more, of any kind; made to be dropped.
+#[derive(Default)]
+pub struct Garbage(pub(crate) Vec<Box<dyn std::any::Any + Send>>);
+
+impl std::fmt::Debug for Garbage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Garbage").field(&self.0.len()).finish()
+    }
+}
+
 /// Everything a command can reach. Cheap to move: scripts borrow it whole.
 #[derive(Debug, Default)]
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) dbs: Vec<Db>,
-    pub(crate) sessions: HashMap<SessionId, Option<Box<Session>>>,
+    pub(crate) sessions: HashMap<SessionId, Option<Box<Session>>, foldhash::fast::FixedState>,
     pub(crate) next_session: u64,
     pub(crate) stats: Stats,
     /// Changes since the start.
@@ -98,16 +118,66 @@ pub(crate) struct Core {
     pub(crate) ready: Vec<(usize, Box<[u8]>)>,
     /// Sessions that wait for the end of a pause, in the order of coming.
     pub(crate) postponed: BTreeMap<u64, SessionId>,
+    /// `CLIENT PAUSE`
+    pub(crate) pause: Option<Pause>,
+    /// Sessions that see every command.
+    pub(crate) monitors: Vec<SessionId>,
+    pub(crate) slowlog: Slowlog,
+    /// Settings that are only kept, by name.
+    pub(crate) settings: HashMap<&'static str, Vec<u8>>,
+    /// When the first command came, and when a snapshot was last asked for.
+    pub(crate) started_ms: i64,
+    pub(crate) saved_at_ms: i64,
+    /// Does the sweep run? `DEBUG SET-ACTIVE-EXPIRE` stops it for tests.
+    pub(crate) sweep_stopped: bool,
 }
 
 /// Counters for INFO.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
+    pub(crate) connections: u64,
     pub(crate) commands: u64,
     pub(crate) keyspace_hits: u64,
     pub(crate) keyspace_misses: u64,
     pub(crate) expired_keys: u64,
     pub(crate) evicted_keys: u64,
+    /// Error replies by code.
+    pub(crate) errors: HashMap<Vec<u8>, u64>,
+    /// By the address of the command's row in the table.
+    per_command: HashMap<usize, CommandStats, foldhash::fast::FixedState>,
+}
+
+/// Counters of one command.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct CommandStats {
+    pub(crate) calls: u64,
+    pub(crate) rejected: u64,
+    pub(crate) failed: u64,
+}
+
+/// More error codes than this are counted together, so that scripts cannot fill memory with them.
+const ERROR_CODES_MAX: usize = 128;
+
+impl Stats {
+    /// Counters of a command, to change.
+    pub(crate) fn of_mut(&mut self, command: &'static Command) -> &mut CommandStats {
+        self.per_command.entry(std::ptr::from_ref(command) as usize).or_default()
+    }
+
+    /// Counters of a command; none if it was never tried.
+    pub(crate) fn of(&self, command: &'static Command) -> Option<CommandStats> {
+        self.per_command.get(&(std::ptr::from_ref(command) as usize)).copied()
+    }
+
+    /// An error was answered.
+    pub(crate) fn count_error(&mut self, error: &crate::Error) {
+        let code = error.code();
+        if let Some(count) = self.errors.get_mut(code) {
+            *count += 1;
+        } else if self.errors.len() < ERROR_CODES_MAX {
+            self.errors.insert(code.to_vec(), 1);
+        }
+    }
 }
 
 impl Engine {
@@ -121,11 +191,14 @@ impl Engine {
             config,
             ..Core::default()
         };
-        Engine { core }
+        let mut engine = Engine { core };
+        engine.core.count_memory();
+        engine
     }
 
     /// Opens a session for a client at `address`.
     pub fn connect(&mut self, address: &str) -> SessionId {
+        self.core.stats.connections += 1;
         self.core.next_session += 1;
         let id = SessionId(self.core.next_session);
         let authenticated = self.core.config.requirepass.is_empty();
@@ -136,12 +209,7 @@ impl Engine {
 
     /// Ends a session: it waits for nothing, watches nothing, hears nothing any more.
     pub fn disconnect(&mut self, id: SessionId) {
-        let Some(Some(mut session)) = self.core.sessions.remove(&id) else { return };
-        self.core.discard_transaction(&mut session);
-        self.core.unsubscribe_all(&mut session);
-        if let Some(blocked) = session.blocked.take() {
-            self.core.forget_blocked(&blocked);
-        }
+        self.core.end_session(id);
     }
 
     /// Carries out one command for a session.
@@ -157,6 +225,9 @@ impl Engine {
         if !core.ready.is_empty() {
             core.serve_blocked(now);
         }
+        if !core.postponed.is_empty() {
+            self.resume(now);
+        }
         outcome
     }
 
@@ -165,11 +236,23 @@ impl Engine {
         ScriptControl(self.core.scripts.control())
     }
 
+    /// Carries out what a pause held back, if it is over.
+    fn resume(&mut self, now: Now) {
+        if self.core.pause.is_some_and(|pause| pause.until_ms > now.ms()) {
+            return;
+        }
+        for id in std::mem::take(&mut self.core.postponed).into_values() {
+            if let Some(reply) = self.timed_out(now, id) {
+                self.core.output.deliveries.push((id, reply));
+            }
+        }
+    }
+
     /// Deletes keys whose deadline has passed, looking at no more than `budget` keys, and answers
     /// how many it looked at: if it was all of the budget, there is more to do at once. To be
     /// called every 50 ms or so.
     pub fn sweep(&mut self, now: Now, budget: usize) -> usize {
-        self.core.sweep(now, budget)
+        if self.core.sweep_stopped { 0 } else { self.core.sweep(now, budget) }
     }
 
     /// The protocol a session speaks, 2 or 3: its replies are encoded by it. HELLO changes it, so
@@ -200,6 +283,10 @@ fn run(core: &mut Core, session: &mut Session, now: Now, argv: &[&[u8]]) -> Outc
         session.created_ms = now_ms;
     }
     session.last_ms = now_ms;
+    if core.started_ms == 0 {
+        core.started_ms = now_ms;
+        core.saved_at_ms = now_ms;
+    }
     let reply = command::process(&mut Ctx { core, session, now, argv });
     if let Some(blocked) = &session.blocked {
         return Outcome::Blocked { deadline_ms: blocked.deadline_ms };
@@ -214,6 +301,17 @@ fn run(core: &mut Core, session: &mut Session, now: Now, argv: &[&[u8]]) -> Outc
 }
 
 impl Core {
+    /// Ends a session: it waits for nothing, watches nothing, hears nothing any more.
+    pub(crate) fn end_session(&mut self, id: SessionId) {
+        let Some(Some(mut session)) = self.sessions.remove(&id) else { return };
+        self.discard_transaction(&mut session);
+        self.unsubscribe_all(&mut session);
+        self.monitors.retain(|monitor| *monitor != id);
+        if let Some(blocked) = session.blocked.take() {
+            self.forget_blocked(&blocked);
+        }
+    }
+
     /// Sends a session the answer it waited for.
     pub(crate) fn deliver(&mut self, session: &Session, reply: Reply) {
         if !session.silent() {

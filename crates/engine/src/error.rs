@@ -36,10 +36,35 @@ impl Error {
         self.0.split(|b| *b == b' ').next().unwrap_or_default()
     }
 
+    /// An error with a word of the client's in it, which ends, as in C, at its first zero byte.
+    pub(crate) fn about(before: &str, word: &[u8], after: &str) -> Error {
+        let mut text = before.as_bytes().to_vec();
+        text.extend_from_slice(c_string(word));
+        text.extend_from_slice(after.as_bytes());
+        Error::new(text)
+    }
+
+    /// A subcommand that exists was given arguments that fit none of its forms.
+    pub(crate) fn subcommand(argv: &[&[u8]]) -> Error {
+        let mut text = b"ERR unknown subcommand or wrong number of arguments for '".to_vec();
+        let word = c_string(argv.get(1).copied().unwrap_or_default());
+        text.extend_from_slice(word.get(..128).unwrap_or(word));
+        text.extend_from_slice(b"'. Try ");
+        text.extend(argv.first().copied().unwrap_or_default().to_ascii_uppercase());
+        text.extend_from_slice(b" HELP.");
+        Error::new(text)
+    }
+
     /// `wrong number of arguments` for the command called `name`.
     pub(crate) fn arity(name: &str) -> Error {
         Error::new(format!("ERR wrong number of arguments for '{name}' command"))
     }
+}
+
+/// What C takes for the string: all before the first zero byte.
+pub(crate) fn c_string(bytes: &[u8]) -> &[u8] {
+    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+    bytes.get(..end).unwrap_or_default()
 }
 
 impl fmt::Debug for Error {

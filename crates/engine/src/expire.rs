@@ -125,6 +125,32 @@ impl Timers {
 }
 
 impl Db {
+    /// A few keys that have a deadline: those due first, and some by chance.
+    pub(crate) fn some_expiring(&self, rng: &mut fastrand::Rng, most: usize) -> Vec<&Entry> {
+        let mut found = Vec::with_capacity(most);
+        let names = self.timers.buckets.iter().flat_map(|(number, bucket)| {
+            let names: Vec<u64> = match bucket {
+                Bucket::Few(names) => names.clone(),
+                Bucket::Many(names) => names.iter().take(most).copied().collect(),
+            };
+            names.into_iter().map(|name| (*number, name))
+        });
+        // Timers of keys that have lost their deadline stay until they fire: look a bit further.
+        for (number, name) in names.take(most * 4) {
+            found.extend(self.keys.named(name, |e| e.timer == number && e.expires_at != NEVER));
+            if found.len() * 2 >= most {
+                break;
+            }
+        }
+        for _ in 0..most * 4 {
+            if found.len() >= most {
+                break;
+            }
+            found.extend(self.keys.random(rng).filter(|entry| entry.expires_at != NEVER));
+        }
+        found
+    }
+
     /// The entry is gone: so is its timer.
     pub(crate) fn forget_timer(&mut self, entry: &Entry) {
         if entry.timer != NO_TIMER {
@@ -238,11 +264,7 @@ fn conditions(words: &[&[u8]]) -> Result<Conditions, Error> {
             () if args::is(word, "XX") => found.xx = true,
             () if args::is(word, "GT") => found.gt = true,
             () if args::is(word, "LT") => found.lt = true,
-            () => {
-                let mut text = b"ERR Unsupported option ".to_vec();
-                text.extend_from_slice(word);
-                return Err(Error::new(text));
-            }
+            () => return Err(Error::about("ERR Unsupported option ", word, "")),
         }
     }
     if found.nx && (found.xx || found.gt || found.lt) {

@@ -7,7 +7,7 @@ use crate::notify::Class;
 use crate::scan::{Scan, matches};
 use crate::t_string::Str;
 use crate::value::Value;
-use crate::{Reply, args};
+use crate::{Reply, args, memory};
 
 /// The commands of this file.
 pub(crate) const COMMANDS: &[Command] = &[
@@ -88,10 +88,7 @@ fn rename_to(ctx: &mut Ctx<'_>, only_if_free: bool) -> Result<bool, Error> {
 
 /// The database that an argument names.
 fn database(ctx: &Ctx<'_>, argument: &[u8]) -> Result<usize, Error> {
-    let index = args::int(argument)?;
-    if i32::try_from(index).is_err() {
-        return Err(crate::error::NOT_INTEGER);
-    }
+    let index = args::int_in(argument, i64::from(i32::MIN), i64::from(i32::MAX))?;
     usize::try_from(index).ok().filter(|n| *n < ctx.core.dbs.len()).ok_or(BAD_DB)
 }
 
@@ -112,7 +109,7 @@ fn copy(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         return Err(SAME_OBJECT);
     }
     let Some(entry) = ctx.entry(from) else { return Ok(Reply::Int(0)) };
-    let copy = Entry::new(to, entry.value.clone(), entry.expires_at, now_ms);
+    let (value, expires_at) = (entry.value.clone(), entry.expires_at);
     ctx.core.expire_if_due(target, to, now_ms);
     if ctx.core.peek(target, to, now_ms).is_some() {
         if !replace {
@@ -120,7 +117,7 @@ fn copy(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         }
         ctx.core.remove_entry(target, to);
     }
-    ctx.core.insert_entry(target, copy);
+    ctx.core.put_value(target, to, value, expires_at, now_ms);
     ctx.core.dirty += 1;
     ctx.core.touch(target, to);
     ctx.core.notify(target, Class::Generic, "copy_to", to);
@@ -141,7 +138,7 @@ fn move_key(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         return Ok(Reply::Int(0));
     }
     let Some(entry) = ctx.core.remove_entry(db, key) else { return Ok(Reply::Int(0)) };
-    ctx.core.insert_entry(target, Entry::new(key, entry.value, entry.expires_at, now_ms));
+    ctx.core.put_value(target, key, entry.value, entry.expires_at, now_ms);
     ctx.changed(Class::Generic, "move_from", key);
     ctx.core.touch(target, key);
     ctx.core.notify(target, Class::Generic, "move_to", key);
@@ -208,27 +205,38 @@ fn encoding(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn idletime(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let now = ctx.now.ms() / 1000;
-    Ok(object(ctx).map_or(Reply::Nil, |entry| {
-        Reply::Int(i64::from((now as u32).saturating_sub(entry.used_at)))
-    }))
+    let now_s = (ctx.now.ms() / 1000) as u32;
+    let counts_uses = ctx.core.config.maxmemory_policy.counts_uses();
+    let Some(used_at) = object(ctx).map(|entry| entry.used_at) else { return Ok(Reply::Nil) };
+    if counts_uses {
+        return Err(Error::fixed(
+            "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that \
+             when switching between policies at runtime LRU and LFU data will take some time to \
+             adjust.",
+        ));
+    }
+    Ok(Reply::Int(i64::from(now_s.saturating_sub(used_at))))
 }
 
 fn freq(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    if object(ctx).is_none() {
-        return Ok(Reply::Nil);
+    let (now_ms, config) = (ctx.now.ms(), &ctx.core.config);
+    let (counts_uses, decay) = (config.maxmemory_policy.counts_uses(), config.lfu_decay_time);
+    let Some(mark) = object(ctx).map(|entry| entry.used_at) else { return Ok(Reply::Nil) };
+    if !counts_uses {
+        return Err(Error::fixed(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please \
+             note that when switching between policies at runtime LRU and LFU data will take \
+             some time to adjust.",
+        ));
     }
-    Err(Error::fixed(
-        "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
-         that when switching between policies at runtime LRU and LFU data will take some time to \
-         adjust.",
-    ))
+    Ok(Reply::Int(i64::from(memory::uses(mark, now_ms, decay))))
 }
 
 fn refcount(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let shares = ctx.core.config.maxmemory == 0 || ctx.core.config.maxmemory_policy.shares();
     Ok(object(ctx).map_or(Reply::Nil, |entry| match entry.value {
         // Redis shares the small integers among all keys and says so with a full counter.
-        Value::Str(Str::Int(0..10_000)) => Reply::Int(i64::from(i32::MAX)),
+        Value::Str(Str::Int(0..10_000)) if shares => Reply::Int(i64::from(i32::MAX)),
         _ => Reply::Int(1),
     }))
 }

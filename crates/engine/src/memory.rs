@@ -1,16 +1,29 @@
 //! Memory: how much the keyspace takes, and what goes when there is too little.
 //!
 //! Bytes are counted only while `maxmemory` is set. Then `Memory::used` is the sum of
-//! [`Core::entry_size`] over all entries: what a command may change is measured before it changes
-//! and again when the command is over ([`Core::settle_memory`]).
+//! [`entry_size`] over all entries: what a command may change is measured before it changes and
+//! again when the command is over ([`Core::settle_memory`]).
 
 use hashbrown::HashMap;
 
+use crate::args;
+use crate::command::{self, Command, Ctx, READONLY};
 use crate::db::Entry;
 use crate::engine::Core;
+use crate::error::{Error, SYNTAX};
+use crate::notify::Class;
+use crate::{Now, Reply};
 
-/// Bytes that a place in the hash table takes besides its entry (control byte, empty places).
+/// Bytes that a place in the hash table takes (entry, control byte, empty places).
 const PLACE: usize = size_of::<Entry>() * 8 / 7 + 1;
+/// Bytes that an empty engine is said to take, so that a limit below is never met.
+const BASE: usize = 64 * 1024;
+/// Bytes that a session is said to take.
+const SESSION: usize = 1024;
+/// How many keys to evict at most before a command; the next one goes on.
+const EVICT_MAX: usize = 1000;
+/// A new key's count of uses, so that it is not the first to go.
+const LFU_START: u8 = 5;
 
 /// What is known of memory.
 #[derive(Debug, Default)]
@@ -19,8 +32,76 @@ pub(crate) struct Memory {
     pub(crate) on: bool,
     /// Bytes of all entries, as of the last settlement.
     pub(crate) used: usize,
+    /// The most there ever was.
+    pub(crate) peak: usize,
     /// Sizes, before the running command, of what it may have changed.
     before: HashMap<(usize, Box<[u8]>), usize>,
+}
+
+/// `maxmemory-policy`: which keys go when memory is full.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// None: writes are refused.
+    #[default]
+    NoEviction,
+    /// Those not used for the longest time.
+    AllKeysLru,
+    /// Those used least often.
+    AllKeysLfu,
+    /// Any.
+    AllKeysRandom,
+    /// As [`Policy::AllKeysLru`], among keys with a deadline.
+    VolatileLru,
+    /// As [`Policy::AllKeysLfu`], among keys with a deadline.
+    VolatileLfu,
+    /// Any with a deadline.
+    VolatileRandom,
+    /// Those whose deadline comes first.
+    VolatileTtl,
+}
+
+impl Policy {
+    /// All of them by the names CONFIG knows.
+    pub(crate) const NAMES: [(&'static str, Policy); 8] = [
+        ("volatile-lru", Policy::VolatileLru),
+        ("volatile-lfu", Policy::VolatileLfu),
+        ("volatile-random", Policy::VolatileRandom),
+        ("volatile-ttl", Policy::VolatileTtl),
+        ("allkeys-lru", Policy::AllKeysLru),
+        ("allkeys-lfu", Policy::AllKeysLfu),
+        ("allkeys-random", Policy::AllKeysRandom),
+        ("noeviction", Policy::NoEviction),
+    ];
+
+    /// The name CONFIG knows it by.
+    pub fn name(self) -> &'static str {
+        Policy::NAMES.iter().find(|(_, policy)| *policy == self).map_or("noeviction", |p| p.0)
+    }
+
+    /// The policy of this name.
+    pub fn parse(name: &str) -> Option<Policy> {
+        Policy::NAMES.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|p| p.1)
+    }
+
+    /// Does `used_at` hold a count of uses?
+    pub(crate) fn counts_uses(self) -> bool {
+        matches!(self, Policy::AllKeysLfu | Policy::VolatileLfu)
+    }
+
+    /// May equal small integers be one object (as Redis reports it)?
+    pub(crate) fn shares(self) -> bool {
+        !self.counts_uses() && !matches!(self, Policy::AllKeysLru | Policy::VolatileLru)
+    }
+
+    fn volatile(self) -> bool {
+        matches!(
+            self,
+            Policy::VolatileLru
+                | Policy::VolatileLfu
+                | Policy::VolatileRandom
+                | Policy::VolatileTtl
+        )
+    }
 }
 
 /// Bytes that an entry takes, its place in the table included.
@@ -33,7 +114,39 @@ pub(crate) fn allocated(size: usize) -> usize {
     if size == 0 { 0 } else { size.next_multiple_of(16) }
 }
 
+/// The mark an entry gets when it is made.
+pub(crate) fn first_use(policy: Policy, now_ms: i64) -> u32 {
+    match policy.counts_uses() {
+        true => minutes(now_ms) << 8 | u32::from(LFU_START),
+        false => (now_ms / 1000) as u32,
+    }
+}
+
+/// Minutes since the epoch, the last 16 bits.
+fn minutes(now_ms: i64) -> u32 {
+    (now_ms / 60_000) as u32 & 0xffff
+}
+
+/// How often a key was used, on a logarithmic scale that falls while it is not.
+pub(crate) fn uses(mark: u32, now_ms: i64, decay_minutes: u32) -> u8 {
+    let since = minutes(now_ms).wrapping_sub(mark >> 8) & 0xffff;
+    let periods = since.checked_div(decay_minutes).unwrap_or(0);
+    (mark as u8).saturating_sub(u8::try_from(periods).unwrap_or(u8::MAX))
+}
+
 impl Core {
+    /// The mark of an entry that is used now.
+    pub(crate) fn next_use(&mut self, mark: u32, now_ms: i64) -> u32 {
+        if !self.config.maxmemory_policy.counts_uses() {
+            return (now_ms / 1000) as u32;
+        }
+        let count = uses(mark, now_ms, self.config.lfu_decay_time);
+        let above = f64::from(count.saturating_sub(LFU_START));
+        let chance = 1.0 / (above * f64::from(self.config.lfu_log_factor) + 1.0);
+        let more = count < u8::MAX && self.rng.f64() < chance;
+        minutes(now_ms) << 8 | u32::from(count + u8::from(more))
+    }
+
     /// Notes the size of a key that is about to be changed.
     pub(crate) fn memory_before(&mut self, db: usize, key: &[u8]) {
         let place = (db, Box::from(key));
@@ -43,13 +156,6 @@ impl Core {
         if let Some(entry) = self.dbs.get(db).and_then(|db| db.keys.get(key)) {
             let size = entry_size(entry);
             self.memory.before.insert(place, size);
-        }
-    }
-
-    /// An entry came into the keyspace.
-    pub(crate) fn memory_come(&mut self, _db: usize, entry: &Entry) {
-        if self.memory.on {
-            self.memory.used += entry_size(entry);
         }
     }
 
@@ -74,15 +180,192 @@ impl Core {
                 self.memory.used = used + entry_size(entry);
             }
         }
+        self.memory.peak = self.memory.peak.max(self.used_memory());
     }
 
     /// Starts or stops counting when the limit is set or lifted.
-    pub(crate) fn count_memory(&mut self, on: bool) {
+    pub(crate) fn count_memory(&mut self) {
         self.memory.before.clear();
-        self.memory.on = on;
-        self.memory.used = match on {
+        self.memory.on = self.config.maxmemory > 0;
+        self.memory.used = match self.memory.on {
             true => self.dbs.iter().flat_map(|db| db.keys.iter()).map(entry_size).sum(),
             false => 0,
         };
     }
+
+    /// Bytes in use: counted while there is a limit, else estimated from a few keys.
+    pub(crate) fn used_memory(&self) -> usize {
+        let rest = BASE + self.sessions.len() * SESSION;
+        if self.memory.on {
+            return rest + self.memory.used;
+        }
+        let mut rng = fastrand::Rng::with_seed(self.config.seed);
+        let estimate = |keys: &crate::table::Table<Entry>| {
+            let sample = 32usize.min(keys.len());
+            let sizes = (0..sample).filter_map(|_| keys.random(&mut rng).map(entry_size));
+            sizes.sum::<usize>() * keys.len() / sample.max(1)
+        };
+        rest + self.dbs.iter().map(|db| &db.keys).map(estimate).sum::<usize>()
+    }
+
+    /// Makes room before a command, as the policy says. True if memory is still full.
+    pub(crate) fn make_room(&mut self, now: Now) -> bool {
+        if !self.memory.on {
+            return false;
+        }
+        let limit = usize::try_from(self.config.maxmemory).unwrap_or(usize::MAX);
+        for _ in 0..EVICT_MAX {
+            if self.used_memory() <= limit {
+                return false;
+            }
+            let Some((db, key)) = self.victim(now) else { return true };
+            self.evict(db, &key);
+        }
+        self.used_memory() > limit
+    }
+
+    /// The key to go next: the worst of a few chosen by chance.
+    fn victim(&mut self, now: Now) -> Option<(usize, Box<[u8]>)> {
+        let policy = self.config.maxmemory_policy;
+        if policy == Policy::NoEviction {
+            return None;
+        }
+        let decay = self.config.lfu_decay_time;
+        let samples = self.config.maxmemory_samples.max(1);
+        // The lower, the sooner it goes.
+        let worth = |entry: &Entry| match policy {
+            Policy::AllKeysLru | Policy::VolatileLru => i64::from(entry.used_at),
+            Policy::AllKeysLfu | Policy::VolatileLfu => {
+                i64::from(uses(entry.used_at, now.ms(), decay))
+            }
+            Policy::VolatileTtl => entry.expires_at,
+            _ => 0,
+        };
+        let mut worst: Option<(i64, usize, Box<[u8]>)> = None;
+        for (number, db) in self.dbs.iter().enumerate() {
+            if db.keys.is_empty() || (policy.volatile() && db.expiring == 0) {
+                continue;
+            }
+            let mut left = samples;
+            let mut consider = |entry: &Entry| {
+                let better = worst.as_ref().is_none_or(|(least, ..)| worth(entry) < *least);
+                if better {
+                    worst = Some((worth(entry), number, entry.key.clone()));
+                }
+            };
+            // Keys with a deadline may be rare: their timers name them.
+            if policy.volatile() {
+                for entry in db.some_expiring(&mut self.rng, samples) {
+                    consider(entry);
+                }
+                continue;
+            }
+            while left > 0 {
+                let Some(entry) = db.keys.random(&mut self.rng) else { break };
+                consider(entry);
+                left -= 1;
+            }
+        }
+        worst.map(|(_, db, key)| (db, key))
+    }
+
+    fn evict(&mut self, db: usize, key: &[u8]) {
+        self.remove_entry(db, key);
+        self.stats.evicted_keys += 1;
+        self.effects.push(db, &[b"DEL", key]);
+        self.touch(db, key);
+        self.notify(db, Class::Evicted, "evicted", key);
+    }
+}
+
+/// The commands of this file.
+pub(crate) const COMMANDS: &[Command] = &[Command::new("memory", -2, 0, command::container)
+    .subcommands(&[
+        Command::new("usage", -3, READONLY, usage).keys(2, 2, 1),
+        Command::new("doctor", 2, 0, doctor),
+        Command::new("stats", 2, 0, stats),
+        Command::new("purge", 2, 0, |_| Ok(Reply::Ok)),
+        Command::new("malloc-stats", 2, 0, |_| {
+            Ok(Reply::bulk("Stats not supported for the current allocator"))
+        }),
+        Command::new("help", 2, command::LOADING | command::STALE, help),
+    ])];
+
+fn usage(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let mut words = args::Args::from(ctx.argv, 3);
+    while let Some(word) = words.next() {
+        // Sizes are known without sampling; the option is read and checked all the same.
+        if !args::is(word, "SAMPLES") || words.int()? < 0 {
+            return Err(SYNTAX);
+        }
+    }
+    let (db, key) = (ctx.session.db, ctx.arg(2));
+    Ok(ctx.core.peek(db, key, ctx.now.ms()).map_or(Reply::Nil, |entry| entry_size(entry).into()))
+}
+
+fn doctor(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Ok(Reply::Verbatim(
+        *b"txt",
+        b"Nothing unusual: memory is counted per key and freed with it.".to_vec(),
+    ))
+}
+
+fn stats(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let used = ctx.core.used_memory();
+    let keys: usize = ctx.core.dbs.iter().map(|db| db.keys.len()).sum();
+    let rest = BASE + ctx.core.sessions.len() * SESSION;
+    let data = used.saturating_sub(rest);
+    let mut lines: Vec<(Reply, Reply)> = Vec::new();
+    let mut line = |name: &str, value: Reply| lines.push((Reply::bulk(name), value));
+    line("peak.allocated", ctx.core.memory.peak.max(used).into());
+    line("total.allocated", used.into());
+    line("startup.allocated", BASE.into());
+    line("replication.backlog", Reply::Int(0));
+    line("clients.slaves", Reply::Int(0));
+    line("clients.normal", (ctx.core.sessions.len() * SESSION).into());
+    line("cluster.links", Reply::Int(0));
+    line("aof.buffer", Reply::Int(0));
+    line("lua.caches", Reply::Int(0));
+    line("functions.caches", Reply::Int(0));
+    for (number, db) in ctx.core.dbs.iter().enumerate().filter(|(_, db)| !db.keys.is_empty()) {
+        line(
+            &format!("db.{number}"),
+            Reply::Map(vec![
+                (Reply::bulk("overhead.hashtable.main"), db.keys.heap_size().into()),
+                (Reply::bulk("overhead.hashtable.expires"), (db.expiring * 16).into()),
+                (Reply::bulk("overhead.hashtable.slot-to-keys"), Reply::Int(0)),
+            ]),
+        );
+    }
+    line("overhead.total", rest.into());
+    line("keys.count", keys.into());
+    line("keys.bytes-per-key", data.checked_div(keys).unwrap_or(0).into());
+    line("dataset.bytes", data.into());
+    line("dataset.percentage", Reply::Double(data as f64 * 100.0 / used as f64));
+    line("peak.percentage", Reply::Double(100.0));
+    line("allocator.allocated", used.into());
+    line("allocator.active", used.into());
+    line("allocator.resident", used.into());
+    line("allocator-fragmentation.ratio", Reply::Double(1.0));
+    line("allocator-fragmentation.bytes", Reply::Int(0));
+    line("allocator-rss.ratio", Reply::Double(1.0));
+    line("allocator-rss.bytes", Reply::Int(0));
+    line("rss-overhead.ratio", Reply::Double(1.0));
+    line("rss-overhead.bytes", Reply::Int(0));
+    line("fragmentation", Reply::Double(1.0));
+    line("fragmentation.bytes", Reply::Int(0));
+    Ok(Reply::Map(lines))
+}
+
+fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Ok(command::help(
+        "MEMORY",
+        &[
+            ("DOCTOR", "Say what is unusual about memory."),
+            ("MALLOC-STATS", "Statistics of the allocator, where it has any."),
+            ("PURGE", "Give unused pages back, where the allocator can."),
+            ("STATS", "Where memory goes, in numbers."),
+            ("USAGE <key> [SAMPLES <count>]", "Bytes a key and its value take."),
+        ],
+    ))
 }

@@ -144,7 +144,7 @@ enum Literal<'a> {
 
 /// A hexadecimal float: `mantissa × 2^exponent`, with a mark for nonzero digits cut off.
 struct Hex {
-    mantissa: u64,
+    mantissa: u128,
     exponent: i64,
     sticky: bool,
 }
@@ -170,7 +170,7 @@ fn mantissa_digits(text: &str) -> impl Iterator<Item = u8> + '_ {
 }
 
 fn hex(text: &[u8]) -> Option<Hex> {
-    let (mut mantissa, mut exponent, mut sticky) = (0u64, 0i64, false);
+    let (mut mantissa, mut exponent, mut sticky) = (0u128, 0i64, false);
     let (mut seen_digit, mut seen_point) = (false, false);
     let mut at = 0;
     while let Some(byte) = text.get(at) {
@@ -178,8 +178,8 @@ fn hex(text: &[u8]) -> Option<Hex> {
             seen_point = true;
         } else if let Some(digit) = char::from(*byte).to_digit(16) {
             seen_digit = true;
-            if mantissa >> 60 == 0 {
-                mantissa = mantissa << 4 | u64::from(digit);
+            if mantissa >> 124 == 0 {
+                mantissa = mantissa << 4 | u128::from(digit);
                 exponent -= if seen_point { 4 } else { 0 };
             } else {
                 sticky |= digit != 0;
@@ -217,15 +217,11 @@ impl Hex {
         if self.mantissa == 0 {
             return Some(0.0);
         }
-        let bits = i64::from(64 - self.mantissa.leading_zeros());
+        let bits = i64::from(128 - self.mantissa.leading_zeros());
         // The exponent of the last bit a double of this size keeps.
         let lowest = (self.exponent + bits - 53).max(-1074);
         let cut = lowest - self.exponent;
-        let kept = if cut <= 0 {
-            self.mantissa << (-cut).min(63)
-        } else {
-            long_double::shift_right_even(u128::from(self.mantissa), cut, self.sticky) as u64
-        };
+        let kept = long_double::shift_right_even(self.mantissa, cut, self.sticky) as u64;
         if kept == 0 || self.exponent + bits > 1024 {
             return None;
         }

@@ -16,6 +16,13 @@ pub(crate) struct Pubsub {
     shards: HashMap<Box<[u8]>, Vec<SessionId>>,
 }
 
+impl Pubsub {
+    /// How many channels, patterns and shard channels have subscribers.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        (self.channels.len(), self.patterns.len(), self.shards.len())
+    }
+}
+
 /// The three kinds of subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -212,10 +219,7 @@ fn spublish(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 
 fn channels(ctx: &mut Ctx<'_>, kind: Kind) -> Result<Reply, Error> {
     if ctx.argv.len() > 3 {
-        return Err(Error::fixed(match kind {
-            Kind::Shard => "ERR wrong number of arguments for 'pubsub|shardchannels' command",
-            _ => "ERR wrong number of arguments for 'pubsub|channels' command",
-        }));
+        return Err(Error::subcommand(ctx.argv));
     }
     let pattern = ctx.argv.get(2).copied();
     let all = kind.listeners(&mut ctx.core.pubsub);

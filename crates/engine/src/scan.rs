@@ -59,7 +59,14 @@ impl<'a> Scan<'a> {
 
 /// A cursor as a client gives it.
 pub(crate) fn cursor(bytes: &[u8]) -> Result<u64, Error> {
-    number::parse_u64(bytes).ok_or(Error::fixed("ERR invalid cursor"))
+    // `strtoul` reads a sign, and turns the number around for a minus.
+    let (negative, digits) = match bytes {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        _ => (false, bytes),
+    };
+    let cursor = number::parse_u64(digits).ok_or(Error::fixed("ERR invalid cursor"))?;
+    Ok(if negative { cursor.wrapping_neg() } else { cursor })
 }
 
 /// Does `text` match the glob `pattern` (`*`, `?`, `[a-z]`, `[^a]`, `\x`)?

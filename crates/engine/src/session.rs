@@ -3,6 +3,7 @@
 use hashbrown::HashSet;
 
 use crate::blocked::Blocked;
+use crate::command::Command;
 use crate::engine::Engine;
 use crate::multi::Multi;
 
@@ -49,8 +50,8 @@ pub(crate) struct Session {
     /// Milliseconds since the epoch of its first and its last command.
     pub(crate) created_ms: i64,
     pub(crate) last_ms: i64,
-    /// Full name of its last command.
-    pub(crate) last_command: &'static str,
+    /// Its last command.
+    pub(crate) last_command: Option<&'static Command>,
 }
 
 /// What a session listens to.
@@ -96,7 +97,7 @@ impl Session {
             no_evict: false,
             created_ms: 0,
             last_ms: 0,
-            last_command: "NULL",
+            last_command: None,
         }
     }
 

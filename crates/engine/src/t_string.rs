@@ -22,8 +22,6 @@ pub(crate) enum Str {
 
 /// Longer strings are `raw`, shorter ones `embstr`.
 const EMBEDDED_MAX: usize = 44;
-/// A string is at most as long as an argument may be: `proto-max-bulk-len`.
-const LENGTH_MAX: usize = 512 * 1024 * 1024;
 const TOO_LONG: Error =
     Error::fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
@@ -307,16 +305,21 @@ fn getex(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(reply)
 }
 
+/// A string is at most as long as an argument may be.
+fn length_max(ctx: &Ctx<'_>) -> usize {
+    usize::try_from(ctx.core.config.proto_max_bulk_len).unwrap_or(usize::MAX)
+}
+
 /// The length a string has after a change, if that is allowed.
-fn fits(length: Option<usize>) -> Result<usize, Error> {
-    length.filter(|n| *n <= LENGTH_MAX).ok_or(TOO_LONG)
+fn fits(length: Option<usize>, most: usize) -> Result<usize, Error> {
+    length.filter(|n| *n <= most).ok_or(TOO_LONG)
 }
 
 fn append(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let (key, value) = (ctx.arg(1), ctx.arg(2));
+    let (key, value, most) = (ctx.arg(1), ctx.arg(2), length_max(ctx));
     let length = match ctx.write::<Str>(key)? {
         Some(string) => {
-            let length = fits(string.len().checked_add(value.len()))?;
+            let length = fits(string.len().checked_add(value.len()), most)?;
             string.bytes_mut().extend_from_slice(value);
             length
         }
@@ -342,7 +345,7 @@ fn setrange(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     if value.is_empty() {
         return Ok(length.unwrap_or(0).into());
     }
-    let end = fits(offset.checked_add(value.len()))?;
+    let end = fits(offset.checked_add(value.len()), length_max(ctx))?;
     let bytes = ctx.write_or(key, || Str::Raw(Box::default()))?.bytes_mut();
     if bytes.len() < end {
         bytes.resize(end, 0);
@@ -503,7 +506,7 @@ fn lcs(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
             "ERR If you want both the length and indexes, please just use IDX.",
         ));
     }
-    if (a.len() + 1).saturating_mul(b.len() + 1).saturating_mul(4) > LENGTH_MAX {
+    if (a.len() + 1).saturating_mul(b.len() + 1).saturating_mul(4) > length_max(ctx) {
         return Err(Error::fixed(
             "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
         ));

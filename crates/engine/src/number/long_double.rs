@@ -36,7 +36,7 @@ impl LongDouble {
         match literal(unsigned)? {
             Literal::Infinite => Some(LongDouble { negative, infinite: true, ..LongDouble::ZERO }),
             Literal::Hex(hex) => {
-                let value = round(negative, u128::from(hex.mantissa), hex.exponent, hex.sticky);
+                let value = round(negative, hex.mantissa, hex.exponent, hex.sticky);
                 (!value.infinite && (value.mantissa != 0 || hex.mantissa == 0)).then_some(value)
             }
             Literal::Decimal(text) => decimal(negative, text),

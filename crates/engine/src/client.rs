@@ -1,0 +1,402 @@
+//! CLIENT: who is connected, names, kills, pauses, replies on and off.
+
+use crate::blocked::Unblock;
+use crate::command::{self, ADMIN, Command, Ctx, LOADING, NOSCRIPT, STALE};
+use crate::engine::Core;
+use crate::error::{Error, SYNTAX};
+use crate::session::{Replies, Session};
+use crate::{Reply, SessionId, args, number};
+
+const FLAGS: u32 = NOSCRIPT | LOADING | STALE;
+
+/// The commands of this file.
+pub(crate) const COMMANDS: &[Command] = &[Command::new("client", -2, 0, command::container)
+    .subcommands(&[
+        Command::new("id", 2, FLAGS, id),
+        Command::new("info", 2, FLAGS, info),
+        Command::new("list", -2, FLAGS | ADMIN, list),
+        Command::new("getname", 2, FLAGS, getname),
+        Command::new("setname", 3, FLAGS, setname),
+        Command::new("setinfo", 4, FLAGS, setinfo),
+        Command::new("kill", -3, FLAGS | ADMIN, kill),
+        Command::new("pause", -3, FLAGS | ADMIN, pause),
+        Command::new("unpause", 2, FLAGS | ADMIN, unpause),
+        Command::new("reply", 3, FLAGS, reply),
+        Command::new("unblock", -3, FLAGS | ADMIN, unblock),
+        Command::new("no-evict", 3, FLAGS | ADMIN, no_evict),
+        Command::new("getredir", 2, FLAGS, |_| Ok(Reply::Int(-1))),
+        Command::new("tracking", -3, FLAGS, tracking),
+        Command::new("trackinginfo", 2, FLAGS, trackinginfo),
+        Command::new("caching", 3, FLAGS, |_| {
+            Err(Error::fixed(
+                "ERR CLIENT CACHING can be called only when the client is in tracking mode with \
+                 OPTIN or OPTOUT mode enabled",
+            ))
+        }),
+        Command::new("help", 2, LOADING | STALE, help),
+    ])];
+
+/// Clients wait until then with what they send.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pause {
+    pub(crate) until_ms: i64,
+    pub(crate) writes_only: bool,
+}
+
+impl Core {
+    /// Until when a command with these flags must wait, if it must.
+    pub(crate) fn paused_until(&mut self, flags: u32, now_ms: i64) -> Option<i64> {
+        let pause = self.pause?;
+        if pause.until_ms <= now_ms {
+            self.pause = None;
+            return None;
+        }
+        let held = !pause.writes_only || flags & (command::WRITE | command::MAY_REPLICATE) != 0;
+        held.then_some(pause.until_ms)
+    }
+
+    /// A session by its number, unless it is the one that runs the command.
+    fn other(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id)?.as_deref()
+    }
+
+    /// Ends another session at once; its connection is to be closed.
+    fn kill(&mut self, id: SessionId) {
+        self.end_session(id);
+        self.output.closing.push(id);
+    }
+}
+
+fn id(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Ok(Reply::Int(i64::try_from(ctx.session.id.0).unwrap_or(i64::MAX)))
+}
+
+fn info(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let line = describe(ctx, ctx.session);
+    Ok(Reply::Verbatim(*b"txt", line))
+}
+
+/// All sessions, this one included, by number.
+fn all<'c>(ctx: &'c Ctx<'_>) -> Vec<&'c Session> {
+    let others = ctx.core.sessions.values().filter_map(|session| session.as_deref());
+    let mut all: Vec<&Session> = others.chain([&*ctx.session]).collect();
+    all.sort_unstable_by_key(|session| session.id);
+    all
+}
+
+fn list(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let mut lines = Vec::new();
+    match ctx.argv {
+        [_, _] => all(ctx).iter().for_each(|session| lines.extend(describe(ctx, session))),
+        [_, _, word, kind] if args::is(word, "TYPE") => {
+            let kind = Kind::parse(kind)?;
+            for session in all(ctx).iter().filter(|session| Kind::of(session) == kind) {
+                lines.extend(describe(ctx, session));
+            }
+        }
+        [_, _, word, ids @ ..] if args::is(word, "ID") && !ids.is_empty() => {
+            for id in ids {
+                let id = number::parse_i64(id).ok_or(Error::fixed("ERR Invalid client ID"))?;
+                let found = all(ctx).into_iter().find(|s| i64::try_from(s.id.0) == Ok(id));
+                lines.extend(found.map(|session| describe(ctx, session)).unwrap_or_default());
+            }
+        }
+        _ => return Err(SYNTAX),
+    }
+    Ok(Reply::Verbatim(*b"txt", lines))
+}
+
+/// The kinds of client that LIST and KILL know; only two exist here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Normal,
+    Pubsub,
+    Master,
+    Replica,
+}
+
+impl Kind {
+    fn parse(word: &[u8]) -> Result<Kind, Error> {
+        match () {
+            () if args::is(word, "NORMAL") => Ok(Kind::Normal),
+            () if args::is(word, "PUBSUB") => Ok(Kind::Pubsub),
+            () if args::is(word, "MASTER") => Ok(Kind::Master),
+            () if args::is(word, "REPLICA") || args::is(word, "SLAVE") => Ok(Kind::Replica),
+            () => Err(Error::about("ERR Unknown client type '", word, "'")),
+        }
+    }
+
+    fn of(session: &Session) -> Kind {
+        if session.subscribed() { Kind::Pubsub } else { Kind::Normal }
+    }
+}
+
+fn local_address(ctx: &Ctx<'_>) -> String {
+    format!("127.0.0.1:{}", ctx.core.config.server.port)
+}
+
+/// A session as one line of CLIENT LIST.
+fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
+    let mut flags = String::new();
+    let mut mark = |on: bool, letter: char| {
+        if on {
+            flags.push(letter);
+        }
+    };
+    mark(ctx.core.monitors.contains(&session.id), 'O');
+    mark(session.subscribed(), 'P');
+    mark(session.multi.is_some(), 'x');
+    mark(session.blocked.is_some(), 'b');
+    mark(ctx.core.cas_broken.contains(&session.id), 'd');
+    mark(session.closing, 'c');
+    mark(session.no_evict, 'e');
+    if flags.is_empty() {
+        flags.push('N');
+    }
+    let now_ms = ctx.now.ms();
+    let seconds = |since: i64| now_ms.saturating_sub(since).max(0) / 1000;
+    let queued = session.multi.as_ref().map_or(-1, |m| i64::try_from(m.queue.len()).unwrap_or(0));
+    let s = &session.subscriptions;
+    let mut line = format!(
+        "id={} addr={} laddr={} fd=0 name=",
+        session.id.0,
+        session.address,
+        local_address(ctx)
+    )
+    .into_bytes();
+    line.extend_from_slice(&session.name);
+    line.extend_from_slice(
+        format!(
+            " age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={queued} qbuf=0 \
+             qbuf-free=0 argv-mem=0 multi-mem=0 rbs=1024 rbp=0 obl=0 oll=0 omem=0 tot-mem=1024 \
+             events=r cmd={} user=default redir=-1 resp={}\n",
+            seconds(session.created_ms),
+            seconds(session.last_ms),
+            session.db,
+            s.channels.len(),
+            s.patterns.len(),
+            s.shards.len(),
+            session.last_command.map_or_else(|| "NULL".to_owned(), command::name_of),
+            session.resp,
+        )
+        .as_bytes(),
+    );
+    line
+}
+
+fn getname(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let name = &ctx.session.name;
+    Ok(if name.is_empty() { Reply::Nil } else { Reply::bulk(name) })
+}
+
+fn setname(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let name = ctx.arg(2);
+    set_name(ctx, name)?;
+    Ok(Reply::Ok)
+}
+
+/// Names the session; printable ASCII without spaces only.
+pub(crate) fn set_name(ctx: &mut Ctx<'_>, name: &[u8]) -> Result<(), Error> {
+    if !name.iter().all(u8::is_ascii_graphic) {
+        return Err(Error::fixed(
+            "ERR Client names cannot contain spaces, newlines or special characters.",
+        ));
+    }
+    ctx.session.name = name.to_vec();
+    Ok(())
+}
+
+/// Redis has this from 7.2 on; clients send it at connect, so it is understood and forgotten.
+fn setinfo(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let (attribute, value) = (ctx.arg(2), ctx.arg(3));
+    if !args::is(attribute, "LIB-NAME") && !args::is(attribute, "LIB-VER") {
+        return Err(Error::about("ERR Unrecognized option '", attribute, "'"));
+    }
+    if !value.iter().all(u8::is_ascii_graphic) {
+        let name = String::from_utf8_lossy(attribute).to_lowercase();
+        return Err(Error::new(format!(
+            "ERR {name} cannot contain spaces, newlines or special characters."
+        )));
+    }
+    Ok(Reply::Ok)
+}
+
+/// Which sessions KILL ends.
+#[derive(Debug)]
+struct Victims<'a> {
+    id: Option<i64>,
+    address: Option<&'a [u8]>,
+    local: Option<&'a [u8]>,
+    kind: Option<Kind>,
+    skip_me: bool,
+}
+
+fn kill(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let mut victims = Victims { id: None, address: None, local: None, kind: None, skip_me: true };
+    let old_style = ctx.argv.len() == 3;
+    if old_style {
+        victims.address = Some(ctx.arg(2));
+        victims.skip_me = false;
+    } else {
+        read_victims(ctx, &mut victims)?;
+    }
+    let own = ctx.session.id;
+    let chosen: Vec<SessionId> = all(ctx)
+        .into_iter()
+        .filter(|session| {
+            victims.id.is_none_or(|id| i64::try_from(session.id.0) == Ok(id))
+                && victims.address.is_none_or(|a| a == session.address.as_bytes())
+                && victims.local.is_none_or(|a| a == local_address(ctx).as_bytes())
+                && victims.kind.is_none_or(|kind| kind == Kind::of(session))
+                && !(session.id == own && victims.skip_me)
+        })
+        .map(|session| session.id)
+        .collect();
+    for id in &chosen {
+        if *id == own {
+            ctx.close();
+        } else {
+            ctx.core.kill(*id);
+        }
+    }
+    match (old_style, chosen.is_empty()) {
+        (true, true) => Err(Error::fixed("ERR No such client")),
+        (true, false) => Ok(Reply::Ok),
+        (false, _) => Ok(chosen.len().into()),
+    }
+}
+
+fn read_victims<'a>(ctx: &Ctx<'a>, victims: &mut Victims<'a>) -> Result<(), Error> {
+    for pair in ctx.argv.get(2..).unwrap_or_default().chunks(2) {
+        let [word, value] = pair else { return Err(SYNTAX) };
+        match () {
+            () if args::is(word, "ID") => {
+                let id = number::parse_i64(value).filter(|id| *id > 0);
+                victims.id =
+                    Some(id.ok_or(Error::fixed("ERR client-id should be greater than 0"))?);
+            }
+            () if args::is(word, "TYPE") => victims.kind = Some(Kind::parse(value)?),
+            () if args::is(word, "ADDR") => victims.address = Some(value),
+            () if args::is(word, "LADDR") => victims.local = Some(value),
+            () if args::is(word, "USER") => {
+                if **value != *b"default" {
+                    return Err(Error::about("ERR No such user '", value, "'"));
+                }
+            }
+            () if args::is(word, "SKIPME") && args::is(value, "YES") => victims.skip_me = true,
+            () if args::is(word, "SKIPME") && args::is(value, "NO") => victims.skip_me = false,
+            () => return Err(SYNTAX),
+        }
+    }
+    Ok(())
+}
+
+fn pause(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let writes_only = match ctx.argv {
+        [_, _, _] => false,
+        [_, _, _, word] if args::is(word, "WRITE") => true,
+        [_, _, _, word] if args::is(word, "ALL") => false,
+        [_, _, _, _] => return Err(Error::fixed("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+        _ => return Err(Error::subcommand(ctx.argv)),
+    };
+    let until_ms = args::timeout_ms(ctx.now, ctx.arg(2))?.unwrap_or(ctx.now.ms());
+    // A longer or stricter pause that runs already is not cut short.
+    let running = ctx.core.pause.filter(|pause| pause.until_ms > ctx.now.ms());
+    ctx.core.pause = Some(Pause {
+        until_ms: running.map_or(until_ms, |pause| pause.until_ms.max(until_ms)),
+        writes_only: running.map_or(writes_only, |pause| pause.writes_only && writes_only),
+    });
+    Ok(Reply::Ok)
+}
+
+fn unpause(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    ctx.core.pause = None;
+    Ok(Reply::Ok)
+}
+
+fn reply(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let word = ctx.arg(2);
+    let replies = &mut ctx.session.replies;
+    match () {
+        () if args::is(word, "ON") => {
+            *replies = Replies::On;
+            return Ok(Reply::Ok);
+        }
+        () if args::is(word, "OFF") => *replies = Replies::Off,
+        () if args::is(word, "SKIP") => {
+            if *replies != Replies::Off {
+                *replies = Replies::SkipNext;
+            }
+        }
+        () => return Err(SYNTAX),
+    }
+    Ok(Reply::none())
+}
+
+fn unblock(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let how = match ctx.argv {
+        [_, _, _] => Unblock::Timeout,
+        [_, _, _, word] if args::is(word, "TIMEOUT") => Unblock::Timeout,
+        [_, _, _, word] if args::is(word, "ERROR") => Unblock::Error,
+        [_, _, _, _] => {
+            return Err(Error::fixed("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+        }
+        _ => return Err(Error::subcommand(ctx.argv)),
+    };
+    let id = args::int(ctx.arg(2))?;
+    let Ok(id) = u64::try_from(id) else { return Ok(Reply::Int(0)) };
+    let id = SessionId(id);
+    let known = ctx.core.other(id).is_some();
+    Ok((known && ctx.core.unblock(id, how)).into())
+}
+
+fn no_evict(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let word = ctx.arg(2);
+    ctx.session.no_evict = match () {
+        () if args::is(word, "ON") => true,
+        () if args::is(word, "OFF") => false,
+        () => return Err(SYNTAX),
+    };
+    Ok(Reply::Ok)
+}
+
+fn tracking(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    match () {
+        () if args::is(ctx.arg(2), "OFF") => Ok(Reply::Ok),
+        () if args::is(ctx.arg(2), "ON") => {
+            Err(Error::fixed("ERR client side caching is not supported by this server"))
+        }
+        () => Err(SYNTAX),
+    }
+}
+
+fn trackinginfo(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Ok(Reply::Map(vec![
+        (Reply::bulk("flags"), Reply::Set(vec![Reply::bulk("off")])),
+        (Reply::bulk("redirect"), Reply::Int(-1)),
+        (Reply::bulk("prefixes"), Reply::Array(Vec::new())),
+    ]))
+}
+
+fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Ok(command::help(
+        "CLIENT",
+        &[
+            ("GETNAME", "The name of this connection."),
+            ("GETREDIR", "Where invalidations go; -1, for none are sent."),
+            ("ID", "The number of this connection."),
+            ("INFO", "What is known of this connection."),
+            ("KILL <ip:port>", "Close the connection from there."),
+            ("KILL <option> <value> [...]", "Close those with this ID, ADDR, LADDR, TYPE, USER."),
+            ("LIST [TYPE <type>] [ID <id> ...]", "What is known of all connections."),
+            ("NO-EVICT (ON|OFF)", "Keep this connection when memory is short."),
+            ("PAUSE <timeout> [WRITE|ALL]", "Let clients wait for so many milliseconds."),
+            ("REPLY (ON|OFF|SKIP)", "Answer this connection or not."),
+            ("SETINFO <option> <value>", "Take note of the client library."),
+            ("SETNAME <name>", "Name this connection."),
+            ("TRACKINGINFO", "Whether invalidations are sent."),
+            ("UNBLOCK <clientid> [TIMEOUT|ERROR]", "End the wait of another connection."),
+            ("UNPAUSE", "End a pause."),
+        ],
+    ))
+}

@@ -1,0 +1,308 @@
+//! Commands about the server as a whole: TIME DBSIZE FLUSHALL SWAPDB WAIT ROLE SAVE SHUTDOWN …
+
+use crate::blocked::Wait;
+use crate::command::{
+    self, ADMIN, ALLOW_BUSY, Command, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT,
+    READONLY, STALE, WRITE,
+};
+use crate::db::Db;
+use crate::error::{Error, SYNTAX};
+use crate::{Reply, args, number};
+
+/// The commands of this file.
+pub(crate) const COMMANDS: &[Command] = &[
+    Command::new("time", 1, LOADING | STALE | FAST, time),
+    Command::new("dbsize", 1, READONLY | FAST, |ctx| Ok(ctx.db().keys.len().into())),
+    Command::new("flushdb", -1, WRITE, flushdb),
+    Command::new("flushall", -1, WRITE, flushall),
+    Command::new("swapdb", 3, WRITE | FAST, swapdb),
+    Command::new("wait", 3, NOSCRIPT, wait),
+    Command::new("waitaof", 4, NOSCRIPT, waitaof),
+    Command::new("role", 1, NOSCRIPT | LOADING | STALE | FAST, role),
+    Command::new("lastsave", 1, LOADING | STALE | FAST, lastsave),
+    Command::new("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, |ctx| {
+        snapshot(ctx);
+        Ok(Reply::Ok)
+    }),
+    Command::new("bgsave", -1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, bgsave),
+    Command::new("bgrewriteaof", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, |ctx| {
+        snapshot(ctx);
+        Ok(Reply::status("Background append only file rewriting started"))
+    }),
+    Command::new(
+        "shutdown",
+        -1,
+        ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,
+        shutdown,
+    ),
+    Command::new("monitor", 1, ADMIN | NOSCRIPT | LOADING | STALE, monitor),
+    Command::new("replicaof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, replicaof),
+    Command::new("slaveof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, replicaof),
+    Command::new("readonly", 1, LOADING | STALE | FAST, cluster_off),
+    Command::new("readwrite", 1, LOADING | STALE | FAST, cluster_off),
+    Command::new("asking", 1, FAST, cluster_off),
+    Command::new("cluster", -2, 0, cluster),
+    Command::new("lolwut", -1, READONLY | FAST, lolwut),
+    Command::new("module", -2, 0, command::container).subcommands(&[
+        Command::new("list", 2, ADMIN | NOSCRIPT, |_| Ok(Reply::Array(Vec::new()))),
+        Command::new("help", 2, LOADING | STALE, |_| {
+            Ok(command::help("MODULE", &[("LIST", "Loaded modules: none.")]))
+        }),
+    ]),
+    Command::new("latency", -2, 0, command::container).subcommands(&[
+        Command::new("latest", 2, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
+            Ok(Reply::Array(Vec::new()))
+        }),
+        Command::new("history", 3, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
+            Ok(Reply::Array(Vec::new()))
+        }),
+        Command::new("reset", -2, ADMIN | NOSCRIPT | LOADING | STALE, |_| Ok(Reply::Int(0))),
+        Command::new("histogram", -2, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
+            Ok(Reply::Map(Vec::new()))
+        }),
+        Command::new("doctor", 2, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
+            Ok(Reply::Verbatim(
+                *b"txt",
+                b"No latency is observed by the engine itself; see SLOWLOG.".to_vec(),
+            ))
+        }),
+        Command::new("help", 2, LOADING | STALE, |_| {
+            Ok(command::help(
+                "LATENCY",
+                &[
+                    ("DOCTOR", "Say what is slow."),
+                    ("HISTOGRAM [COMMAND ...]", "How long commands took."),
+                    ("HISTORY <event>", "When an event was slow."),
+                    ("LATEST", "The latest slow events."),
+                    ("RESET [<event> ...]", "Forget them."),
+                ],
+            ))
+        }),
+    ]),
+];
+
+fn time(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let us = ctx.now.unix_us;
+    Ok(Reply::bulks([
+        number::format_i64(us.div_euclid(1_000_000)),
+        number::format_i64(us.rem_euclid(1_000_000)),
+    ]))
+}
+
+/// `SYNC` and `ASYNC` are both understood; there is one way to do it.
+fn flush_mode(ctx: &Ctx<'_>) -> Result<(), Error> {
+    match ctx.argv {
+        [_] => Ok(()),
+        [_, word] if args::is(word, "SYNC") || args::is(word, "ASYNC") => Ok(()),
+        _ => Err(SYNTAX),
+    }
+}
+
+fn flushdb(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    flush_mode(ctx)?;
+    let db = ctx.session.db;
+    if empty(ctx, db) {
+        ctx.effect(&[b"FLUSHDB"]);
+    }
+    Ok(Reply::Ok)
+}
+
+fn flushall(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    flush_mode(ctx)?;
+    let mut any = false;
+    for db in 0..ctx.core.dbs.len() {
+        any |= empty(ctx, db);
+    }
+    if any {
+        ctx.effect(&[b"FLUSHALL"]);
+    }
+    Ok(Reply::Ok)
+}
+
+/// Takes all keys out of a database. True if there were any.
+fn empty(ctx: &mut Ctx<'_>, number: usize) -> bool {
+    ctx.core.touch_all(number, |core, key| {
+        core.dbs.get(number).is_some_and(|db| db.keys.contains(key))
+    });
+    let seed = ctx.core.config.seed;
+    let Some(db) = ctx.core.dbs.get_mut(number) else { return false };
+    let count = db.keys.len();
+    let fresh = Db::with_seed(seed);
+    let old = Db {
+        keys: std::mem::replace(&mut db.keys, fresh.keys),
+        expiring: std::mem::take(&mut db.expiring),
+        timers: std::mem::take(&mut db.timers),
+        ..Db::default()
+    };
+    ctx.core.dirty += count as u64;
+    if ctx.core.memory.on {
+        ctx.core.count_memory();
+    }
+    // Freeing many keys takes long: whoever takes the output does it without holding up others.
+    ctx.core.output.garbage.0.push(Box::new(old));
+    count > 0
+}
+
+fn swapdb(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let index = |argument: &[u8], which: &str| {
+        number::parse_i64(argument)
+            .and_then(|n| i32::try_from(n).ok())
+            .ok_or_else(|| Error::new(format!("ERR invalid {which} DB index")))
+    };
+    let a = index(ctx.arg(1), "first")?;
+    let b = index(ctx.arg(2), "second")?;
+    let count = ctx.core.dbs.len();
+    let valid = |n: i32| usize::try_from(n).ok().filter(|n| *n < count);
+    let (Some(a), Some(b)) = (valid(a), valid(b)) else {
+        return Err(Error::fixed("ERR DB index is out of range"));
+    };
+    ctx.core.dirty += 1;
+    if a == b {
+        return Ok(Reply::Ok);
+    }
+    for (own, other) in [(a, b), (b, a)] {
+        ctx.core.touch_all(own, |core, key| {
+            let there = |n: usize| core.dbs.get(n).is_some_and(|db| db.keys.contains(key));
+            there(own) || there(other)
+        });
+    }
+    let (low, high) = (a.min(b), a.max(b));
+    let (left, right) = ctx.core.dbs.split_at_mut(high);
+    if let (Some(x), Some(y)) = (left.get_mut(low), right.first_mut()) {
+        std::mem::swap(&mut x.keys, &mut y.keys);
+        std::mem::swap(&mut x.expiring, &mut y.expiring);
+        std::mem::swap(&mut x.timers, &mut y.timers);
+    }
+    // Keys that others wait for may have come by the exchange.
+    for number in [a, b] {
+        let waiting: Vec<Box<[u8]>> = match ctx.core.dbs.get(number) {
+            Some(db) => db.waiting.keys().filter(|key| db.keys.contains(key)).cloned().collect(),
+            None => Vec::new(),
+        };
+        for key in waiting {
+            ctx.core.key_ready(number, &key);
+        }
+    }
+    Ok(Reply::Ok)
+}
+
+/// There are no replicas to wait for, so time passes and none has answered.
+fn wait(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let replicas = args::int(ctx.arg(1))?;
+    let deadline_ms = args::timeout_ms(ctx.now, ctx.arg(2))?;
+    if replicas <= 0 {
+        return Ok(Reply::Int(0));
+    }
+    Ok(ctx.block(Wait {
+        keys: &[],
+        deadline_ms,
+        serve: |_, _| None,
+        on_timeout: Reply::Int(0),
+        argv: None,
+    }))
+}
+
+/// What was written before is on disk when this is answered: [`crate::Output::durable`] asks
+/// whoever owns the log to hold the answer back until then.
+fn waitaof(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let local = args::int_in(ctx.arg(1), 0, 1)?;
+    let replicas = args::positive(ctx.arg(2))?;
+    let deadline_ms = args::timeout_ms(ctx.now, ctx.arg(3))?;
+    if local == 1 && !ctx.core.config.log_effects {
+        return Err(Error::fixed(
+            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        ));
+    }
+    ctx.core.output.durable |= local == 1;
+    let answer = Reply::Array(vec![Reply::Int(local), Reply::Int(0)]);
+    if replicas == 0 {
+        return Ok(answer);
+    }
+    Ok(ctx.block(Wait {
+        keys: &[],
+        deadline_ms,
+        serve: |_, _| None,
+        on_timeout: answer,
+        argv: None,
+    }))
+}
+
+fn role(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Ok(Reply::Array(vec![Reply::bulk("master"), Reply::Int(0), Reply::Array(Vec::new())]))
+}
+
+fn lastsave(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Ok(Reply::Int(ctx.core.saved_at_ms / 1000))
+}
+
+/// Asks whoever embeds the engine to write a snapshot.
+fn snapshot(ctx: &mut Ctx<'_>) {
+    ctx.core.output.snapshot = true;
+    ctx.core.saved_at_ms = ctx.now.ms();
+}
+
+fn bgsave(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    match ctx.argv {
+        [_] => {}
+        [_, word] if args::is(word, "SCHEDULE") => {}
+        _ => return Err(SYNTAX),
+    }
+    snapshot(ctx);
+    Ok(Reply::status("Background saving started"))
+}
+
+fn shutdown(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let (mut save, mut nosave, mut abort) = (false, false, false);
+    for word in ctx.argv.iter().skip(1) {
+        match () {
+            () if args::is(word, "SAVE") => save = true,
+            () if args::is(word, "NOSAVE") => nosave = true,
+            () if args::is(word, "NOW") || args::is(word, "FORCE") => {}
+            () if args::is(word, "ABORT") => abort = true,
+            () => return Err(SYNTAX),
+        }
+    }
+    if (save && nosave) || (abort && ctx.argv.len() > 2) {
+        return Err(SYNTAX);
+    }
+    if abort {
+        return Err(Error::fixed("ERR No shutdown in progress."));
+    }
+    ctx.core.output.snapshot |= save;
+    ctx.core.output.shutdown = true;
+    Ok(Reply::none())
+}
+
+fn monitor(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    if ctx.session.in_exec {
+        return Err(Error::fixed("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+    }
+    let id = ctx.session.id;
+    if !ctx.core.monitors.contains(&id) {
+        ctx.core.monitors.push(id);
+    }
+    Ok(Reply::Ok)
+}
+
+fn replicaof(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    if args::is(ctx.arg(1), "NO") && args::is(ctx.arg(2), "ONE") {
+        return Ok(Reply::Ok);
+    }
+    Err(Error::fixed("ERR this server cannot be a replica"))
+}
+
+fn cluster_off(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Err(Error::fixed("ERR This instance has cluster support disabled"))
+}
+
+fn cluster(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    if args::is(ctx.arg(1), "KEYSLOT") && ctx.argv.len() == 3 {
+        return Ok(Reply::Int(i64::from(crate::keys::slot(ctx.arg(2)))));
+    }
+    cluster_off(ctx)
+}
+
+fn lolwut(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let text = format!("Tidegate, as Redis ver. {}\n", crate::connection::VERSION);
+    Ok(Reply::Verbatim(*b"txt", text.into_bytes()))
+}

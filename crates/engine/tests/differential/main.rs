@@ -1,0 +1,11 @@
+//! The engine against a real Redis: the same commands to both, equal replies.
+//!
+//! `harness.rs` has what a case is written with, `wire.rs` the protocol, one file per command
+//! group the hand-written cases, `walk.rs` the seeded random walk over all commands.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, missing_docs)]
+
+mod generic;
+mod harness;
+mod strings;
+mod walk;
+mod wire;

@@ -1,0 +1,260 @@
+//! Commands by chance, mostly well formed, over a few keys so that they meet.
+//!
+//! A template is a line of words; words in braces stand for something chosen anew each time. To
+//! add a command to the walk, add a line.
+
+/// Makes commands.
+pub(super) struct Generator {
+    rng: fastrand::Rng,
+}
+
+/// Groups of templates; each group is as likely as any other.
+const GROUPS: &[&[&str]] = &[STRINGS, KEYS, LISTS, SETS, HASHES, ZSETS];
+
+const STRINGS: &[&str] = &[
+    "SET {s} {v}",
+    "SET {s} {v} NX",
+    "SET {s} {v} XX",
+    "SET {s} {v} GET",
+    "SET {s} {v} EX {ttl}",
+    "SET {s} {v} KEEPTTL",
+    "SET {k} {v}",
+    "GET {s}",
+    "GET {k}",
+    "GETSET {s} {v}",
+    "GETDEL {s}",
+    "GETEX {s}",
+    "GETEX {s} EX {ttl}",
+    "GETEX {s} PERSIST",
+    "SETNX {s} {v}",
+    "SETEX {s} {ttl} {v}",
+    "PSETEX {s} {ttl}000 {v}",
+    "MGET {s} {k} {s}",
+    "MSET {s} {v} {s} {v}",
+    "MSETNX {s} {v} {s} {v}",
+    "STRLEN {s}",
+    "APPEND {s} {v}",
+    "SETRANGE {s} {n} {v}",
+    "GETRANGE {s} {i} {i}",
+    "INCR {s}",
+    "DECR {s}",
+    "INCRBY {s} {i}",
+    "DECRBY {s} {i}",
+    "INCRBYFLOAT {s} {f}",
+    "LCS {s} {s}",
+    "LCS {s} {s} IDX WITHMATCHLEN",
+    "SETBIT {s} {n} {bit}",
+    "GETBIT {s} {n}",
+    "BITCOUNT {s}",
+    "BITCOUNT {s} {i} {i}",
+    "BITCOUNT {s} {i} {i} BIT",
+    "BITPOS {s} {bit}",
+    "BITPOS {s} {bit} {i}",
+    "BITPOS {s} {bit} {i} {i} BIT",
+    "BITOP {bitop} {s} {s} {s}",
+    "BITOP NOT {s} {s}",
+    "BITFIELD {s} GET u{width} {n} SET i{width} {n} {i} INCRBY u{width} #{n} {i}",
+    "BITFIELD {s} OVERFLOW {overflow} INCRBY i{width} {n} {i} SET u{width} {n} {i}",
+];
+
+const KEYS: &[&str] = &[
+    "DEL {k}",
+    "DEL {k} {k}",
+    "UNLINK {k}",
+    "EXISTS {k} {k}",
+    "TYPE {k}",
+    "TOUCH {k}",
+    "RENAME {k} {k}",
+    "RENAMENX {k} {k}",
+    "COPY {k} {k}",
+    "COPY {k} {k} REPLACE",
+    "COPY {k} {k} DB 1 REPLACE",
+    "MOVE {k} 1",
+    "EXPIRE {k} {ttl}",
+    "EXPIRE {k} {ttl} {condition}",
+    "PEXPIRE {k} {ttl}000",
+    "EXPIRE {k} -1",
+    "EXPIREAT {k} 33000000000",
+    "PEXPIREAT {k} 33000000000123 {condition}",
+    "PERSIST {k}",
+    "TTL {k}",
+    "PTTL {k}",
+    "EXPIRETIME {k}",
+    "PEXPIRETIME {k}",
+    "OBJECT ENCODING {k}",
+    "KEYS {pattern}",
+    "DBSIZE",
+    "PING",
+    "ECHO {v}",
+    "FOO {k}",
+];
+
+const LISTS: &[&str] = &[
+    "LPUSH {l} {v}",
+    "RPUSH {l} {v} {v} {v}",
+    "LPUSHX {l} {v}",
+    "RPUSHX {l} {v}",
+    "RPUSH {k} {v}",
+    "LPOP {l}",
+    "RPOP {l}",
+    "LPOP {l} {n}",
+    "RPOP {l} {n}",
+    "LLEN {l}",
+    "LRANGE {l} {i} {i}",
+    "LINDEX {l} {i}",
+    "LSET {l} {i} {v}",
+    "LREM {l} {i} {v}",
+    "LTRIM {l} {i} {i}",
+    "LINSERT {l} {where} {v} {v}",
+    "LPOS {l} {v}",
+    "LPOS {l} {v} COUNT 0 RANK {i}",
+    "LMOVE {l} {l} {side} {side}",
+    "RPOPLPUSH {l} {l}",
+    "LMPOP 2 {l} {l} {side} COUNT {n}",
+];
+
+const SETS: &[&str] = &[
+    "SADD {t} {v}",
+    "SADD {t} {m} {m} {m}",
+    "SREM {t} {m} {m}",
+    "SISMEMBER {t} {m}",
+    "SMISMEMBER {t} {m} {m}",
+    "SCARD {t}",
+    "SMEMBERS {t}",
+    "SMOVE {t} {t} {m}",
+    "SINTER {t} {t}",
+    "SUNION {t} {t} {t}",
+    "SDIFF {t} {t}",
+    "SINTERCARD 2 {t} {t} LIMIT {n}",
+    "SINTERSTORE {t} {t} {t}",
+    "SUNIONSTORE {t} {t} {t}",
+    "SDIFFSTORE {t} {t} {t}",
+    "SADD {k} {m}",
+];
+
+const HASHES: &[&str] = &[
+    "HSET {h} {m} {v}",
+    "HSET {h} {m} {v} {m} {v}",
+    "HSETNX {h} {m} {v}",
+    "HMSET {h} {m} {v}",
+    "HGET {h} {m}",
+    "HMGET {h} {m} {m}",
+    "HGETALL {h}",
+    "HDEL {h} {m} {m}",
+    "HLEN {h}",
+    "HEXISTS {h} {m}",
+    "HSTRLEN {h} {m}",
+    "HKEYS {h}",
+    "HVALS {h}",
+    "HINCRBY {h} {m} {i}",
+    "HSET {k} {m} {v}",
+];
+
+const ZSETS: &[&str] = &[];
+
+impl Generator {
+    pub(super) fn new(rng: fastrand::Rng) -> Generator {
+        Generator { rng }
+    }
+
+    pub(super) fn command(&mut self) -> Vec<Vec<u8>> {
+        let group = loop {
+            let group = GROUPS[self.rng.usize(..GROUPS.len())];
+            if !group.is_empty() {
+                break group;
+            }
+        };
+        let template = group[self.rng.usize(..group.len())];
+        let mut argv: Vec<Vec<u8>> = template.split(' ').map(|word| self.word(word)).collect();
+        // Now and then a word is missing, doubled or out of place.
+        match self.rng.u32(..200) {
+            0 => {
+                argv.truncate(self.rng.usize(1..=argv.len()));
+            }
+            1 => {
+                let word = argv[self.rng.usize(..argv.len())].clone();
+                argv.push(word);
+            }
+            2 if argv.len() > 2 => {
+                let at = self.rng.usize(1..argv.len());
+                argv[at] = self.value();
+            }
+            _ => {}
+        }
+        // An empty database and one that waits have nothing to say here.
+        if argv[0].is_empty() { vec![b"PING".to_vec()] } else { argv }
+    }
+
+    /// A word of a template with its braces filled in.
+    fn word(&mut self, word: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut rest = word;
+        while let Some(open) = rest.find('{') {
+            let close = open + rest[open..].find('}').unwrap();
+            out.extend_from_slice(rest[..open].as_bytes());
+            out.extend(self.chosen(&rest[open + 1..close]));
+            rest = &rest[close + 1..];
+        }
+        out.extend_from_slice(rest.as_bytes());
+        out
+    }
+
+    fn chosen(&mut self, what: &str) -> Vec<u8> {
+        let among = |rng: &mut fastrand::Rng, words: &[&str]| {
+            words[rng.usize(..words.len())].as_bytes().to_vec()
+        };
+        let rng = &mut self.rng;
+        match what {
+            // Keys: of a type mostly, of any type, of the type's first letter.
+            "k" => {
+                let kind = *rng.choice(b"sltzhx").unwrap();
+                format!("{}{}", char::from(kind), rng.u32(..4)).into_bytes()
+            }
+            "s" | "l" | "t" | "h" | "z" | "x" => format!("{what}{}", rng.u32(..4)).into_bytes(),
+            "v" => self.value(),
+            "m" => format!("m{}", rng.u32(..12)).into_bytes(),
+            "i" => match rng.u32(..30) {
+                0 => b"9223372036854775807".to_vec(),
+                1 => b"-9223372036854775808".to_vec(),
+                _ => rng.i32(-12..12).to_string().into_bytes(),
+            },
+            "n" => rng.u32(..40).to_string().into_bytes(),
+            "f" => self.float(),
+            // Hardly ever twice the same, for GT and LT would then depend on the millisecond.
+            "ttl" => rng.u32(100..100_000_000).to_string().into_bytes(),
+            "bit" => rng.u32(..2).to_string().into_bytes(),
+            "width" => rng.u32(1..64).to_string().into_bytes(),
+            "bitop" => among(rng, &["AND", "OR", "XOR"]),
+            "overflow" => among(rng, &["WRAP", "SAT", "FAIL"]),
+            "condition" => among(rng, &["NX", "XX", "GT", "LT"]),
+            "pattern" => among(rng, &["*", "s*", "?1", "[l-z]?", "*[^0-2]"]),
+            "where" => among(rng, &["BEFORE", "AFTER"]),
+            "side" => among(rng, &["LEFT", "RIGHT"]),
+            other => panic!("no such choice: {other}"),
+        }
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        let rng = &mut self.rng;
+        match rng.u32(..10) {
+            0 => rng.i64(..).to_string().into_bytes(),
+            1..=4 => rng.i32(-20..200).to_string().into_bytes(),
+            5 => self.float(),
+            6 => (0..rng.usize(..60)).map(|_| rng.u8(..)).collect(),
+            7 => b"a".repeat(rng.usize(..100)),
+            _ => format!("value{}", rng.u32(..10)).into_bytes(),
+        }
+    }
+
+    fn float(&mut self) -> Vec<u8> {
+        let rng = &mut self.rng;
+        match rng.u32(..12) {
+            0 => b"inf".to_vec(),
+            1 => b"-inf".to_vec(),
+            2 => format!("{:e}", f64::from_bits(rng.u64(..))).into_bytes(),
+            3 => format!("{}", rng.f64()).into_bytes(),
+            4 => format!("{}e{}", rng.i32(-99..99), rng.i32(-20..20)).into_bytes(),
+            _ => format!("{}.{}", rng.i32(-99..99), rng.u32(..100)).into_bytes(),
+        }
+    }
+}
