@@ -137,16 +137,16 @@ fn compile(vm: &Vm, id: u32, source: &[u8]) -> Result<(), Vec<u8>> {
     if source.len() > MAX_SOURCE {
         return Err(b"ERR Error compiling script (new function): the script is too long".to_vec());
     }
-    vm.compile(id, source, NAME).map_err(|message| {
-        let mut text = b"ERR Error compiling script (new function): ".to_vec();
-        text.extend(message);
-        text
+    let wrong = |message: &[u8]| [b"ERR Error compiling script (new function): ", message].concat();
+    let prepared = source::prepare(source).map_err(|(line, message)| {
+        wrong(&[format!("user_script:{line}: ").as_bytes(), &message].concat())
     })?;
-    if let Some(changed) = source::keep_callers(source)
-        && vm.compile(id, &changed, NAME).is_err()
+    vm.compile(id, &prepared.source, NAME).map_err(|message| wrong(&message))?;
+    if let Some(kept) = prepared.kept
+        && vm.compile(id, &kept, NAME).is_err()
     {
         // It was understood wrongly, so leave it as it is.
-        vm.compile(id, source, NAME)?;
+        vm.compile(id, &prepared.source, NAME)?;
     }
     Ok(())
 }

@@ -12,6 +12,11 @@ use super::order;
 use super::wire::{MAX_DEPTH, Packed, Table, Value, Writer};
 use crate::number::format_g;
 
+/// Whatever the settings say, Lua's stack in Redis has room for no more.
+const MAX_ENCODE_DEPTH: usize = 4000;
+/// Values between two questions whether to go on.
+const STEPS: u64 = 10_000;
+
 /// What `cjson.encode_sparse_array` and its like have set.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
@@ -63,8 +68,15 @@ impl Settings {
         }
     }
 
-    /// Writes a value as JSON, at most `most` bytes of it.
-    pub(super) fn encode(&self, packed: &Packed<'_>, most: usize) -> Result<Vec<u8>, String> {
+    /// Writes a value as JSON, at most `most` bytes of it. `stop` is told how much was done and
+    /// says whether that was enough.
+    pub(super) fn encode(
+        &self,
+        packed: &Packed<'_>,
+        most: usize,
+        stop: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Vec<u8>, String> {
+        let mut steps = 0;
         let mut encoder = Encoder { settings: self, packed, out: Vec::new(), open: Vec::new() };
         let root = packed.root();
         encoder.value(&root)?;
@@ -82,7 +94,8 @@ impl Settings {
                 encoder.key(&key)?;
             }
             encoder.value(value)?;
-            if encoder.out.len() > most {
+            steps += 1;
+            if encoder.out.len() > most || (steps % STEPS == 0 && stop(STEPS)) {
                 return Err("not enough memory".to_owned());
             }
         }
@@ -167,7 +180,7 @@ impl<'p, 'a> Encoder<'p, 'a> {
 
     fn begin(&mut self, table: &'p Table<'a>) -> Result<(), String> {
         let depth = self.open.len() + 1;
-        if depth > self.settings.encode_depth {
+        if depth > self.settings.encode_depth.min(MAX_ENCODE_DEPTH) {
             return Err(format!("Cannot serialise, excessive nesting ({depth})"));
         }
         let array = self.array_length(table)?;

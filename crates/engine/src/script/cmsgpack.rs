@@ -9,14 +9,22 @@ use super::wire::{MAX_DEPTH, Packed, Table, Value, Writer};
 
 /// Tables nest no deeper when packed.
 const MAX_NESTING: usize = 16;
-/// Nor than this when unpacked.
-const MAX_UNPACK_NESTING: usize = 1000;
+/// Nor than this when unpacked: Lua's stack in Redis has room for no more.
+const MAX_UNPACK_NESTING: usize = 7900;
+/// Values between two questions whether to go on.
+const STEPS: u64 = 10_000;
 
 /// Packs the first `count` values of a packed list one after the other, in at most `most` bytes.
-pub(super) fn pack(packed: &Packed<'_>, count: usize, most: usize) -> Result<Vec<u8>, Vec<u8>> {
+/// `stop` is told how much was done and says whether that was enough.
+pub(super) fn pack(
+    packed: &Packed<'_>,
+    count: usize,
+    most: usize,
+    stop: &mut dyn FnMut(u64) -> bool,
+) -> Result<Vec<u8>, Vec<u8>> {
     let root = packed.root();
     let list = packed.table(&root).ok_or("value cannot be read")?;
-    let mut packer = Packer { packed, out: Vec::new(), most };
+    let mut packer = Packer { packed, out: Vec::new(), most, steps: 0, stop };
     for n in 1..=count {
         packer.value(list.at(n).unwrap_or(&Value::Nil), 0)?;
     }
@@ -27,11 +35,15 @@ struct Packer<'p, 'a> {
     packed: &'p Packed<'a>,
     out: Vec<u8>,
     most: usize,
+    steps: u64,
+    stop: &'p mut dyn FnMut(u64) -> bool,
 }
 
 impl<'a> Packer<'_, 'a> {
     fn value(&mut self, value: &Value<'a>, level: usize) -> Result<(), Vec<u8>> {
-        if self.out.len() > self.most {
+        self.steps += 1;
+        let stopped = self.steps.is_multiple_of(STEPS) && (self.stop)(STEPS);
+        if self.out.len() > self.most || stopped {
             return Err(b"not enough memory".to_vec());
         }
         match value {
@@ -172,7 +184,7 @@ pub(super) fn unpack(bytes: &[u8], limit: i64, offset: i64) -> Result<Unpacked, 
     };
     let all = limit == 0 && offset == 0;
     let limit = if all { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) };
-    let mut unpacker = Unpacker { rest, nodes: vec![Node::default()], depth: 1, deepest: 1 };
+    let mut unpacker = Unpacker { rest, nodes: vec![Node::default()], deepest: 1 };
     let mut list = Node::default();
     while !unpacker.rest.is_empty() && list.array.len() < limit {
         let item = unpacker.item()?;
@@ -204,10 +216,26 @@ struct Node<'b> {
     map: Vec<(Item<'b>, Item<'b>)>,
 }
 
+/// An array or map whose items are being read.
+struct Open<'b> {
+    node: usize,
+    /// Items still to come.
+    left: usize,
+    map: bool,
+    /// The key whose value comes next.
+    key: Option<Item<'b>>,
+}
+
+/// What a tag stands for.
+enum Head<'b> {
+    Item(Item<'b>),
+    Array(usize),
+    Map(usize),
+}
+
 struct Unpacker<'b> {
     rest: &'b [u8],
     nodes: Vec<Node<'b>>,
-    depth: usize,
     deepest: usize,
 }
 
@@ -227,14 +255,74 @@ impl<'b> Unpacker<'b> {
         Ok(usize::try_from(self.unsigned(bytes)?).unwrap_or(usize::MAX))
     }
 
+    /// One item, with all that is in it.
     fn item(&mut self) -> Result<Item<'b>, Vec<u8>> {
+        let mut open: Vec<Open<'b>> = Vec::new();
+        loop {
+            let begun = match self.head()? {
+                Head::Item(item) => Some(item),
+                Head::Array(length) => self.begin(&mut open, length, false)?,
+                Head::Map(length) => self.begin(&mut open, length, true)?,
+            };
+            let Some(mut item) = begun else { continue };
+            loop {
+                let Some(outer) = open.last_mut() else { return Ok(item) };
+                self.put(outer, item)?;
+                if outer.left > 0 {
+                    break;
+                }
+                item = Item::Node(outer.node);
+                open.pop();
+            }
+        }
+    }
+
+    /// Begins an array or map; it is complete at once if there is nothing in it.
+    fn begin(
+        &mut self,
+        open: &mut Vec<Open<'b>>,
+        length: usize,
+        map: bool,
+    ) -> Result<Option<Item<'b>>, Vec<u8>> {
+        let node = self.nodes.len();
+        self.nodes.push(Node::default());
+        if length == 0 {
+            return Ok(Some(Item::Node(node)));
+        }
+        let left = if map { length.saturating_mul(2) } else { length };
+        open.push(Open { node, left, map, key: None });
+        self.deepest = self.deepest.max(open.len() + 1);
+        if open.len() > MAX_UNPACK_NESTING {
+            return Err(b"stack overflow (in function mp_decode_to_lua_array)".to_vec());
+        }
+        Ok(None)
+    }
+
+    /// Puts an item where it belongs.
+    fn put(&mut self, outer: &mut Open<'b>, item: Item<'b>) -> Result<(), Vec<u8>> {
+        outer.left -= 1;
+        let Some(node) = self.nodes.get_mut(outer.node) else { return Ok(()) };
+        if !outer.map {
+            node.array.push(item);
+            return Ok(());
+        }
+        match (outer.key.take(), item) {
+            (Some(key), value) => node.map.push((key, value)),
+            (None, Item::Nil) => return Err(b"table index is nil".to_vec()),
+            (None, Item::Number(n)) if n.is_nan() => return Err(b"table index is NaN".to_vec()),
+            (None, key) => outer.key = Some(key),
+        }
+        Ok(())
+    }
+
+    fn head(&mut self) -> Result<Head<'b>, Vec<u8>> {
         let tag = self.take(1)?.first().copied().unwrap_or(0);
-        Ok(match tag {
+        Ok(Head::Item(match tag {
             0..=0x7f => Item::Number(f64::from(tag)),
             0xe0.. => Item::Number(f64::from(tag as i8)),
             0xa0..=0xbf => Item::String(self.take(usize::from(tag & 0x1f))?),
-            0x90..=0x9f => self.array(usize::from(tag & 0xf))?,
-            0x80..=0x8f => self.map(usize::from(tag & 0xf))?,
+            0x90..=0x9f => return Ok(Head::Array(usize::from(tag & 0xf))),
+            0x80..=0x8f => return Ok(Head::Map(usize::from(tag & 0xf))),
             0xc0 => Item::Nil,
             0xc2 => Item::Bool(false),
             0xc3 => Item::Bool(true),
@@ -252,56 +340,10 @@ impl<'b> Unpacker<'b> {
                 let length = self.length(1 << (tag - 0xd9))?;
                 Item::String(self.take(length)?)
             }
-            0xdc | 0xdd => {
-                let length = self.length(2 << (tag - 0xdc))?;
-                self.array(length)?
-            }
-            0xde | 0xdf => {
-                let length = self.length(2 << (tag - 0xde))?;
-                self.map(length)?
-            }
+            0xdc | 0xdd => return Ok(Head::Array(self.length(2 << (tag - 0xdc))?)),
+            0xde | 0xdf => return Ok(Head::Map(self.length(2 << (tag - 0xde))?)),
             _ => return Err(b"Bad data format in input.".to_vec()),
-        })
-    }
-
-    fn descend(&mut self) -> Result<(), Vec<u8>> {
-        self.depth += 1;
-        self.deepest = self.deepest.max(self.depth);
-        if self.depth > MAX_UNPACK_NESTING {
-            return Err(b"stack overflow (in function mp_decode_to_lua_array)".to_vec());
-        }
-        Ok(())
-    }
-
-    fn keep(&mut self, node: Node<'b>) -> Item<'b> {
-        self.depth -= 1;
-        self.nodes.push(node);
-        Item::Node(self.nodes.len() - 1)
-    }
-
-    fn array(&mut self, length: usize) -> Result<Item<'b>, Vec<u8>> {
-        self.descend()?;
-        // Every item takes at least a byte, whatever the length claims.
-        let mut array = Vec::with_capacity(length.min(self.rest.len()));
-        for _ in 0..length {
-            array.push(self.item()?);
-        }
-        Ok(self.keep(Node { array, map: Vec::new() }))
-    }
-
-    fn map(&mut self, length: usize) -> Result<Item<'b>, Vec<u8>> {
-        self.descend()?;
-        let mut map = Vec::with_capacity(length.min(self.rest.len()));
-        for _ in 0..length {
-            let key = self.item()?;
-            let value = self.item()?;
-            match key {
-                Item::Nil => return Err(b"table index is nil".to_vec()),
-                Item::Number(n) if n.is_nan() => return Err(b"table index is NaN".to_vec()),
-                _ => map.push((key, value)),
-            }
-        }
-        Ok(self.keep(Node { array: Vec::new(), map }))
+        }))
     }
 
     fn pack(&self, graph: bool) -> Result<Vec<u8>, Vec<u8>> {

@@ -178,6 +178,7 @@ pub(super) fn captures(subject: &[u8], found: &Found) -> (Vec<u8>, usize) {
     writer.number(found.to as f64);
     for capture in &found.captures {
         match capture {
+            Capture::Unfinished => writer.bool(false),
             Capture::Position(at) => writer.number((at + 1) as f64),
             Capture::Range(from, to) => {
                 writer.string(subject.get(*from..*to).unwrap_or_default());

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use mlua::{
-    BString, Either, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, VmState,
+    BString, Either, Function, HookTriggers, Lua, LuaOptions, LuaString, StdLib, Table, Value,
+    VmState,
 };
 use parking_lot::Mutex;
 
@@ -84,14 +85,18 @@ impl Vm {
         let prelude: Table =
             lua.load(include_str!("prelude.lua")).set_name("=prelude").call(functions)?;
         let hooked = Arc::clone(&host);
-        lua.set_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS), move |lua, _| {
-            hooked.tick(u64::from(INSTRUCTIONS));
-            hooked.arm(lua);
-            if hooked.control.must_stop() {
-                return Err(mlua::Error::runtime("script killed"));
-            }
-            Ok(VmState::Continue)
-        })?;
+        // For all threads: one for the main thread would be taken out by the first coroutine.
+        lua.set_global_hook(
+            HookTriggers::new().every_nth_instruction(INSTRUCTIONS),
+            move |lua, _| {
+                hooked.tick(u64::from(INSTRUCTIONS));
+                hooked.arm(lua);
+                if hooked.control.must_stop() {
+                    return Err(mlua::Error::runtime("script killed"));
+                }
+                Ok(VmState::Continue)
+            },
+        )?;
         let [run, compile, forget] = ["run", "compile", "forget"].map(|name| prelude.get(name));
         Ok(Vm { lua, host, run: run?, compile: compile?, forget: forget? })
     }
@@ -152,7 +157,9 @@ impl Vm {
             Ok(_) => Outcome::Nil,
             Err(_) if host.control.must_stop() => Outcome::Error(host.control.death(), false),
             Err(error) => {
-                let first = error.to_string().lines().next().unwrap_or_default().to_owned();
+                let text = error.to_string();
+                let first = text.lines().next().unwrap_or_default();
+                let first = first.strip_prefix("memory error: ").unwrap_or(first);
                 Outcome::Error(format!("ERR Error running script {name}, {first}").into(), false)
             }
         };
@@ -173,6 +180,14 @@ impl Host {
 
     fn disarm(&self, lua: &Lua) {
         let _ = lua.set_memory_limit(0);
+    }
+
+    /// Counts work done and says whether it is time to stop.
+    fn stop(&self) -> impl FnMut(u64) -> bool {
+        |steps| {
+            self.tick(steps);
+            self.control.must_stop()
+        }
     }
 
     /// Counts work done and looks at the clock.
@@ -200,6 +215,14 @@ fn running_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
         "arm",
         lua.create_function(move |lua, ()| {
             h.arm(lua);
+            Ok(())
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "disarm",
+        lua.create_function(move |lua, ()| {
+            h.disarm(lua);
             Ok(())
         })?,
     )?;
@@ -303,9 +326,9 @@ fn redis_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()> {
     let h = Arc::clone(host);
     t.set(
         "sha1hex",
-        lua.create_function(move |lua, bytes: BString| {
+        lua.create_function(move |lua, bytes: LuaString| {
             h.disarm(lua);
-            Ok(super::cache::sha1hex(&bytes))
+            Ok(super::cache::sha1hex(&bytes.as_bytes()))
         })?,
     )?;
     let h = Arc::clone(host);
@@ -341,8 +364,10 @@ fn library_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
         "json_encode",
         lua.create_function(move |lua, (packed, graph, settings): (BString, bool, BString)| {
             let most = h.limit.load(Ordering::Relaxed);
+            let mut stop = h.stop();
             let result = read(&packed, graph).and_then(|value| {
-                cjson::Settings::read(&settings).encode(&value, most).map_err(Into::into)
+                let settings = cjson::Settings::read(&settings);
+                settings.encode(&value, most, &mut stop).map_err(Into::into)
             });
             Ok(done(lua, &h, result))
         })?,
@@ -350,9 +375,9 @@ fn library_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
     let h = Arc::clone(host);
     t.set(
         "json_decode",
-        lua.create_function(move |lua, (text, settings): (BString, BString)| {
+        lua.create_function(move |lua, (text, settings): (LuaString, BString)| {
             h.disarm(lua);
-            Ok(match cjson::Settings::read(&settings).decode(&text) {
+            Ok(match cjson::Settings::read(&settings).decode(&text.as_bytes()) {
                 Ok((packed, graph)) => (u8::from(graph), BString::from(packed)),
                 Err(message) => (2, message.into()),
             })
@@ -363,16 +388,18 @@ fn library_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
         "msgpack_pack",
         lua.create_function(move |lua, (packed, graph, count): (BString, bool, usize)| {
             let most = h.limit.load(Ordering::Relaxed);
-            let result = read(&packed, graph).and_then(|value| cmsgpack::pack(&value, count, most));
+            let mut stop = h.stop();
+            let result = read(&packed, graph)
+                .and_then(|value| cmsgpack::pack(&value, count, most, &mut stop));
             Ok(done(lua, &h, result))
         })?,
     )?;
     let h = Arc::clone(host);
     t.set(
         "msgpack_unpack",
-        lua.create_function(move |lua, (bytes, limit, offset): (BString, f64, f64)| {
+        lua.create_function(move |lua, (bytes, limit, offset): (LuaString, f64, f64)| {
             h.disarm(lua);
-            Ok(match cmsgpack::unpack(&bytes, limit as i64, offset as i64) {
+            Ok(match cmsgpack::unpack(&bytes.as_bytes(), limit as i64, offset as i64) {
                 Ok(found) => {
                     let kind = u8::from(found.graph);
                     (kind, BString::from(found.packed), found.count, found.next)
@@ -395,10 +422,10 @@ fn library_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
     let h = Arc::clone(host);
     t.set(
         "struct_unpack",
-        lua.create_function(move |lua, (fmt, data, at): (BString, BString, f64)| {
+        lua.create_function(move |lua, (fmt, data, at): (BString, LuaString, f64)| {
             h.disarm(lua);
             let mut writer = Writer::default();
-            Ok(match structs::unpack(&fmt, &data, at as i64, &mut writer) {
+            Ok(match structs::unpack(&fmt, &data.as_bytes(), at as i64, &mut writer) {
                 Ok(count) => (true, BString::from(writer.into_bytes()), count),
                 Err(message) => (false, message.into(), 0),
             })
@@ -418,26 +445,25 @@ fn library_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
     let h = Arc::clone(host);
     t.set(
         "match",
-        lua.create_function(move |lua, (s, p, init): (BString, BString, usize)| {
+        lua.create_function(move |lua, (s, p, init): (LuaString, LuaString, usize)| {
             h.disarm(lua);
-            let mut stop = |steps| {
-                h.tick(steps);
-                h.control.must_stop()
-            };
-            Ok(match pattern::find(&s, &p, init.saturating_sub(1), &mut stop) {
-                Ok(None) => (0, None, 0),
+            let (s, p) = (s.as_bytes(), p.as_bytes());
+            Ok(match pattern::find(&s, &p, init.saturating_sub(1), &mut h.stop()) {
+                Ok(None) => (0, None, 0, false),
                 Ok(Some(found)) => {
                     let (packed, count) = convert::captures(&s, &found);
-                    (1, Some(BString::from(packed)), count)
+                    let unfinished = found.captures.contains(&pattern::Capture::Unfinished);
+                    (1, Some(BString::from(packed)), count, unfinished)
                 }
-                Err(pattern::Error::Stopped) => (3, Some(h.control.death().into()), 0),
-                Err(pattern::Error::Malformed(text)) => (2, Some(text.into()), 0),
+                Err(pattern::Error::Stopped) => (3, Some(h.control.death().into()), 0, false),
+                Err(pattern::Error::Malformed(text)) => (2, Some(text.into()), 0, false),
             })
         })?,
     )?;
     t.set(
         "find_plain",
-        lua.create_function(move |_, (s, p, init): (BString, BString, usize)| {
+        lua.create_function(move |_, (s, p, init): (LuaString, LuaString, usize)| {
+            let (s, p) = (s.as_bytes(), p.as_bytes());
             let from = init.saturating_sub(1);
             let rest = s.get(from..).unwrap_or_default();
             Ok(memchr::memmem::find(rest, &p).map(|at| from + at + 1))

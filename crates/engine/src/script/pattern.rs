@@ -20,11 +20,13 @@ pub(super) struct Found {
     pub(super) captures: Vec<Capture>,
 }
 
-/// What `(…)` captured: bytes, or with `()` a position.
+/// What `(…)` captured: bytes, or with `()` a position. One without its `)` is an error, but only
+/// for those who look at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Capture {
     Range(usize, usize),
     Position(usize),
+    Unfinished,
 }
 
 const MAX_CAPTURES: usize = 32;
@@ -53,7 +55,7 @@ pub(super) fn find(
         matcher.captures.clear();
         matcher.depth = 0;
         if let Some(to) = matcher.at(from, 0)? {
-            let captures = matcher.captured()?;
+            let captures = matcher.captured();
             return Ok(Some(Found { from, to, captures }));
         }
         if anchored {
@@ -347,13 +349,13 @@ impl Matcher<'_> {
         Ok((again.is_some() && again == first).then_some(s + length))
     }
 
-    fn captured(&self) -> Result<Vec<Capture>, Error> {
+    fn captured(&self) -> Vec<Capture> {
         self.captures
             .iter()
             .map(|capture| match capture.length {
-                Length::Unfinished => Err(Error::Malformed("unfinished capture")),
-                Length::Position => Ok(Capture::Position(capture.from)),
-                Length::Bytes(n) => Ok(Capture::Range(capture.from, capture.from + n)),
+                Length::Unfinished => Capture::Unfinished,
+                Length::Position => Capture::Position(capture.from),
+                Length::Bytes(n) => Capture::Range(capture.from, capture.from + n),
             })
             .collect()
     }
@@ -375,4 +377,76 @@ fn in_class(byte: u8, class: u8) -> bool {
         _ => return class == byte,
     };
     found != class.is_ascii_uppercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matched(subject: &str, pattern: &str) -> Result<Option<(usize, usize, usize)>, Error> {
+        let found = find(subject.as_bytes(), pattern.as_bytes(), 0, &mut |_| false)?;
+        Ok(found.map(|found| (found.from, found.to, found.captures.len())))
+    }
+
+    #[test]
+    fn patterns_match_as_in_lua() {
+        for (subject, pattern, found) in [
+            ("hello", "l+", Some((2, 4, 0))),
+            ("hello", "^l", None),
+            ("hello", "o$", Some((4, 5, 0))),
+            ("key=val", "(%w+)=(%w+)", Some((0, 7, 2))),
+            ("f(a(b)c)d", "%b()", Some((1, 8, 0))),
+            ("THE (quick) fox", "%f[%a]%a+", Some((0, 3, 0))),
+            ("abcabc", "(abc)%1", Some((0, 6, 1))),
+            ("[x]", "[]]", Some((2, 3, 0))),
+            ("a-b", "[a%-]+", Some((0, 2, 0))),
+            ("xyz", "()", Some((0, 0, 1))),
+            ("", "", Some((0, 0, 0))),
+            ("aaa", "a-b", None),
+        ] {
+            assert_eq!(matched(subject, pattern), Ok(found), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn wrong_patterns_are_told() {
+        for (pattern, text) in [
+            ("%", "malformed pattern (ends with '%')"),
+            ("[a", "malformed pattern (missing ']')"),
+            ("a)", "invalid pattern capture"),
+            ("%1", "invalid capture index"),
+            ("%b(", "unbalanced pattern"),
+            ("%fa", "missing '[' after '%f' in pattern"),
+        ] {
+            assert_eq!(matched("aaa", pattern), Err(Error::Malformed(text)), "{pattern}");
+        }
+        assert_eq!(matched("a", &"()".repeat(33)), Err(Error::Malformed("too many captures")));
+        let long = "a".repeat(500);
+        let deep = matched(&long, &"a?".repeat(500));
+        assert_eq!(deep, Err(Error::Malformed("pattern too complex")));
+    }
+
+    #[test]
+    fn a_bomb_can_be_stopped() {
+        let subject = "a".repeat(100_000);
+        let mut asked = 0;
+        let bomb = "(.-)(.-)(.-)(.-)b";
+        let result = find(subject.as_bytes(), bomb.as_bytes(), 0, &mut |_| {
+            asked += 1;
+            asked == 10
+        });
+        assert_eq!(result, Err(Error::Stopped));
+    }
+
+    #[test]
+    fn no_pattern_is_too_strange() {
+        let pieces =
+            ["%", "a", "[", "]", "^", "-", "*", "(", ")", "%b", "%f", ".", "%1", "$", "\0"];
+        let mut rng = fastrand::Rng::with_seed(11);
+        for _ in 0..50_000 {
+            let pattern: String =
+                (0..rng.usize(0..10)).filter_map(|_| rng.choice(pieces.iter()).copied()).collect();
+            let _ = find(b"ab(a)-a]", pattern.as_bytes(), rng.usize(0..9), &mut |_| false);
+        }
+    }
 }

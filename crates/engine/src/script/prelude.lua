@@ -14,9 +14,11 @@ local arm, dead, where = host.arm, host.dead, host.where
 local nerror, npcall, nxpcall, ntype, nselect = error, pcall, xpcall, type, select
 local nsetmetatable, ngetmetatable = setmetatable, getmetatable
 local nrawset, nrawget, nnext, npairs = rawset, rawget, next, pairs
-local nsetfenv, ngetfenv, nload, nunpack = setfenv, getfenv, load, unpack
+local nload, nunpack = load, unpack
 local ntostring, ntonumber, ncollect = tostring, tonumber, collectgarbage
 local nfloor, nlog = math.floor, math.log
+local nfind, nmatch, ngmatch, ngsub = string.find, string.match, string.gmatch, string.gsub
+local nformat, nrep, nsub, nconcat = string.format, string.rep, string.sub, table.concat
 
 local buffer = require("string.buffer")
 local encode, decode = buffer.encode, buffer.decode
@@ -91,17 +93,25 @@ local function caught(e)
   return e
 end
 
-local function after_pcall(ok, ...)
+-- Calls from functions in C back into Lua that are under way: each takes some of the stack this
+-- process has, so there is a bound on them, the same as in 5.1. Whoever catches an error says how
+-- many there were before.
+local MAX_NESTED = 190
+local nested = 0
+
+local function after_pcall(before, ok, ...)
   if ok then return true, ... end
+  nested = before
   return false, caught((...))
 end
 
 local function pcall(...)
   if nselect("#", ...) == 0 then bad_argument(1, "pcall", "value expected") end
-  return after_pcall(npcall(...))
+  return after_pcall(nested, npcall(...))
 end
 
-local function after_xpcall(ok, ...)
+local function after_xpcall(before, ok, ...)
+  nested = before
   if not ok then
     arm()
     if dead() then nerror((...), 0) end
@@ -113,7 +123,7 @@ local function xpcall(f, handler, ...)
   if handler == nil and nselect("#", ...) == 0 then
     bad_argument(2, "xpcall", "value expected")
   end
-  return after_xpcall(nxpcall(f, function(e)
+  return after_xpcall(nested, nxpcall(f, function(e)
     arm()
     if dead() then return e end
     if ntype(e) == "userdata" then e = ntostring(e) end
@@ -121,10 +131,32 @@ local function xpcall(f, handler, ...)
   end))
 end
 
-local nresume = coroutine.resume
+local ncreate, nresume = coroutine.create, coroutine.resume
 
 local function resume(...)
-  return after_xpcall(nresume(...))
+  if nested >= MAX_NESTED then return false, "C stack overflow" end
+  local before = nested
+  nested = before + 1
+  return after_xpcall(before, nresume(...))
+end
+
+local function after_wrapped(before, ok, ...)
+  nested = before
+  if ok then return ... end
+  arm()
+  local e = ...
+  if not dead() and ntype(e) == "string" then nerror(e, 2) end
+  nerror(e, 0)
+end
+
+local function wrap(f)
+  local co = ncreate(f)
+  return function(...)
+    if nested >= MAX_NESTED then nerror("C stack overflow", 2) end
+    local before = nested
+    nested = before + 1
+    return after_wrapped(before, nresume(co, ...))
+  end
 end
 
 -- Redis -----------------------------------------------------------------------------------------
@@ -179,14 +211,14 @@ end
 
 -- C strings end at a zero byte.
 local function cstring(s)
-  return (string.match(s, "^%Z*"))
+  return (nmatch(s, "^%Z*"))
 end
 
 -- Text of an error in the form `CODE message`; without a code it is given ERR.
 local function coded(text)
-  local code, message = string.match(text, "^([^ ]*) (.*)$")
+  local code, message = nmatch(text, "^([^ ]*) (.*)$")
   if not code then code, message = "ERR", text end
-  message = string.match(message, "^[\r\n]*(.-)[\r\n]*$")
+  message = nmatch(message, "^[\r\n]*(.-)[\r\n]*$")
   return code .. " " .. message
 end
 
@@ -212,7 +244,7 @@ function redis.error_reply(...)
     return call_error("ERR wrong number or type of arguments")
   end
   text = cstring(text)
-  if string.sub(text, 1, 1) == "-" then text = string.sub(text, 2) end
+  if nsub(text, 1, 1) == "-" then text = nsub(text, 2) end
   return { err = coded(text) }
 end
 
@@ -243,7 +275,7 @@ function redis.log(...)
     local word = to_string((nselect(i, ...)))
     if word then words[#words + 1] = word end
   end
-  host.log(level, table.concat(words, " "))
+  host.log(level, nconcat(words, " "))
   arm()
 end
 
@@ -361,7 +393,9 @@ local function new_cjson()
   end
 
   local function too_many(count, most, name)
-    if count > most then bad_argument(most + 1, name, "found too many arguments") end
+    if count > most then
+      nerror("bad argument #" .. most + 1 .. " to '" .. name .. "' (found too many arguments)", 3)
+    end
   end
 
   local function integer(n, value, which, least, most, name)
@@ -374,7 +408,7 @@ local function new_cjson()
       number = number < 0 and -nfloor(-number) or nfloor(number)
       if not (number >= least and number <= most) then
         nerror("bad argument #1 to '" .. name .. "' (expected integer between " .. least
-          .. " and " .. string.format("%d", most) .. ")", 3)
+          .. " and " .. nformat("%d", most) .. ")", 3)
       end
       set(which, number)
     end
@@ -496,14 +530,18 @@ function cmsgpack.pack(...)
 end
 
 -- Unpacks up to `limit` values from `offset` on: their list, their number, where the next is.
-local function msgpack_unpack(name, bytes, limit, offset)
+local function msgpack_unpack(name, given, bytes, limit, offset)
   local s = to_string(bytes)
   if not s then
-    nerror("bad argument #1 to '" .. name .. "' (string expected, got " .. ntype(bytes) .. ")", 3)
+    nerror("bad argument #1 to '" .. name .. "' (string expected, got "
+      .. typename(given, 1, bytes) .. ")", 3)
   end
   local kind, packed, count, after = host.msgpack_unpack(s, limit, offset)
   arm()
-  if kind == 2 then nerror(packed, 3) end
+  if kind == 2 then
+    -- That one comes from the interpreter, which names no place then.
+    nerror(packed, nfind(packed, "^table index") and 0 or 3)
+  end
   return unpack_value(packed, kind == 1), count, after
 end
 
@@ -518,22 +556,24 @@ local function integer_argument(n, name, count, value, default)
 end
 
 function cmsgpack.unpack(...)
-  local list, count = msgpack_unpack("unpack", (...), 0, 0)
+  local list, count = msgpack_unpack("unpack", nselect("#", ...), (...), 0, 0)
   return nunpack(list, 1, count)
 end
 
 function cmsgpack.unpack_one(...)
   local bytes, offset = ...
-  offset = integer_argument(2, "unpack_one", nselect("#", ...), offset, 0)
-  local list, count, after = msgpack_unpack("unpack_one", bytes, 1, offset)
+  local given = nselect("#", ...)
+  offset = integer_argument(2, "unpack_one", given, offset, 0)
+  local list, count, after = msgpack_unpack("unpack_one", given, bytes, 1, offset)
   return after, nunpack(list, 1, count)
 end
 
 function cmsgpack.unpack_limit(...)
   local bytes, limit, offset = ...
-  limit = integer_argument(2, "unpack_limit", nselect("#", ...), limit)
-  offset = integer_argument(3, "unpack_limit", nselect("#", ...), offset, 0)
-  local list, count, after = msgpack_unpack("unpack_limit", bytes, limit, offset)
+  local given = nselect("#", ...)
+  limit = integer_argument(2, "unpack_limit", given, limit)
+  offset = integer_argument(3, "unpack_limit", given, offset, 0)
+  local list, count, after = msgpack_unpack("unpack_limit", given, bytes, limit, offset)
   -- Without a limit and from the start it is the same as unpack.
   if limit == 0 and offset == 0 then return nunpack(list, 1, count) end
   return after, nunpack(list, 1, count)
@@ -590,9 +630,6 @@ end
 -- The interpreter's own functions serve what cannot take long; the rest goes through a matcher
 -- that counts its steps. Methods of strings are found in this table, so it is changed in place.
 
-local nfind, nmatch, ngmatch, ngsub = string.find, string.match, string.gmatch, string.gsub
-local nformat, nrep, nsub = string.format, string.rep, string.sub
-
 -- How often a failing pattern may go over the subject, as a power; by pattern.
 local powers, powers_count = {}, 0
 
@@ -618,12 +655,18 @@ local function quick(s, p)
   return power == 0 or (#s + 1) ^ power <= STEPS
 end
 
--- Where p matches s next, from init on: start, end, captures; or nothing.
-local function next_match(s, p, init)
-  local kind, packed, count = host.match(s, p, init)
+-- Where p matches s next, from init on: a list of start, end and captures, how many these are,
+-- and whether a capture has no end; or nothing.
+local function next_match(s, p, init, native)
+  if native then
+    local found = { nfind(s, p, init) }
+    if found[1] == nil then return end
+    return found, #found, false
+  end
+  local kind, packed, count, unfinished = host.match(s, p, init)
   arm()
   if kind == 0 then return end
-  if kind == 1 then return decode(packed), count end
+  if kind == 1 then return decode(packed), count, unfinished end
   if kind == 2 then nerror(packed, 3) end
   nerror(packed, 0) -- killed
 end
@@ -665,8 +708,9 @@ local function slow_find(...)
     if from then return from, from + #p - 1 end
     return nil
   end
-  local found, n = next_match(s, p, init)
+  local found, n, unfinished = next_match(s, p, init)
   if not found then return nil end
+  if unfinished then nerror("unfinished capture", 2) end
   return nunpack(found, 1, n)
 end
 
@@ -684,8 +728,9 @@ local function slow_match(...)
   local count = nselect("#", ...)
   s, p = subject("match", count, s, p)
   init = start_of(s, integer_argument(3, "match", count, init, 1))
-  local found, n = next_match(s, p, init)
+  local found, n, unfinished = next_match(s, p, init)
   if not found then return nil end
+  if unfinished then nerror("unfinished capture", 2) end
   if n == 2 then return nsub(s, found[1], found[2]) end
   return nunpack(found, 3, n)
 end
@@ -704,11 +749,12 @@ local function slow_gmatch(...)
   local at = 1
   return function()
     if at > #s + 1 then return nil end
-    local found, n = next_match(s, p, at)
+    local found, n, unfinished = next_match(s, p, at)
     if not found then
       at = #s + 2
       return nil
     end
+    if unfinished then nerror("unfinished capture", 2) end
     at = found[2] + 1
     if found[2] < found[1] then at = at + 1 end
     if n == 2 then return nsub(s, found[1], found[2]) end
@@ -724,22 +770,34 @@ local function gmatch(...)
   return slow_gmatch(...)
 end
 
+-- The ith capture, or nothing and what is wrong.
 local function capture(found, n, s, i)
   if i == 0 or (i == 1 and n == 2) then return nsub(s, found[1], found[2]) end
-  if i + 2 > n then nerror("invalid capture index", 4) end
+  if i + 2 > n then return nil, "invalid capture index" end
+  if found[i + 2] == false then return nil, "unfinished capture" end
   return found[i + 2]
 end
 
-local function replacement(repl, kind, found, n, s)
-  local value
+-- What stands for a match, or nothing and what is wrong.
+local function replacement(repl, kind, found, n, unfinished, s)
+  local value, wrong
   if kind == "string" then
-    return (ngsub(repl, "%%(.?)", function(c)
+    local text = ngsub(repl, "%%(.?)", function(c)
       local i = ntonumber(c)
-      if i then return capture(found, n, s, i) end
-      return c
-    end))
+      if not i then return c end
+      local piece, problem = capture(found, n, s, i)
+      wrong = wrong or problem
+      return piece
+    end)
+    if wrong then return nil, wrong end
+    return text
   elseif kind == "table" then
-    value = repl[capture(found, n, s, 1)]
+    local key
+    key, wrong = capture(found, n, s, 1)
+    if wrong then return nil, wrong end
+    value = repl[key]
+  elseif unfinished then
+    return nil, "unfinished capture"
   elseif n == 2 then
     value = repl(nsub(s, found[1], found[2]))
   else
@@ -747,11 +805,11 @@ local function replacement(repl, kind, found, n, s)
   end
   if not value then return nsub(s, found[1], found[2]) end
   local text = to_string(value)
-  if not text then nerror("invalid replacement value (a " .. ntype(value) .. ")", 3) end
+  if not text then return nil, "invalid replacement value (a " .. ntype(value) .. ")" end
   return text
 end
 
-local function slow_gsub(...)
+local function slow_gsub(native, ...)
   local s, p, repl, most = ...
   local count = nselect("#", ...)
   s, p = subject("gsub", count, s, p)
@@ -763,14 +821,16 @@ local function slow_gsub(...)
   end
   most = integer_argument(4, "gsub", count, most, #s + 1)
   local anchored = nsub(p, 1, 1) == "^"
-  local out, pieces, at, done = buffer.new(), 0, 1, 0
+  local out, at, done = buffer.new(), 1, 0
   while done < most do
-    local found, n = next_match(s, p, at)
+    local found, n, unfinished = next_match(s, p, at, native)
     if not found then break end
     local from, to = found[1], found[2]
     if from > at then out:put(nsub(s, at, from - 1)) end
     done = done + 1
-    out:put(replacement(repl, kind, found, n, s))
+    local text, wrong = replacement(repl, kind, found, n, unfinished, s)
+    if wrong then nerror(wrong, 2) end
+    out:put(text)
     at = to + 1
     if to < from then
       if from > #s then break end
@@ -783,66 +843,120 @@ local function slow_gsub(...)
   return out:tostring(), done
 end
 
+-- A replacement that runs Lua is called from here, not from within a function in C, of which
+-- there cannot be many on the stack.
 local function gsub(...)
-  local s, p = ...
-  if ntype(s) == "string" and ntype(p) == "string" and quick(s, p) then return ngsub(...) end
-  return slow_gsub(...)
+  local s, p, repl = ...
+  if ntype(s) == "string" and ntype(p) == "string" and quick(s, p) then
+    local kind = ntype(repl)
+    if kind == "function" or (kind == "table" and ngetmetatable(repl)) then
+      return slow_gsub(true, ...)
+    end
+    return ngsub(...)
+  end
+  return slow_gsub(false, ...)
 end
 
--- Formats that were looked through: true if they have nothing that 5.1 does not know.
+-- How many values a format takes, if it has nothing but what 5.1 and this interpreter format
+-- alike; else false.
 local formats, formats_count = {}, 0
 
-local function known_format(fmt)
+local function look_at_format(fmt)
+  local count = 0
+  local function taken()
+    count = count + 1
+    return ""
+  end
   local rest = ngsub(fmt, "%%%%", "")
-  local strange = nmatch(rest, "%%[-+ #0]*%d*%.?%d*([^diouxXcsqeEfgG%-+ #0%d.])")
-  local ok = strange == nil
+  rest = ngsub(rest, "%%[-+ #0]?%d?%d?[diouxXcseEfgG]", taken)
+  rest = ngsub(rest, "%%[-+ #0]?%d?%d?%.%d?%d?[diouxXcseEfgG]", taken)
+  if nfind(rest, "%", 1, true) then count = false end
   if formats_count >= 1000 then formats, formats_count = {}, 0 end
-  formats[fmt] = ok
+  formats[fmt] = count
   formats_count = formats_count + 1
-  return ok, strange
+  return count
 end
 
--- %s of what is neither string nor number is an error in 5.1.
-local function check_strings(fmt, count, ...)
-  local n = 1
-  for letter in ngmatch((ngsub(fmt, "%%%%", "")), "%%[-+ #0]*%d*%.?%d*(%a)") do
-    n = n + 1
-    if letter == "s" or letter == "q" then
+local function quoted(s)
+  return '"' .. ngsub(s, '[%z\r\n"\\]', {
+    ["\0"] = "\\000",
+    ["\r"] = "\\r",
+    ["\n"] = "\\\n",
+    ['"'] = '\\"',
+    ["\\"] = "\\\\",
+  }) .. '"'
+end
+
+-- One value after the other, with every check of 5.1.
+local function slow_format(...)
+  local count = nselect("#", ...)
+  local fmt = to_string((...))
+  if not fmt then
+    bad_argument(1, "format", "string expected, got " .. typename(count, 1, (...)))
+  end
+  local out, at, n = buffer.new(), 1, 1
+  while true do
+    local percent = nfind(fmt, "%", at, true)
+    out:put(nsub(fmt, at, (percent or 0) - 1))
+    if not percent then return out:tostring() end
+    if nsub(fmt, percent + 1, percent + 1) == "%" then
+      out:put("%")
+      at = percent + 2
+    else
+      n = n + 1
+      if n > count then bad_argument(n, "format", "no value") end
       local value = nselect(n, ...)
-      if not to_string(value) then
-        nerror("bad argument #" .. n .. " to 'format' (string expected, got "
-          .. typename(count, n, value) .. ")", 3)
+      local flags, size, last = nmatch(fmt, "^([-+ #0]*)(%d?%d?%.%d?%d?)()", percent + 1)
+      if not flags then
+        flags, size, last = nmatch(fmt, "^([-+ #0]*)(%d?%d?)()", percent + 1)
       end
+      if #flags >= 6 then nerror("invalid format (repeated flags)", 2) end
+      local letter = nsub(fmt, last, last)
+      if nfind(letter, "^%d") then nerror("invalid format (width or precision too long)", 2) end
+      if nfind(letter, "^[diouxXceEfgG]") then
+        local number = to_number(value)
+        if not number then
+          bad_argument(n, "format", "number expected, got " .. ntype(value))
+        end
+        out:put(nformat("%" .. flags .. size .. letter, number))
+      elseif letter == "s" or letter == "q" then
+        local text = to_string(value)
+        if not text then
+          bad_argument(n, "format", "string expected, got " .. ntype(value))
+        end
+        out:put(letter == "q" and quoted(text) or nformat("%" .. flags .. size .. "s", text))
+      else
+        nerror("invalid option '%" .. letter .. "' to 'format'", 2)
+      end
+      at = last + 1
     end
   end
 end
 
 local function format(...)
   local fmt = ...
-  local count = nselect("#", ...)
   if ntype(fmt) == "string" then
-    local ok, strange = formats[fmt]
-    if ok == nil then ok, strange = known_format(fmt) end
-    if not ok then
-      if not strange then ok, strange = known_format(fmt) end
-      nerror("invalid option '%" .. strange .. "' to 'format'", 2)
-    end
-    for i = 2, count do
-      local kind = ntype((nselect(i, ...)))
-      if kind ~= "string" and kind ~= "number" then
-        check_strings(fmt, count, ...)
-        break
+    local wanted = formats[fmt]
+    if wanted == nil then wanted = look_at_format(fmt) end
+    local count = nselect("#", ...)
+    if wanted and wanted < count then
+      for i = 2, count do
+        local kind = ntype((nselect(i, ...)))
+        if kind ~= "string" and kind ~= "number" then return slow_format(...) end
       end
+      return nformat(...)
     end
   end
-  return nformat(...)
+  return slow_format(...)
 end
 
 string.find, string.match, string.gmatch, string.gfind, string.gsub =
   find, match, gmatch, gmatch, gsub
 string.format = format
 
-function string.rep(s, n)
+function string.rep(...)
+  if nselect("#", ...) <= 2 then return nrep(...) end
+  local s, n = ...
   return nrep(s, n)
 end
 
@@ -854,8 +968,8 @@ function string.dump(f)
   return "\27"
 end
 
-local strings = ngetmetatable("")
-strings.__metatable = readonly({ __index = readonly(string) })
+globals.string = readonly(string)
+ngetmetatable("").__metatable = readonly({ __index = globals.string })
 
 -- table, math, and what is left of the globals --------------------------------------------------
 
@@ -873,14 +987,16 @@ local tables = {
   maxn = table.maxn,
 }
 
-function tables.insert(t, ...)
+function tables.insert(...)
+  local t = ...
   if behind[t] then nerror(READONLY, 0) end
-  return ninsert(t, ...)
+  return ninsert(...)
 end
 
-function tables.remove(t, ...)
+function tables.remove(...)
+  local t = ...
   if behind[t] then nerror(READONLY, 0) end
-  return nremove(t, ...)
+  return nremove(...)
 end
 
 -- A comparison in Lua keeps the clock running.
@@ -890,11 +1006,17 @@ function tables.sort(t, ...)
   if ntype(t) ~= "table" or (order ~= nil and ntype(order) ~= "function") then
     return nsort(t, ...)
   end
-  if order == nil then
-    if #t <= 200 then return nsort(t) end
-    return nsort(t, less)
+  if nested >= MAX_NESTED then nerror("C stack overflow", 2) end
+  local before = nested
+  nested = before + 1
+  if order ~= nil then
+    nsort(t, function(a, b) return (order(a, b)) end)
+  elseif #t <= 200 then
+    nsort(t)
+  else
+    nsort(t, less)
   end
-  return nsort(t, function(a, b) return (order(a, b)) end)
+  nested = before
 end
 
 function tables.setn()
@@ -937,13 +1059,22 @@ end
 local bits = {}
 for name, value in npairs(bit) do bits[name] = value end
 
+local nrunning, nyield = coroutine.running, coroutine.yield
+
+local function yield(...)
+  if nrunning() == nil then
+    nerror("attempt to yield across metamethod/C-call boundary", 0)
+  end
+  return nyield(...)
+end
+
 local coroutines = {
-  create = coroutine.create,
+  create = ncreate,
   resume = resume,
   running = coroutine.running,
   status = coroutine.status,
-  wrap = coroutine.wrap,
-  yield = coroutine.yield,
+  wrap = wrap,
+  yield = yield,
 }
 
 local function text_loader(source, name)
@@ -954,11 +1085,29 @@ local function text_loader(source, name)
   return nil, text
 end
 
+-- All pieces of a chunk. The interpreter would ask for them from within its parser.
+local function read_all(reader)
+  local pieces = {}
+  while true do
+    local piece = reader()
+    if piece == nil or piece == "" then return nconcat(pieces) end
+    piece = to_string(piece)
+    if not piece then nerror("reader function must return a string", 0) end
+    pieces[#pieces + 1] = piece
+  end
+end
+
 globals.load = function(reader, name)
   if ntype(reader) ~= "function" then
     bad_argument(1, "load", "function expected, got " .. ntype(reader))
   end
-  return text_loader(reader, name or "=(load)")
+  local before = nested
+  local ok, source = npcall(read_all, reader)
+  if not ok then
+    nested = before
+    return nil, caught(source)
+  end
+  return text_loader(source, name or "=(load)")
 end
 
 globals.loadstring = function(...)
@@ -1005,42 +1154,27 @@ globals.pairs = function(...)
   end, t, nil
 end
 
--- Levels count the functions of the script only; this one and its like stand in between.
-globals.getfenv = function(f)
-  if f == nil then f = 1 end
-  local env
-  if ntype(f) == "number" then
-    if f == 0 then return G end
-    env = ngetfenv(f + 1)
-  else
-    env = ngetfenv(f)
-  end
-  -- Functions of the interpreter have a world of their own.
-  if env == _G then return G end
-  return env
-end
-
-globals.setfenv = function(f, env)
-  if ntype(env) ~= "table" then
-    bad_argument(2, "setfenv", "table expected, got " .. ntype(env))
-  end
-  if ntype(f) == "number" then
-    if f == 0 then nerror(READONLY, 0) end
-    f = f + 1
-  end
-  if ngetfenv(f) == _G then
-    nerror("'setfenv' cannot change environment of given object", 2)
-  end
-  local g = nsetfenv(f, env)
-  return g
-end
-
 globals.collectgarbage = function(what, ...)
   what = what or "collect"
   if what == "count" or what == "collect" or what == "step" then return ncollect(what, ...) end
   if what == "stop" or what == "restart" then return 0 end
   if what == "setpause" or what == "setstepmul" then return 200 end
   return ncollect(what, ...)
+end
+
+globals.assert = function(...)
+  local value, message = ...
+  if value then return ... end
+  local count = nselect("#", ...)
+  if count == 0 then bad_argument(1, "assert", "value expected") end
+  local text = "assertion failed!"
+  if message ~= nil then
+    text = to_string(message)
+    if not text then
+      bad_argument(2, "assert", "string expected, got " .. ntype(message))
+    end
+  end
+  nerror(text, 2)
 end
 
 globals.gcinfo = function()
@@ -1050,10 +1184,9 @@ end
 globals.pcall, globals.xpcall = pcall, xpcall
 globals._VERSION = "Lua 5.1"
 globals._G = G
-globals.assert, globals.error, globals.ipairs = assert, error, ipairs
+globals.error, globals.ipairs = error, ipairs
 globals.rawequal, globals.select, globals.tonumber = rawequal, select, tonumber
 globals.tostring, globals.type, globals.unpack = tostring, type, unpack
-globals.string = readonly(string)
 globals.table = readonly(tables)
 globals.math = readonly(maths)
 globals.bit = readonly(bits)
@@ -1098,6 +1231,9 @@ local function handler(e)
   end
   local source, line = where()
   arm()
+  if text == "ERR stack overflow" and source then
+    text = "ERR " .. nsub(source, 2) .. ":" .. line .. ": stack overflow"
+  end
   return { text, source, line, known }
 end
 
@@ -1108,6 +1244,8 @@ local R_NUMBER, R_STRING, R_TREE, R_GRAPH, R_NIL, R_FALSE, R_TRUE, R_ERROR, R_KN
 local function finish(name, ok, result)
   local kind = ntype(result)
   if not ok then
+    -- Nothing of the script runs any more, and memory may be all used up.
+    host.disarm()
     if kind ~= "table" then
       if dead() then return R_ERROR, host.death() end
       return R_ERROR, "ERR Error running script " .. name .. ", " .. nsub(ntostring(result), 1, 100)
@@ -1132,7 +1270,7 @@ local function run(id, name, packed)
   local f = compiled[id]
   local input = decode(packed)
   globals.KEYS, globals.ARGV = input[1], input[2]
-  nsetfenv(f, G)
+  nested = 0
   arm()
   return finish(name, nxpcall(f, handler))
 end

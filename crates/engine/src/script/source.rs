@@ -1,5 +1,8 @@
 //! The text of a script: its first line, and what is done to the rest before it is compiled.
 //!
+//! The interpreter knows more of Lua than 5.1 does. What is no Lua for Redis is none here either,
+//! and `"\d"` is `"d"`.
+//!
 //! Redis's interpreter keeps the caller of a function in C on the stack even if the call is the
 //! last thing it does (`return redis.call(…)`), and so can name the line of an error in it. Ours
 //! gives the place up, so such returns are put in parentheses, which makes them ordinary calls.
@@ -7,6 +10,8 @@
 //! value counts, and elsewhere for functions known to return one value.
 
 use std::ops::Range;
+
+use super::cjson::strtod;
 
 /// What the first line of a script says of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,23 +83,196 @@ fn dragonfly_flags(body: &[u8]) -> bool {
     list.split(|byte| *byte == b',').any(|flag| flag == b"allow-undeclared-keys")
 }
 
-/// The source with its last calls made ordinary, see above; the same lines, the same meaning.
-/// Nothing if there is nothing to do, or if this is no Lua that could be understood.
-pub(super) fn keep_callers(source: &[u8]) -> Option<Vec<u8>> {
-    let tokens = tokens(source)?;
-    let edits = Scan { source, tokens: &tokens, aliases: aliases(source, &tokens) }.edits();
-    if edits.is_empty() {
-        return None;
+/// A script prepared for the interpreter.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Prepared {
+    /// The same for the interpreter as the script is for Lua 5.1.
+    pub(super) source: Vec<u8>,
+    /// The same with its last calls made ordinary; absent if there is nothing to do.
+    pub(super) kept: Option<Vec<u8>>,
+}
+
+/// Prepares a script; an error is line and message of what is no Lua 5.1. Line numbers stay.
+pub(super) fn prepare(source: &[u8]) -> Result<Prepared, (usize, Vec<u8>)> {
+    let Some(tokens) = tokens(source) else {
+        // Something has no end. The interpreter says so better.
+        return Ok(Prepared { source: source.to_vec(), kept: None });
+    };
+    if let Some((at, message)) = foreign(source, &tokens) {
+        let before = source.get(..at).unwrap_or_default();
+        return Err((memchr::memchr_iter(b'\n', before).count() + 1, message));
     }
-    let mut out = Vec::with_capacity(source.len() + edits.len() * 2);
+    let escapes = escapes(source, &tokens);
+    let mut calls = Scan { source, tokens: &tokens, aliases: aliases(source, &tokens) }.edits();
+    let kept = (!calls.is_empty()).then(|| {
+        calls.extend_from_slice(&escapes);
+        calls.sort_by_key(|edit| edit.at());
+        edited(source, &calls)
+    });
+    Ok(Prepared { source: edited(source, &escapes), kept })
+}
+
+/// A change to the text.
+#[derive(Debug, Clone, Copy)]
+enum Edit {
+    /// Put this byte in there.
+    Insert(usize, u8),
+    /// Take the byte there out.
+    Delete(usize),
+}
+
+impl Edit {
+    fn at(self) -> usize {
+        match self {
+            Edit::Insert(at, _) | Edit::Delete(at) => at,
+        }
+    }
+}
+
+fn edited(source: &[u8], edits: &[Edit]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(source.len() + edits.len());
     let mut done = 0;
-    for (at, byte) in edits {
-        out.extend_from_slice(source.get(done..at)?);
-        out.push(byte);
-        done = at;
+    for edit in edits {
+        out.extend_from_slice(source.get(done..edit.at()).unwrap_or_default());
+        done = edit.at();
+        match edit {
+            Edit::Insert(_, byte) => out.push(*byte),
+            Edit::Delete(_) => done += 1,
+        }
     }
-    out.extend_from_slice(source.get(done..)?);
-    Some(out)
+    out.extend_from_slice(source.get(done..).unwrap_or_default());
+    out
+}
+
+/// Backslashes that mean nothing in 5.1.
+fn escapes(source: &[u8], tokens: &[Token]) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    for token in tokens.iter().filter(|token| token.kind == Kind::String) {
+        if !matches!(source.get(token.at.start), Some(b'"' | b'\'')) {
+            continue;
+        }
+        let mut at = token.at.start + 1;
+        while at < token.at.end {
+            if source.get(at) != Some(&b'\\') {
+                at += 1;
+                continue;
+            }
+            match source.get(at + 1) {
+                Some(b'a' | b'b' | b'f' | b'n' | b'r' | b't' | b'v') => {}
+                Some(b'\\' | b'"' | b'\'' | b'\n' | b'\r' | b'0'..=b'9') | None => {}
+                Some(_) => edits.push(Edit::Delete(at)),
+            }
+            at += 2;
+        }
+    }
+    edits
+}
+
+/// Where something stands that the interpreter understands and 5.1 does not, and what 5.1 says.
+fn foreign(source: &[u8], tokens: &[Token]) -> Option<(usize, Vec<u8>)> {
+    let text = |n: usize| {
+        let token = tokens.get(n).filter(|token| token.kind != Kind::String);
+        token.and_then(|token| source.get(token.at.clone())).unwrap_or_default()
+    };
+    let near = |what: &str, n: usize| {
+        let near = tokens.get(n).and_then(|token| source.get(token.at.clone()));
+        let near = near.unwrap_or(b"<eof>");
+        [what.as_bytes(), b" near '", near, b"'"].concat()
+    };
+    for (n, token) in tokens.iter().enumerate() {
+        let at = token.at.start;
+        match token.kind {
+            Kind::Number if strtod(text(n)).is_none_or(|(_, length)| length != text(n).len()) => {
+                return Some((at, near("malformed number", n)));
+            }
+            Kind::Symbol => {
+                let joined = source.get(at + 1).copied().unwrap_or(0);
+                let (wrong, where_) = match (text(n), joined) {
+                    (b"&" | b"|" | b"!" | b"?", _) => (true, n),
+                    (b"~", next) => (next != b'=', n),
+                    (b"<", b'<') | (b">", b'>') | (b":", b':') | (b"-", b'>') => (true, n + 1),
+                    _ => (false, n),
+                };
+                if wrong {
+                    return Some((at, near("unexpected symbol", where_)));
+                }
+            }
+            Kind::Name => {
+                let next = tokens.get(n + 1);
+                let name_next = next.is_some_and(|next| next.kind == Kind::Name);
+                let before = n.checked_sub(1).map(text).unwrap_or_default();
+                let field = matches!(before, b"." | b":" | b"local" | b"function" | b",");
+                let wrong = match text(n) {
+                    b"goto" | b"const" => name_next && !keyword(text(n + 1)) && !field,
+                    b"continue" => {
+                        !field
+                            && matches!(text(n + 1), b"end" | b"else" | b"elseif" | b"until" | b";")
+                            && !matches!(before, b"=" | b"return" | b"(" | b"," | b"{" | b"[")
+                            && !operator(before)
+                    }
+                    _ => false,
+                };
+                if wrong {
+                    return Some((at, near("'=' expected", n + 1)));
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// May a value follow after this?
+fn operator(text: &[u8]) -> bool {
+    matches!(
+        text,
+        b"and"
+            | b"or"
+            | b"not"
+            | b"+"
+            | b"-"
+            | b"*"
+            | b"/"
+            | b"%"
+            | b"^"
+            | b"#"
+            | b"<"
+            | b">"
+            | b"="
+            | b"."
+            | b"in"
+            | b"until"
+            | b"if"
+            | b"while"
+            | b"elseif"
+    )
+}
+
+fn keyword(text: &[u8]) -> bool {
+    const KEYWORDS: &[&[u8]] = &[
+        b"and",
+        b"break",
+        b"do",
+        b"else",
+        b"elseif",
+        b"end",
+        b"false",
+        b"for",
+        b"function",
+        b"if",
+        b"in",
+        b"local",
+        b"nil",
+        b"not",
+        b"or",
+        b"repeat",
+        b"return",
+        b"then",
+        b"true",
+        b"until",
+        b"while",
+    ];
+    KEYWORDS.contains(&text)
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -150,7 +328,7 @@ fn tokens(source: &[u8]) -> Option<Vec<Token>> {
             }
             b'0'..=b'9' => {
                 while byte(at).is_ascii_alphanumeric()
-                    || byte(at) == b'.'
+                    || matches!(byte(at), b'.' | b'_')
                     || (matches!(byte(at), b'+' | b'-')
                         && matches!(byte(at - 1), b'e' | b'E' | b'p' | b'P'))
                 {
@@ -250,8 +428,8 @@ impl<'s> Scan<'s> {
         token.and_then(|token| self.source.get(token.at.clone())).unwrap_or_default()
     }
 
-    /// Parentheses to put in, in order.
-    fn edits(&self) -> Vec<(usize, u8)> {
+    /// Parentheses to put in.
+    fn edits(&self) -> Vec<Edit> {
         let mut edits = Vec::new();
         // Blocks that end with `end`; true for functions.
         let mut blocks: Vec<bool> = Vec::new();
@@ -266,15 +444,13 @@ impl<'s> Scan<'s> {
                 b"return" => {
                     let main = !blocks.contains(&true);
                     if let Some((from, to)) = self.returned(n, main) {
-                        edits.push((from, b'('));
-                        edits.push((to, b')'));
+                        edits.push(Edit::Insert(from, b'('));
+                        edits.push(Edit::Insert(to, b')'));
                     }
                 }
                 _ => {}
             }
         }
-        // A return within a function within a return: by place.
-        edits.sort_by_key(|(at, _)| *at);
         edits
     }
 
@@ -344,8 +520,9 @@ mod tests {
     use super::*;
 
     fn kept(source: &str) -> String {
-        let kept = keep_callers(source.as_bytes());
-        kept.map_or_else(|| source.to_owned(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+        let prepared = prepare(source.as_bytes()).unwrap();
+        let bytes = prepared.kept.unwrap_or(prepared.source);
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     #[test]
@@ -398,6 +575,41 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_lua_for_redis_is_none_here() {
+        for (source, message) in [
+            ("return 1LL", "malformed number near '1LL'"),
+            ("return 0b11", "malformed number near '0b11'"),
+            ("return 1_000", "malformed number near '1_000'"),
+            ("return 7 & 2", "unexpected symbol near '&'"),
+            ("return a ~ b", "unexpected symbol near '~'"),
+            ("return a << b", "unexpected symbol near '<'"),
+            ("while true do continue end", "'=' expected near 'end'"),
+            ("goto done", "'=' expected near 'done'"),
+            ("const x = 1", "'=' expected near 'x'"),
+        ] {
+            assert_eq!(prepare(source.as_bytes()), Err((1, message.as_bytes().to_vec())));
+        }
+        for source in [
+            "local continue = 1 return continue",
+            "local goto, const = 1, 2 return goto + const",
+            "x.continue = 1 return x.goto",
+            "if a then f(continue) end",
+            "if continue then x = continue end",
+            "return a ~= b, 0x1F, 1e5, .5, 3., 1e-7",
+        ] {
+            assert!(prepare(source.as_bytes()).is_ok(), "{source}");
+        }
+    }
+
+    #[test]
+    fn backslashes_without_meaning_go() {
+        let source =
+            |text: &str| String::from_utf8(prepare(text.as_bytes()).unwrap().source).unwrap();
+        assert_eq!(source(r#"x = "\\d\d\n\/\x41" "#), r#"x = "\\dd\n/x41" "#);
+        assert_eq!(source(r"x = [[\d]] -- \d"), r"x = [[\d]] -- \d");
+    }
+
+    #[test]
     fn no_text_is_too_strange() {
         let words =
             ["return", "f", "(", ")", "end", "function", "[[", "]]", "'", "--", "=", "if", " "];
@@ -405,7 +617,7 @@ mod tests {
         for _ in 0..20_000 {
             let text: String =
                 (0..rng.usize(0..20)).filter_map(|_| rng.choice(words.iter()).copied()).collect();
-            let _ = keep_callers(text.as_bytes());
+            let _ = prepare(text.as_bytes());
         }
     }
 

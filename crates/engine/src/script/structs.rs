@@ -160,7 +160,8 @@ pub(super) fn pack(format: &[u8], packed: &Packed<'_>, count: usize) -> Result<V
 
 fn got(value: Option<&Value<'_>>, n: usize, count: usize) -> String {
     match value {
-        None if n > count => "no value".to_owned(),
+        // The library puts a nil behind its arguments.
+        None if n > count + 1 => "no value".to_owned(),
         None | Some(Value::Nil) => "nil".to_owned(),
         Some(Value::Bool(_)) => "boolean".to_owned(),
         Some(Value::Number(_)) => "number".to_owned(),

@@ -6,6 +6,7 @@ mod kit;
 mod list;
 mod persist;
 mod script;
+mod script_hostile;
 mod set;
 mod stream;
 mod waiting;
