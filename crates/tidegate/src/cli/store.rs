@@ -1,0 +1,115 @@
+//! `tidegate store`: serve, check.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use serde_json::json;
+use store::embedded;
+
+use super::Global;
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::port;
+use crate::serve::chain;
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Serve the built-in store over RESP, without dashboard and services
+    #[command(before_help = "Examples:
+  tidegate store serve
+  tidegate store serve --store embedded:./data --listen 127.0.0.1:6400
+  redis-cli -p 6380 PING")]
+    Serve,
+    /// Look at a store's folder while nothing uses it: is every record whole?
+    #[command(before_help = "Examples:
+  tidegate store check
+  tidegate store check /var/lib/tidegate/store
+  tidegate store check /var/lib/tidegate/store --repair /var/lib/tidegate/repaired")]
+    Check {
+        /// The folder; the one the settings name if left out
+        folder: Option<PathBuf>,
+        /// Copy everything that is good into this new folder
+        #[arg(long, value_name = "NEW_FOLDER")]
+        repair: Option<PathBuf>,
+    },
+}
+
+pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
+    match verb {
+        Verb::Serve => port::serve(global, output),
+        Verb::Check { folder, repair } => check(folder, repair, global, output),
+    }
+}
+
+fn check(
+    folder: Option<PathBuf>,
+    repair: Option<PathBuf>,
+    global: &Global,
+    output: &Output,
+) -> Outcome {
+    let folder = match folder {
+        Some(folder) => folder,
+        None => configured(global)?,
+    };
+    let report = match &repair {
+        Some(into) => embedded::repair(&folder, into),
+        None => embedded::check(&folder),
+    };
+    let report = report.map_err(|error| {
+        Failure::failed(chain(&error)).next("name the folder of a store that no process uses")
+    })?;
+    let torn = report.torn.as_ref().map(|torn| {
+        json!({ "file": torn.file, "offset": torn.offset, "bytes": torn.bytes })
+    });
+    if output.json {
+        output.value(&json!({
+            "folder": folder,
+            "keys": report.keys,
+            "records": report.records,
+            "commands": report.commands,
+            "last_record": report.lsn,
+            "base_bytes": report.base_bytes,
+            "log_bytes": report.log_bytes,
+            "torn": torn,
+            "damage": report.damage,
+            "repaired_into": repair,
+        }))?;
+    } else {
+        output.line(&format!(
+            "{} keys; {} records after a snapshot of {} bytes, {} bytes of log",
+            report.keys, report.records, report.base_bytes, report.log_bytes
+        ))?;
+        if let Some(torn) = &report.torn {
+            output.line(&format!(
+                "{} ends early at byte {}: the last {} bytes are an unfinished record, which the \
+                 next start cuts off",
+                torn.file, torn.offset, torn.bytes
+            ))?;
+        }
+        if let Some(into) = &repair {
+            output.line(&format!("what is good was copied into {}", into.display()))?;
+        }
+    }
+    match report.damage {
+        Some(damage) if repair.is_none() => Err(Failure::failed(damage)
+            .next("tidegate store check FOLDER --repair NEW_FOLDER keeps what is good before it")),
+        Some(damage) => {
+            output.note(&format!("not copied: what comes after this damage: {damage}"));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// The folder of the built-in store that the settings name.
+fn configured(global: &Global) -> Outcome<PathBuf> {
+    let config = global.load()?.config;
+    let url = config.store.url.replace("{data}", &config.server.data.display().to_string());
+    url.strip_prefix("embedded:").filter(|path| !path.is_empty()).map(PathBuf::from).ok_or_else(
+        || {
+            Failure::usage("the settings name no folder of a built-in store")
+                .next("tidegate store check FOLDER")
+        },
+    )
+}
