@@ -7,6 +7,7 @@
 mod config;
 #[cfg(test)]
 mod reference;
+mod store;
 pub(crate) mod token;
 
 use std::path::PathBuf;
@@ -117,6 +118,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         verb: token::Verb,
     },
+    /// Serve and check the built-in store
+    #[command(before_help = "Examples:
+  tidegate store serve --listen 127.0.0.1:6400
+  tidegate store check /var/lib/tidegate/store")]
+    Store {
+        #[command(subcommand)]
+        verb: store::Verb,
+    },
     /// Print completions for a shell
     #[command(before_help = "Examples:
   tidegate completions bash > /etc/bash_completion.d/tidegate
@@ -140,6 +149,7 @@ pub(crate) fn run(cli: Cli, output: &Output) -> Outcome {
         Command::Doctor => doctor::run(global, output),
         Command::Config { verb } => config::run(verb, global, output),
         Command::Token { verb } => token::run(verb, global, output),
+        Command::Store { verb } => store::run(verb, global, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tidegate", &mut script);

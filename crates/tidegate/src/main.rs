@@ -11,6 +11,7 @@ mod doctor;
 mod failure;
 mod logging;
 mod output;
+mod port;
 mod serve;
 mod shutdown;
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Context;
+use api::auth::Secret;
 use resp::Listener;
 use store::Store;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,11 @@ use crate::{cli, logging};
 
 /// Opens the port if the store is the built-in one and the setting does not say `off`. Anywhere
 /// but on loopback it asks for the admin token.
-pub(crate) fn open(config: &Config, store: &Store, token: &AdminToken) -> Outcome<Option<Listener>> {
+pub(crate) fn open(
+    config: &Config,
+    store: &Store,
+    token: &AdminToken,
+) -> Outcome<Option<Listener>> {
     match (config.resp.listen.0, store.embedded()) {
         (Some(address), Some(_)) => listen(address, store, || Ok(token.secret.clone())).map(Some),
         _ => Ok(None),
@@ -38,8 +43,7 @@ fn listen(
         embedded.set_password(token()?.reveal());
     }
     Listener::start(embedded.clone(), resp::Config::at(address)).map_err(|error| {
-        Failure::failed(chain(&error))
-            .next("set resp.listen to another address:port, or to `off`")
+        Failure::failed(chain(&error)).next("set resp.listen to another address:port, or to `off`")
     })
 }
 
@@ -67,7 +71,7 @@ pub(crate) fn serve(global: &Global, output: &Output) -> Outcome {
         let store = open_store(&config).await?;
         let listener = listen(address, &store, || {
             admin_token::make_folder(&config.server.data)?;
-            admin_token::read_or_make(&config.server.data).map(|token| token.secret)
+            Ok(admin_token::read_or_make(&config.server.data)?.secret)
         })?;
         output.note(&format!("The store is at redis://{}", listener.address()));
         let stop = CancellationToken::new();

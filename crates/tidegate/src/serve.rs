@@ -11,6 +11,7 @@ use anyhow::Context;
 use api::dashboard::settings::ShownSetting;
 use api::serve::tls::Tls;
 use api::{App, Parts, Services, Settings};
+use resp::Listener;
 use store::Store;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +24,7 @@ use crate::config::{Config, SETTINGS};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Tone};
 use crate::shutdown::Signals;
-use crate::{cli, logging};
+use crate::{cli, logging, port};
 
 /// Runs until told to stop.
 pub(crate) fn run(sources: Sources, output: &Output) -> Outcome {
@@ -45,6 +46,8 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
     let listener = listen(config.http.listen, "http.listen", "--listen").await?;
     let tls = open_tls(&config)?;
     let store = open_store(&config).await?;
+
+    let port = port::open(&config, &store, &token)?;
 
     let stop = CancellationToken::new();
     let tasks = TaskTracker::new();
@@ -71,7 +74,7 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
     let address = server.address().context("cannot tell the listening address")?;
     let base = client::base_of(address, tls.is_some());
     leave_note(&config.server.data, &base);
-    banner(output, &config, &base, &token)?;
+    banner(output, &config, &base, port.as_ref(), &token)?;
     tracing::info!(http = %base, store = %shown(&config.store.url), "started");
 
     let watcher = tokio::spawn(signals.watch(stop.clone(), {
@@ -83,6 +86,7 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
     // The services' background work ends after the last request.
     tasks.close();
     tasks.wait().await;
+    drop(port);
     watcher.abort();
     // Gone or not, the note is only a hint.
     let _ = std::fs::remove_file(config.server.data.join(RUNNING));
@@ -93,8 +97,7 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
 /// Starts the services that run here, with their background work on `tasks` until `stop`.
 ///
 /// The place of the services: open `room` and `jobs` on the store when `config.server.only` names
-/// them, spawn their keepers on `tasks`, and return their handles. The RESP listener of the
-/// built-in store (`config.resp.listen`) starts here too.
+/// them, spawn their keepers on `tasks`, and return their handles.
 fn start_services(
     config: &Config,
     store: &Store,
@@ -262,7 +265,13 @@ fn leave_note(data: &Path, base: &str) {
 }
 
 /// Where everything is. The token is shown only when it was made just now.
-fn banner(output: &Output, config: &Config, base: &str, token: &AdminToken) -> Outcome {
+fn banner(
+    output: &Output,
+    config: &Config,
+    base: &str,
+    port: Option<&Listener>,
+    token: &AdminToken,
+) -> Outcome {
     let mut lines = vec![
         String::new(),
         format!("  {} {}", output.paint(Tone::Strong, "Tidegate"), env!("CARGO_PKG_VERSION")),
@@ -275,6 +284,9 @@ fn banner(output: &Output, config: &Config, base: &str, token: &AdminToken) -> O
             shown(&config.store.url.replace("{data}", &config.server.data.display().to_string()))
         ),
     ];
+    if let Some(port) = port {
+        lines.push(format!("  RESP         redis://{}", port.address()));
+    }
     if token.is_new {
         lines.push(format!("  Admin token  {}", output.paint(Tone::Strong, token.secret.reveal())));
         let note = format!("shown this once; kept in {}", token.path.display());

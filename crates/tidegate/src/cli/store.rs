@@ -59,9 +59,10 @@ fn check(
     let report = report.map_err(|error| {
         Failure::failed(chain(&error)).next("name the folder of a store that no process uses")
     })?;
-    let torn = report.torn.as_ref().map(|torn| {
-        json!({ "file": torn.file, "offset": torn.offset, "bytes": torn.bytes })
-    });
+    let torn = report
+        .torn
+        .as_ref()
+        .map(|torn| json!({ "file": torn.file, "offset": torn.offset, "bytes": torn.bytes }));
     if output.json {
         output.value(&json!({
             "folder": folder,
