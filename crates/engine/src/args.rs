@@ -90,23 +90,6 @@ impl<'a> Args<'a> {
         self.argv.len().saturating_sub(self.at)
     }
 
-    /// Position of the next argument.
-    pub(crate) fn position(&self) -> usize {
-        self.at
-    }
-
-    /// All that are left.
-    pub(crate) fn rest(&self) -> &'a [&'a [u8]] {
-        self.argv.get(self.at..).unwrap_or_default()
-    }
-
-    /// The next argument, taken if it is this option word.
-    pub(crate) fn take(&mut self, word: &str) -> bool {
-        let there = self.peek().is_some_and(|bytes| is(bytes, word));
-        self.at += usize::from(there);
-        there
-    }
-
     /// The next argument; a syntax error if there is none.
     pub(crate) fn need(&mut self) -> Result<&'a [u8], Error> {
         self.next().ok_or(SYNTAX)

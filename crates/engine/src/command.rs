@@ -11,8 +11,9 @@ use crate::engine::Core;
 use crate::error::{self, Error};
 use crate::session::Session;
 use crate::{
-    Now, Reply, bitops, client, config, connection, expire, generic, info, keys, memory, multi,
-    pubsub, script, server, slowlog, sort, t_hash, t_list, t_set, t_stream, t_string, t_zset,
+    Now, Reply, bitops, client, command_info, config, connection, debug, expire, generic, info,
+    keys, memory, multi, pubsub, script, server, slowlog, sort, t_hash, t_list, t_set, t_stream,
+    t_string, t_zset,
 };
 
 /// What a command's function works with.
@@ -152,7 +153,7 @@ impl Command {
         self
     }
 
-    fn arity_fits(&self, count: usize) -> bool {
+    pub(crate) fn arity_fits(&self, count: usize) -> bool {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let arity = i64::from(self.arity);
         if arity >= 0 { count == arity } else { count >= -arity }
@@ -179,6 +180,8 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         info::COMMANDS,
         memory::COMMANDS,
         slowlog::COMMANDS,
+        command_info::COMMANDS,
+        debug::COMMANDS,
         t_string::COMMANDS,
         t_hash::COMMANDS,
         t_list::COMMANDS,
@@ -293,6 +296,13 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     if !command.arity_fits(ctx.argv.len()) {
         return Err(Error::arity(&full_name(command, ctx.argv)));
     }
+    if command.flags & PROTECTED != 0 && !ctx.core.config.debug_commands {
+        return Err(Error::fixed(
+            "ERR DEBUG command not allowed. If the enable-debug-command option is set to \
+             \"local\", you can run it from a local connection, otherwise you need to set this \
+             option in the configuration file, and then restart the server.",
+        ));
+    }
     if !ctx.session.authenticated && command.flags & NO_AUTH == 0 {
         return Err(error::NO_AUTH);
     }
@@ -352,16 +362,14 @@ fn refuse(ctx: &mut Ctx<'_>, command: Option<&'static Command>, error: Error) ->
         ctx.core.stats.of_mut(command).rejected += 1;
     }
     let mut error = error;
-    if let Some(multi) = &mut ctx.session.multi {
-        if command.is_some_and(|command| command.name == "exec") {
-            let mut text = b"EXECABORT Transaction discarded because of: ".to_vec();
-            let reason = error.text();
-            text.extend_from_slice(reason.strip_prefix(b"ERR ").unwrap_or(reason));
-            error = Error::new(text);
-            ctx.core.discard_transaction(ctx.session);
-        } else {
-            multi.broken = true;
-        }
+    if command.is_some_and(|command| command.name == "exec") {
+        let mut text = b"EXECABORT Transaction discarded because of: ".to_vec();
+        let reason = error.text();
+        text.extend_from_slice(reason.strip_prefix(b"ERR ").unwrap_or(reason));
+        error = Error::new(text);
+        ctx.core.discard_transaction(ctx.session);
+    } else if let Some(multi) = &mut ctx.session.multi {
+        multi.broken = true;
     }
     ctx.core.stats.count_error(&error);
     Reply::Error(error)

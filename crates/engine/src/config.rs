@@ -40,6 +40,8 @@ pub struct Config {
     pub script_deadline_written_ms: u64,
     /// Bytes a script may use, besides what the interpreter holds anyway.
     pub script_memory: usize,
+    /// May clients call DEBUG? Redis's own tests do.
+    pub debug_commands: bool,
     /// What INFO and CONFIG tell of the process around the engine.
     pub server: ServerInfo,
     /// Bits of `notify-keyspace-events`.
@@ -84,13 +86,14 @@ impl Default for Config {
             script_deadline_ms: 10_000,
             script_deadline_written_ms: 60_000,
             script_memory: 64 << 20,
+            debug_commands: false,
             server: ServerInfo::default(),
             notify_events: 0,
             maxmemory_samples: 5,
             lfu_log_factor: 10,
             lfu_decay_time: 1,
             proto_max_bulk_len: 512 << 20,
-            hash_max_listpack_entries: 128,
+            hash_max_listpack_entries: 512,
             hash_max_listpack_value: 64,
             set_max_intset_entries: 512,
             zset_max_listpack_entries: 128,

@@ -166,8 +166,7 @@ impl Core {
         let now_ms = now.ms();
         let mut left = budget;
         for number in 0..self.dbs.len() {
-            loop {
-                let Some(db) = self.dbs.get_mut(number) else { break };
+            while let Some(db) = self.dbs.get_mut(number) {
                 if left == 0 {
                     return budget;
                 }

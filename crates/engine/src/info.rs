@@ -127,11 +127,11 @@ fn memory(ctx: &Ctx<'_>, out: &mut String) {
     line(out, "allocator_active", used);
     line(out, "allocator_resident", used);
     both(out, "total_system_memory", 0);
-    both(out, "used_memory_lua", 0);
-    line(out, "number_of_cached_scripts", 0);
+    both(out, "used_memory_lua", ctx.core.scripts.vm_memory() as u64);
+    line(out, "number_of_cached_scripts", ctx.core.scripts.count());
     line(out, "number_of_functions", 0);
     line(out, "number_of_libraries", 0);
-    both(out, "used_memory_scripts", 0);
+    both(out, "used_memory_scripts", ctx.core.scripts.memory() as u64);
     both(out, "maxmemory", limit);
     line(out, "maxmemory_policy", ctx.core.config.maxmemory_policy.name());
     lines(out, &[("allocator_frag_ratio", "1.00"), ("allocator_frag_bytes", "0")]);

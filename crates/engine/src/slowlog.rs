@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::command::{self, ADMIN, Command, Ctx, LOADING, STALE};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::{Now, Reply, SessionId, args};
+use crate::{Now, Reply, SessionId, number};
 
 /// Arguments of an entry are cut after this many, and each after so many bytes.
 const ARGUMENTS_MAX: usize = 32;
@@ -112,10 +112,9 @@ fn get(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let most = match ctx.argv {
         [_, _] => 10,
         [_, _, count] => {
-            let count = args::int(count)?;
-            if count < -1 {
-                return Err(Error::fixed("ERR count should be greater than or equal to -1"));
-            }
+            let count = number::parse_i64(count)
+                .filter(|count| *count >= -1)
+                .ok_or(Error::fixed("ERR count should be greater than or equal to -1"))?;
             usize::try_from(count).unwrap_or(usize::MAX)
         }
         _ => return Err(Error::arity("slowlog|get")),

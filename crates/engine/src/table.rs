@@ -96,19 +96,6 @@ impl<T> Table<T> {
         self.segments.iter().flat_map(|segment| segment.entries.iter())
     }
 
-    /// All entries, to change (never their keys), in no promised order.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.segments.iter_mut().flat_map(|segment| segment.entries.iter_mut())
-    }
-
-    /// Takes all entries out.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
-        self.directory = Vec::new();
-        self.depth = 0;
-        self.len = 0;
-        std::mem::take(&mut self.segments).into_iter().flat_map(|segment| segment.entries)
-    }
-
     /// Bytes of heap the table itself takes, without what entries point to.
     pub(crate) fn heap_size(&self) -> usize {
         self.directory.capacity() * size_of::<u32>()

@@ -124,7 +124,7 @@ fn check(param: &Param, value: &[u8]) -> Result<Vec<u8>, String> {
             let n = bytes_of(value).ok_or("argument must be a memory value")?;
             within(i128::from(n), least, most)
         }
-        Kind::Octal { .. } => Err("argument couldn't be parsed as an octal number".to_owned()),
+        Kind::Octal => Err("argument couldn't be parsed as an octal number".to_owned()),
         Kind::Text => text(param.name, value),
     }
 }
@@ -213,6 +213,7 @@ impl Core {
             "zset-max-listpack-value" => number(config.zset_max_listpack_value),
             "stream-node-max-entries" => number(config.stream_node_max_entries),
             "stream-node-max-bytes" => number(config.stream_node_max_bytes),
+            "enable-debug-command" if config.debug_commands => b"yes".to_vec(),
             "port" => config.server.port.to_string().into_bytes(),
             "dir" => config.server.dir.clone().into_bytes(),
             _ => match self.settings.get(name) {

@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Choice(&'static [&'static str]),
     Int { least: i128, most: i128 },
     Memory { least: i128, most: i128 },
-    Octal { least: i128, most: i128 },
+    Octal,
 }
 
 impl Param {
@@ -78,8 +78,8 @@ const fn memory(name: &'static str, least: i128, most: i128, default: &'static s
     Param::new(name, Kind::Memory { least, most }, default)
 }
 
-const fn octal(name: &'static str, least: i128, most: i128, default: &'static str) -> Param {
-    Param::new(name, Kind::Octal { least, most }, default)
+const fn octal(name: &'static str, default: &'static str) -> Param {
+    Param::new(name, Kind::Octal, default)
 }
 
 const INT: i128 = i32::MAX as i128;
@@ -259,7 +259,7 @@ pub(super) const PARAMS: &[Param] = &[
     int("timeout", 0, INT, "0"),
     int("tracking-table-max-keys", 0, LONG, "1000000"),
     text("unixsocket", "").fixed(),
-    octal("unixsocketperm", 0, 511, "0").fixed(),
+    octal("unixsocketperm", "0").fixed(),
     flag("use-exit-on-panic", "no").hidden(),
     int("watchdog-period", 0, INT, "0").hidden(),
     int("zset-max-listpack-entries", 0, LONG, "128").alias("zset-max-ziplist-entries"),

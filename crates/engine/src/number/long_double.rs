@@ -126,7 +126,7 @@ impl LongDouble {
         if self.exponent >= 0 {
             let mut big = Big::from(u128::from(self.mantissa));
             big.shift_left(self.exponent as u32);
-            out.extend(big.to_decimal());
+            out.extend(big.into_decimal());
             return out;
         }
         // 5^17 has 40 bits, so the product fits, and 2^17 goes into the exponent.
@@ -309,7 +309,7 @@ impl Big {
         (top, below as u32 * 32, low.iter().any(|limb| *limb != 0))
     }
 
-    fn to_decimal(mut self) -> Vec<u8> {
+    fn into_decimal(mut self) -> Vec<u8> {
         let mut groups = Vec::new();
         while !self.0.is_empty() {
             groups.push(self.divide(1_000_000_000));

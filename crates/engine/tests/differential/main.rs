@@ -6,6 +6,7 @@
 
 mod generic;
 mod harness;
+mod server;
 mod strings;
 mod walk;
 mod wire;

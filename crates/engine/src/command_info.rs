@@ -1,0 +1,231 @@
+//! COMMAND: what commands there are, how they are called, where their keys stand.
+
+use crate::command::{self, Command, Ctx, LOADING, STALE};
+use crate::error::{Error, SYNTAX};
+use crate::{Reply, args, keys, scan};
+
+const FLAGS: u32 = LOADING | STALE;
+
+/// The commands of this file.
+pub(crate) const COMMANDS: &[Command] = &[Command::new("command", -1, FLAGS, command_all)
+    .subcommands(&[
+        Command::new("count", 2, FLAGS, |_| Ok(command::all().count().into())),
+        Command::new("list", -2, FLAGS, list),
+        Command::new("info", -2, FLAGS, info),
+        Command::new("docs", -2, FLAGS, docs),
+        Command::new("getkeys", -4, FLAGS, getkeys),
+        Command::new("help", 2, FLAGS, help),
+    ])];
+
+/// Flags in the order in which Redis names them.
+const NAMES: &[(u32, &str)] = &[
+    (command::WRITE, "write"),
+    (command::READONLY, "readonly"),
+    (command::DENYOOM, "denyoom"),
+    (command::ADMIN, "admin"),
+    (command::PUBSUB, "pubsub"),
+    (command::NOSCRIPT, "noscript"),
+    (command::BLOCKING, "blocking"),
+    (command::LOADING, "loading"),
+    (command::STALE, "stale"),
+    (command::SKIP_MONITOR, "skip_monitor"),
+    (command::SKIP_SLOWLOG, "skip_slowlog"),
+    (command::FAST, "fast"),
+    (command::NO_AUTH, "no_auth"),
+    (command::MAY_REPLICATE, "may_replicate"),
+    (command::NO_MANDATORY_KEYS, "no_mandatory_keys"),
+    (command::PROTECTED, "protected"),
+    (command::MOVABLE_KEYS, "movablekeys"),
+    (command::NO_ASYNC_LOADING, "no_async_loading"),
+    (command::NO_MULTI, "no_multi"),
+    (command::ALLOW_BUSY, "allow_busy"),
+];
+
+fn command_all(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Ok(Reply::Array(command::all().map(|command| describe(command, None)).collect()))
+}
+
+/// One command as COMMAND INFO shows it.
+fn describe(command: &'static Command, container: Option<&Command>) -> Reply {
+    let name = match container {
+        Some(container) => format!("{}|{}", container.name, command.name),
+        None => command.name.to_owned(),
+    };
+    let flags = NAMES.iter().filter(|(bit, _)| command.flags & bit != 0);
+    let (first, last, step) = command.keys;
+    // What counts from the end is shown so; else the distance from the first.
+    Reply::Array(vec![
+        Reply::bulk(&name),
+        Reply::Int(i64::from(command.arity)),
+        Reply::Set(flags.map(|(_, name)| Reply::status(name)).collect()),
+        Reply::Int(i64::from(first)),
+        Reply::Int(i64::from(last)),
+        Reply::Int(i64::from(step)),
+        Reply::Set(categories(command).into_iter().map(Reply::status).collect()),
+        Reply::Array(Vec::new()),
+        Reply::Array(key_specs(command)),
+        Reply::Array(command.subcommands.iter().map(|sub| describe(sub, Some(command))).collect()),
+    ])
+}
+
+/// The categories that follow from the flags.
+fn categories(command: &Command) -> Vec<&'static str> {
+    let has = |bit: u32| command.flags & bit != 0;
+    let mut found = Vec::new();
+    let mut add = |on: bool, name| {
+        if on {
+            found.push(name);
+        }
+    };
+    add(has(command::WRITE), "@write");
+    add(has(command::READONLY), "@read");
+    add(has(command::ADMIN), "@admin");
+    add(has(command::ADMIN), "@dangerous");
+    add(has(command::PUBSUB), "@pubsub");
+    add(has(command::BLOCKING), "@blocking");
+    add(has(command::FAST), "@fast");
+    add(!has(command::FAST), "@slow");
+    found
+}
+
+fn key_specs(command: &Command) -> Vec<Reply> {
+    let (first, last, step) = command.keys;
+    if first == 0 || command.flags & command::MOVABLE_KEYS != 0 {
+        return Vec::new();
+    }
+    let word = |text: &'static str| Reply::bulk(text);
+    let number = |n: i32| Reply::Int(i64::from(n));
+    let access = if command.flags & command::WRITE == 0 { "RO" } else { "RW" };
+    let range = if last < 0 { last } else { last - first };
+    vec![Reply::Map(vec![
+        (word("flags"), Reply::Set(vec![Reply::status(access), Reply::status("access")])),
+        (
+            word("begin_search"),
+            Reply::Map(vec![
+                (word("type"), word("index")),
+                (word("spec"), Reply::Map(vec![(word("index"), number(first))])),
+            ]),
+        ),
+        (
+            word("find_keys"),
+            Reply::Map(vec![
+                (word("type"), word("range")),
+                (
+                    word("spec"),
+                    Reply::Map(vec![
+                        (word("lastkey"), number(range)),
+                        (word("keystep"), number(step)),
+                        (word("limit"), number(0)),
+                    ]),
+                ),
+            ]),
+        ),
+    ])]
+}
+
+/// A command by its full name, `config|get`, with its container if it has one.
+fn find(name: &[u8]) -> Option<(&'static Command, Option<&'static Command>)> {
+    let mut parts = name.split(|b| *b == b'|');
+    let container = command::find(parts.next()?)?;
+    let Some(sub) = parts.next() else { return Some((container, None)) };
+    let sub = container.subcommands.iter().find(|c| sub.eq_ignore_ascii_case(c.name.as_bytes()))?;
+    parts.next().is_none().then_some((sub, Some(container)))
+}
+
+fn info(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let names = ctx.argv.get(2..).unwrap_or_default();
+    if names.is_empty() {
+        return command_all(ctx);
+    }
+    let one = |name: &&[u8]| match find(name) {
+        Some((command, container)) => describe(command, container),
+        None => Reply::Nil,
+    };
+    Ok(Reply::Array(names.iter().map(one).collect()))
+}
+
+fn docs(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let names = ctx.argv.get(2..).unwrap_or_default();
+    let found: Vec<_> = match names {
+        [] => command::all().map(|command| (command, None)).collect(),
+        names => names.iter().filter_map(|name| find(name)).collect(),
+    };
+    let pairs = found.into_iter().map(|(command, container)| document(command, container));
+    Ok(Reply::Map(pairs.collect()))
+}
+
+fn document(command: &'static Command, container: Option<&Command>) -> (Reply, Reply) {
+    let name = match container {
+        Some(container) => format!("{}|{}", container.name, command.name),
+        None => command.name.to_owned(),
+    };
+    let mut parts = vec![
+        (Reply::bulk("summary"), Reply::bulk(format!("As in Redis: {}", name.to_uppercase()))),
+        (Reply::bulk("since"), Reply::bulk("1.0.0")),
+        (Reply::bulk("group"), Reply::bulk("generic")),
+    ];
+    if !command.subcommands.is_empty() {
+        let subcommands = command.subcommands.iter().map(|sub| document(sub, Some(command)));
+        parts.push((Reply::bulk("subcommands"), Reply::Map(subcommands.collect())));
+    }
+    (Reply::bulk(name), Reply::Map(parts))
+}
+
+fn list(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let names: Vec<String> = match ctx.argv {
+        [_, _] => command::all().map(|command| command.name.to_owned()).collect(),
+        [_, _, filter, kind, value] if args::is(filter, "FILTERBY") => {
+            let all = command::all_with_names();
+            match () {
+                () if args::is(kind, "MODULE") => Vec::new(),
+                () if args::is(kind, "PATTERN") => all
+                    .filter(|(name, _)| scan::matches(value, name.as_bytes(), true))
+                    .map(|(name, _)| name)
+                    .collect(),
+                () if args::is(kind, "ACLCAT") => all
+                    .filter(|(_, command)| {
+                        categories(command)
+                            .iter()
+                            .any(|c| c.as_bytes().get(1..).is_some_and(|c| c == *value))
+                    })
+                    .map(|(name, _)| name)
+                    .collect(),
+                () => return Err(SYNTAX),
+            }
+        }
+        _ => return Err(SYNTAX),
+    };
+    Ok(Reply::bulks(names))
+}
+
+fn getkeys(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let argv = ctx.argv.get(2..).unwrap_or_default();
+    let Ok(command) = command::find_with_subcommand(argv) else {
+        return Err(Error::fixed("ERR Invalid command specified"));
+    };
+    if command.keys.0 == 0 && command.flags & command::MOVABLE_KEYS == 0 {
+        return Err(Error::fixed("ERR The command has no key arguments"));
+    }
+    if !command.arity_fits(argv.len()) {
+        return Err(Error::fixed("ERR Invalid number of arguments specified for command"));
+    }
+    let positions = keys::positions(command, argv).unwrap_or_default();
+    if positions.is_empty() && command.flags & command::NO_MANDATORY_KEYS == 0 {
+        return Err(Error::fixed("ERR Invalid arguments specified for command"));
+    }
+    Ok(Reply::bulks(positions.iter().filter_map(|at| argv.get(*at))))
+}
+
+fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    Ok(command::help(
+        "COMMAND",
+        &[
+            ("(no subcommand)", "All commands, as INFO shows them."),
+            ("COUNT", "How many commands there are."),
+            ("DOCS [<command-name> ...]", "What commands are for."),
+            ("GETKEYS <full-command>", "The keys in a command."),
+            ("INFO [<command-name> ...]", "How commands are called."),
+            ("LIST [FILTERBY (MODULE|ACLCAT|PATTERN) <value>]", "Names of commands."),
+        ],
+    ))
+}

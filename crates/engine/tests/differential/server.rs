@@ -1,0 +1,354 @@
+//! Transactions, pub/sub, waiting, and what clients ask of a server.
+
+use crate::harness::both;
+
+#[test]
+fn transactions() {
+    both(|d| {
+        for line in [
+            "MULTI",
+            "SET a 1",
+            "INCR a",
+            "GET a",
+            "LPUSH a x",
+            "EXEC",
+            "EXEC",
+            "DISCARD",
+            "MULTI",
+            "MULTI",
+            "SET a 5",
+            "DISCARD",
+            "GET a",
+            "MULTI",
+            "FOO",
+            "SET a 9",
+            "EXEC",
+            "GET a",
+            "MULTI",
+            "SET a",
+            "EXEC",
+            "MULTI",
+            "EXEC",
+            "WATCH a",
+            "MULTI",
+            "WATCH b",
+            "GET a",
+            "EXEC",
+            "WATCH a b",
+            "UNWATCH",
+            "MULTI",
+            "BLPOP l 0",
+            "SUBSCRIBE c",
+            "CONFIG GET maxmemory",
+            "CONFIG NOSUCH",
+            "EXEC",
+            "MULTI",
+            "SELECT 1",
+            "SET x 1",
+            "EXEC",
+            "SELECT 0",
+            "EXISTS x",
+            "MULTI x",
+            "EXEC x",
+        ] {
+            if d.resp() == 3 && line == "SUBSCRIBE c" {
+                continue;
+            }
+            d.same(line);
+        }
+        let other = d.client();
+        d.same("SET w 1");
+        d.same("WATCH w");
+        d.same_on(other, "SET w 2");
+        for line in ["MULTI", "GET w", "EXEC"] {
+            d.same(line);
+        }
+        d.same("WATCH w missing");
+        d.same_on(other, "DEL missing");
+        for line in ["MULTI", "GET w", "EXEC"] {
+            d.same(line);
+        }
+        d.same("WATCH w");
+        d.same_on(other, "FLUSHALL");
+        for line in ["MULTI", "GET w", "EXEC", "WATCH w"] {
+            d.same(line);
+        }
+        d.same_on(other, "SWAPDB 0 1");
+        for line in ["MULTI", "EXEC"] {
+            d.same(line);
+        }
+    });
+}
+
+#[test]
+fn publishing() {
+    both(|d| {
+        let (a, b) = (d.client(), d.client());
+        for line in [
+            "SUBSCRIBE one two",
+            "PSUBSCRIBE o* [^x]wo",
+            "SSUBSCRIBE s",
+            "PING",
+            "PING hi",
+            "SUBSCRIBE one",
+            "UNSUBSCRIBE nothere",
+        ] {
+            d.same_on(a, line);
+        }
+        d.same_on(b, "SUBSCRIBE one");
+        if d.resp() == 2 {
+            d.same_on(a, "GET k");
+            d.same_on(a, "CLIENT LIST");
+        }
+        d.same("PUBLISH two hello");
+        d.pushed(a);
+        d.pushed(a);
+        d.same("PUBLISH nobody hello");
+        d.same("SPUBLISH s shard");
+        d.pushed(a);
+        d.same("SPUBLISH one shard");
+        for line in ["PUBSUB NUMSUB one two three", "PUBSUB NUMPAT", "PUBSUB SHARDNUMSUB s one"] {
+            d.same(line);
+        }
+        for line in ["PUBSUB CHANNELS", "PUBSUB CHANNELS o*", "PUBSUB SHARDCHANNELS"] {
+            d.sorted(line);
+        }
+        for line in ["PUBSUB CHANNELS a b", "PUBSUB FOO", "PUBSUB NUMPAT x", "PUBLISH a"] {
+            d.same(line);
+        }
+        d.same_on(b, "UNSUBSCRIBE");
+        d.same_on(b, "UNSUBSCRIBE");
+        d.same_on(b, "PUNSUBSCRIBE");
+        d.same_on(b, "SUNSUBSCRIBE");
+        d.same_on(b, "GET k");
+        d.same_on(a, "UNSUBSCRIBE one");
+        d.same_on(a, "PUNSUBSCRIBE o*");
+        d.same_on(a, "RESET");
+        d.same_on(a, "GET k");
+    });
+}
+
+#[test]
+fn keyspace_events() {
+    both(|d| {
+        let listener = d.client();
+        d.same("CONFIG SET notify-keyspace-events KEA");
+        d.same("CONFIG GET notify-keyspace-events");
+        d.same_on(listener, "PSUBSCRIBE __key*");
+        for line in [
+            "SET k v",
+            "SET k v EX 100",
+            "EXPIRE k 50",
+            "PERSIST k",
+            "APPEND k x",
+            "SETRANGE k 1 x",
+            "SETBIT k 1 1",
+            "SETBIT k 1 1",
+            "INCRBY n 5",
+            "INCRBYFLOAT n 5",
+            "GETDEL n",
+            "RENAME k j",
+            "COPY j i",
+            "MOVE i 1",
+            "GETEX j EX 100",
+            "GETEX j PERSIST",
+            "MSET a 1 b 2",
+            "DEL a b c",
+            "EXPIRE j -1",
+            "RPUSH l a b c",
+            "LPOP l 3",
+            "SADD s a",
+            "SREM s a",
+            "HSET h a 1",
+            "HDEL h a",
+            "ZADD z 1 a",
+            "ZREM z a",
+            "XADD x 1-1 a b",
+            "XDEL x 1-1",
+        ] {
+            d.same(line);
+            // Everything up to the mark is what the command sent.
+            d.same("PUBLISH __keymark__ mark");
+            while !format!("{:?}", d.pushed(listener)).contains("__keymark__") {}
+        }
+        d.same("CONFIG SET notify-keyspace-events \"\"");
+    });
+}
+
+#[test]
+fn waiting_for_lists() {
+    both(|d| {
+        let (a, b, c) = (d.client(), d.client(), d.client());
+        d.waits(a, "BLPOP l 0");
+        d.waits(b, "BRPOP other l 0");
+        d.waits(c, "BLMOVE l dest LEFT RIGHT 0");
+        d.same("RPUSH l 1 2 3");
+        d.served(a);
+        d.served(b);
+        d.served(c);
+        d.same("LRANGE l 0 -1");
+        d.same("LRANGE dest 0 -1");
+        d.waits(a, "BLPOP x y 0");
+        for line in ["MULTI", "RPUSH y b", "RPUSH x a", "EXEC"] {
+            d.same(line);
+        }
+        d.served(a);
+        d.waits(a, "BLPOP chain 0");
+        d.waits(b, "BLMOVE start chain LEFT LEFT 0");
+        d.same("RPUSH start v");
+        d.served(b);
+        d.served(a);
+        d.waits(a, "BZPOPMIN z 0");
+        d.same("ZADD z 1 one 2 two");
+        d.served(a);
+        d.waits(a, "XREAD BLOCK 0 STREAMS s $");
+        d.same("XADD s 1-1 f v");
+        d.served(a);
+        d.waits(a, "BLPOP typed 0");
+        d.same("SET typed v");
+        d.same("DEL typed");
+        d.same("RPUSH typed v");
+        d.served(a);
+        d.waits(a, "BLPOP renamed 0");
+        d.same("RPUSH source v");
+        d.same("RENAME source renamed");
+        d.served(a);
+        d.waits(a, "BLMPOP 0 2 p q LEFT COUNT 5");
+        d.same("RPUSH q 1 2");
+        d.served(a);
+        for line in ["BLPOP l -1", "BLPOP l x", "BLPOP l 1e30", "BLPOP l inf", "WAIT 0 0"] {
+            d.same(line);
+        }
+    });
+}
+
+#[test]
+fn clients_and_connections() {
+    both(|d| {
+        for line in [
+            "PING",
+            "PING a",
+            "PING a b",
+            "ECHO a",
+            "ECHO",
+            "CLIENT GETNAME",
+            "CLIENT SETNAME me",
+            "CLIENT GETNAME",
+            "CLIENT SETNAME \"a b\"",
+            "CLIENT SETNAME \"\"",
+            "CLIENT GETNAME",
+            "CLIENT FOO",
+            "CLIENT",
+            "CLIENT ID x",
+            "CLIENT LIST TYPE foo",
+            "CLIENT LIST ID x",
+            "CLIENT LIST FOO",
+            "CLIENT LIST TYPE master",
+            "CLIENT KILL 1.2.3.4:5",
+            "CLIENT KILL ID 0",
+            "CLIENT KILL ID 99999",
+            "CLIENT KILL TYPE foo",
+            "CLIENT KILL SKIPME maybe",
+            "CLIENT KILL USER nobody",
+            "CLIENT KILL ADDR",
+            "CLIENT UNBLOCK 99999",
+            "CLIENT UNBLOCK x",
+            "CLIENT UNBLOCK 1 FOO",
+            "CLIENT PAUSE x",
+            "CLIENT PAUSE -1",
+            "CLIENT PAUSE 0 FOO",
+            "CLIENT UNPAUSE",
+            "CLIENT NO-EVICT on",
+            "CLIENT NO-EVICT off",
+            "CLIENT NO-EVICT maybe",
+            "CLIENT GETREDIR",
+            "CLIENT TRACKINGINFO",
+            "CLIENT CACHING yes",
+            "CLIENT TRACKING off",
+            "CLIENT REPLY maybe",
+            "CLIENT REPLY on",
+            "AUTH x",
+            "AUTH default x",
+            "AUTH foo x",
+            "AUTH a b c",
+            "HELLO 4",
+            "HELLO x",
+            "HELLO 2 FOO",
+            "HELLO 2 AUTH default",
+            "HELLO 2 SETNAME \"a b\"",
+            "SELECT 16",
+            "CONFIG SET maxmemory abc",
+            "CONFIG SET hash-max-listpack-entries abc",
+            "CONFIG SET hash-max-listpack-entries -1",
+            "CONFIG SET maxmemory-policy abc",
+            "CONFIG SET appendonly abc",
+            "CONFIG SET foo abc",
+            "CONFIG SET databases 3",
+            "CONFIG SET maxmemory 1 maxmemory 2",
+            "CONFIG SET maxmemory 1 foo 2",
+            "CONFIG SET maxmemory",
+            "CONFIG SET maxmemory 1 2",
+            "CONFIG GET",
+            "CONFIG GET nothing",
+            "CONFIG GET hash-max-ziplist-entries",
+            "CONFIG SET hash-max-ziplist-entries 100",
+            "CONFIG GET hash-max-listpack-entries",
+            "CONFIG SET hash-max-listpack-entries 512",
+            "CONFIG SET maxmemory 100mb",
+            "CONFIG GET maxmemory",
+            "CONFIG SET maxmemory 0",
+            "CONFIG SET save \"a b\"",
+            "CONFIG SET save \"900 1 300 10\"",
+            "CONFIG GET save",
+            "CONFIG SET save \"\"",
+            "CONFIG SET notify-keyspace-events q",
+            "CONFIG FOO",
+            "CONFIG RESETSTAT",
+            "CONFIG REWRITE",
+            "DEBUG",
+            "SLOWLOG GET x",
+            "SLOWLOG GET -2",
+            "SLOWLOG FOO",
+            "SLOWLOG RESET",
+            "SLOWLOG LEN",
+            "ROLE",
+            "WAIT 0 0",
+            "WAIT x 0",
+            "WAIT 0 x",
+            "WAIT 0 -1",
+            "READONLY",
+            "CLUSTER INFO",
+            "LATENCY LATEST",
+            "MODULE LIST",
+            "LOLWUT FOO BAR BAZ x y",
+            "COMMAND GETKEYS GET a",
+            "COMMAND GETKEYS MSET a 1 b 2",
+            "COMMAND GETKEYS EVAL s 2 a b c",
+            "COMMAND GETKEYS ZUNIONSTORE d 2 a b",
+            "COMMAND GETKEYS XREAD COUNT 1 STREAMS a b 0 0",
+            "COMMAND GETKEYS SORT a BY x STORE d",
+            "COMMAND GETKEYS LMPOP 2 a b LEFT",
+            "COMMAND GETKEYS PING",
+            "COMMAND GETKEYS FOO",
+            "COMMAND GETKEYS GET",
+            "COMMAND GETKEYS EVAL s 9 a",
+            "COMMAND FOO",
+            "COMMAND INFO nosuch",
+            "SHUTDOWN SAVE NOSAVE",
+            "SHUTDOWN FOO",
+            "FOO \"a\\r\\nb\" c",
+            "get",
+            "OBJECT FOO",
+        ] {
+            if line.starts_with("LOLWUT") || line == "DEBUG" {
+                continue;
+            }
+            d.same(line);
+        }
+        d.shape("TIME");
+        d.shape("LASTSAVE");
+        d.shape("CLIENT ID");
+        d.shape("HELLO");
+        d.same("QUIT");
+    });
+}
