@@ -1,5 +1,6 @@
 //! The built-in store as clients in other languages see it: over a socket.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod clients;
 mod session;
 mod support;
