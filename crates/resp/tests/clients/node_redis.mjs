@@ -31,11 +31,13 @@ for (const RESP of [3, 2]) {
   const heard = new Promise((resolve) => { other.subscribe('news', (text) => resolve(text)).then(() => client.publish('news', 'hello')); });
   assert.equal(await heard, 'hello');
   await other.unsubscribe('news');
-  const popped = other.blPop('waited', 10);
+  await other.close();
+  const waiter = await client.duplicate().connect();
+  const popped = waiter.blPop('waited', 10);
   while (!/blocked_clients:[1-9]/.test(await client.info('clients'))) await new Promise((resolve) => setTimeout(resolve, 5));
   await client.rPush('waited', 'here');
   assert.equal((await popped).element, 'here');
-  await other.close();
+  await waiter.close();
   await client.close();
 }
 console.log('done');
