@@ -41,7 +41,9 @@ mod schedule;
 mod scheduler;
 mod scripts;
 mod signals;
+pub mod testing;
 mod wait;
+pub mod worker;
 mod workers;
 
 use std::{fmt, sync::Arc};
@@ -75,6 +77,7 @@ pub use crate::{
     route::{Labels, Mode, Route, Server, Target},
     schedule::{Preview, ScheduleView},
     scheduler::{Scheduler, Tick},
+    worker::{Fault, Outcome, Worker},
     workers::{WorkerInfo, WorkerView},
 };
 use crate::{

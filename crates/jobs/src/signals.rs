@@ -26,7 +26,6 @@ pub(crate) enum Signal {
     /// These jobs have ended, one per line.
     Done(Arc<str>),
     /// This job shall stop, or its progress changed.
-    #[allow(dead_code, reason = "the worker reads it")]
     Job(Arc<str>),
     /// Something may have been missed.
     Gap,

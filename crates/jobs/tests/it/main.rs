@@ -10,3 +10,4 @@ mod scheduler;
 mod support;
 mod v1;
 mod wait;
+mod worker;

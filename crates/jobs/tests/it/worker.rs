@@ -1,0 +1,341 @@
+//! The worker: handlers, outcomes, stopping.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use jobs::{
+    Fault, JobId, Jobs, Labels, NewJob, Outcome, Status, Task,
+    testing::Harness,
+    worker::{
+        Attempt, Call, Cancel, Deadline, Logger, ParentResults, Payload, Reporter, State, Worker,
+    },
+};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::*;
+
+const SOON: Duration = Duration::from_secs(30);
+
+#[derive(Serialize, Deserialize)]
+struct Add {
+    a: i64,
+    b: i64,
+}
+
+impl Task for Add {
+    const TYPE: &'static str = "add";
+
+    fn defaults(job: NewJob) -> NewJob {
+        job.priority(6).attempts(1)
+    }
+}
+
+async fn add(task: Add, State(offset): State<i64>, attempt: Attempt) -> Result<i64, Fault> {
+    match (task.a, attempt.number) {
+        (13, _) => Err(Fault::dead("unlucky")),
+        (14, 1) => Err(Fault::named("Flaky", "first time")),
+        (15, _) => panic!("cannot add {}", task.a),
+        _ => Ok(task.a + task.b + offset),
+    }
+}
+
+fn harness(t: &TestStore) -> Harness {
+    Harness::new(t.store.clone(), t.clock.clone(), jobs::Config::default()).unwrap()
+}
+
+use testkit::TestStore;
+
+/// Runs a worker in the background until stopped.
+struct Running {
+    cancel: CancellationToken,
+    task: tokio::task::JoinHandle<Result<(), jobs::Error>>,
+}
+
+impl Running {
+    fn start<S: Clone + Send + Sync + 'static>(worker: Worker<S>) -> Self {
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(worker.run(cancel.clone()));
+        Self { cancel, task }
+    }
+
+    async fn stop(self) {
+        self.cancel.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+fn labels(name: &str) -> Labels {
+    Labels::new(name).unwrap()
+}
+
+async fn ended(jobs: &Jobs, id: &JobId) -> (Status, Option<jobs::JobResult>) {
+    jobs.wait(id, SOON).await.unwrap()
+}
+
+testkit::each_store! {
+    async fn a_typed_handler_gets_its_payload_and_its_result_is_kept(t: TestStore) {
+        let h = harness(&t);
+        let new = NewJob::of(&Add { a: 1, b: 2 }).unwrap();
+        let id = put(h.jobs(), new).await;
+        h.assert_dispatched("add", |job| job.priority.get() == 6).await;
+        h.assert_not_dispatched("sub").await;
+        let ran = h.drain(Worker::new(h.jobs(), labels("w1"), 100).task(add)).await.unwrap();
+        assert_eq!(ran, 1);
+        let result = h.jobs().result(&id).await.unwrap().unwrap();
+        assert_eq!(result.data.unwrap().get(), "103");
+        check_invariants(&Raw::of(&t)).await;
+    }
+
+    async fn outcomes_are_values(t: TestStore) {
+        let h = harness(&t);
+        let dead = put(h.jobs(), NewJob::of(&Add { a: 13, b: 0 }).unwrap()).await;
+        let flaky = put(h.jobs(), NewJob::of(&Add { a: 14, b: 0 }).unwrap()).await;
+        let panics = put(h.jobs(), NewJob::of(&Add { a: 15, b: 0 }).unwrap().attempts(0)).await;
+        let bad = put(h.jobs(), NewJob::new("add", &"no numbers").unwrap()).await;
+        let ran = h.drain(Worker::new(h.jobs(), labels("w1"), 0).task(add)).await.unwrap();
+        assert_eq!(ran, 5, "one was retried");
+        for (id, status, name) in [
+            (&dead, Status::Dead, Some("Dead")),
+            (&flaky, Status::Completed, None),
+            (&panics, Status::Dead, Some("Panic")),
+            (&bad, Status::Dead, Some("BadPayload")),
+        ] {
+            let view = h.jobs().view(id).await.unwrap().unwrap();
+            assert_eq!(view.status, status, "{id}");
+            let error = view.result.unwrap().error;
+            assert_eq!(error.as_ref().and_then(|error| error.name.as_deref()), name, "{id}");
+            if name == Some("Panic") {
+                assert_eq!(error.unwrap().message, "cannot add 15");
+            }
+        }
+        check_invariants(&Raw::of(&t)).await;
+    }
+
+    async fn drain_moves_the_clock_to_what_comes_due(t: TestStore) {
+        let h = harness(&t);
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let start = h.clock().now();
+        put(h.jobs(), job("tick").delay(Duration::from_secs(3_600))).await;
+        put(h.jobs(), job("tick").delay(Duration::from_secs(60))).await;
+        put(h.jobs(), job("tick").max_per_minute(1)).await;
+        put(h.jobs(), job("tick").max_per_minute(1)).await;
+        let worker = Worker::new(h.jobs(), labels("w1"), Arc::clone(&seen)).handle(
+            "tick",
+            async |State(seen): State<Arc<std::sync::Mutex<Vec<u64>>>>, jobs: Jobs| {
+                let at = jobs.now();
+                seen.lock().unwrap().push(at.0 as u64);
+            },
+        );
+        assert_eq!(h.drain(worker).await.unwrap(), 4);
+        let seen: Vec<_> = seen.lock().unwrap().iter().map(|at| at - start.0 as u64).collect();
+        assert_eq!(seen, [0, 60_000, 60_000, 3_600_000]);
+    }
+
+    async fn a_snoozed_job_comes_back_without_counting(t: TestStore) {
+        let h = harness(&t);
+        let count = Arc::new(AtomicUsize::new(0));
+        let id = put(h.jobs(), job("nap").attempts(0)).await;
+        let worker = Worker::new(h.jobs(), labels("w1"), Arc::clone(&count)).handle(
+            "nap",
+            async |State(count): State<Arc<AtomicUsize>>, attempt: Attempt| {
+                assert_eq!((attempt.number, attempt.most), (1, 1));
+                match count.fetch_add(1, Ordering::SeqCst) {
+                    0 | 1 => Outcome::Snooze(Duration::from_secs(60)),
+                    _ => Outcome::Done(None),
+                }
+            },
+        );
+        assert_eq!(h.drain(worker).await.unwrap(), 3);
+        assert_eq!(h.jobs().status(&id).await.unwrap(), Some(Status::Completed));
+    }
+
+    async fn a_flow_hands_results_on(t: TestStore) {
+        let h = harness(&t);
+        let a = put(h.jobs(), NewJob::of(&Add { a: 1, b: 2 }).unwrap()).await;
+        let b = put(h.jobs(), NewJob::of(&Add { a: 3, b: 4 }).unwrap()).await;
+        let sum = put(h.jobs(), job("sum").depends_on([a, b])).await;
+        let worker = Worker::new(h.jobs(), labels("w1"), 0).task(add).handle(
+            "sum",
+            async |parents: ParentResults| {
+                let read = |r: &jobs::JobResult| r.data.as_ref().unwrap().get().parse::<i64>().unwrap();
+                Ok::<i64, Fault>(parents.0.values().map(read).sum())
+            },
+        );
+        h.drain(worker).await.unwrap();
+        let result = h.jobs().result(&sum).await.unwrap().unwrap();
+        assert_eq!(result.data.unwrap().get(), "10");
+    }
+
+    async fn a_running_worker_works_off_many_jobs(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let seen = Arc::new(AtomicUsize::new(0));
+        let worker = Worker::new(&jobs, labels("w1"), Arc::clone(&seen))
+            .handle("count", async |State(seen): State<Arc<AtomicUsize>>| {
+                seen.fetch_add(1, Ordering::SeqCst);
+            })
+            .concurrency(20);
+        let running = Running::start(worker);
+        for outcome in jobs.dispatch_all((0..500).map(|_| job("count"))).await {
+            outcome.unwrap();
+        }
+        let last = put(&jobs, job("count").priority(1)).await;
+        assert_eq!(ended(&jobs, &last).await.0, Status::Completed);
+        running.stop().await;
+        assert_eq!(seen.load(Ordering::SeqCst), 501);
+        assert_eq!(jobs.stats().await.unwrap().processed, 501);
+        assert!(raw.set("bridge:workers:active").await.is_empty());
+        check_invariants(&raw).await;
+    }
+
+    async fn a_stopping_worker_hands_back_what_has_not_ended(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut all = Vec::new();
+        for _ in 0..6 {
+            all.push(put(&jobs, job("slow")).await);
+        }
+        let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+        let worker = Worker::new(&jobs, labels("w1"), started)
+            .handle(
+                "slow",
+                async |State(started): State<tokio::sync::mpsc::UnboundedSender<()>>, cancel: Cancel| {
+                    started.send(()).unwrap();
+                    cancel.cancelled().await;
+                    Err::<(), _>(Fault::new("interrupted"))
+                },
+            )
+            .concurrency(2)
+            .prefetch(2)
+            .grace(Duration::from_millis(50));
+        let running = Running::start(worker);
+        for _ in 0..2 {
+            starts.recv().await.unwrap();
+        }
+        running.stop().await;
+        let mut waiting = raw.list("bridge:jobs:waiting").await;
+        waiting.sort();
+        let mut expected: Vec<_> = all.iter().map(ToString::to_string).collect();
+        expected.sort();
+        assert_eq!(waiting, expected);
+        for id in &all {
+            let data = raw.json(&format!("bridge:jobs:data:{id}")).await;
+            assert_eq!(data["attempts"], 0, "no attempt was burnt");
+        }
+        check_invariants(&raw).await;
+    }
+
+    async fn a_stopping_worker_lets_running_jobs_end(t: TestStore) {
+        let jobs = queue(&t);
+        let id = put(&jobs, job("short")).await;
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+        let worker = Worker::new(&jobs, labels("w1"), (Arc::clone(&gate), started)).handle(
+            "short",
+            async |State((gate, started)): State<(
+                Arc<tokio::sync::Semaphore>,
+                tokio::sync::mpsc::UnboundedSender<()>,
+            )>| {
+                started.send(()).unwrap();
+                gate.acquire().await.unwrap().forget();
+            },
+        );
+        let running = Running::start(worker);
+        starts.recv().await.unwrap();
+        running.cancel.cancel();
+        gate.add_permits(1);
+        running.task.await.unwrap().unwrap();
+        assert_eq!(jobs.status(&id).await.unwrap(), Some(Status::Completed));
+    }
+
+    async fn a_cancelled_job_is_told_to_stop(t: TestStore) {
+        let jobs = queue(&t);
+        let id = put(&jobs, job("long")).await;
+        let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+        let worker = Worker::new(&jobs, labels("w1"), started).handle(
+            "long",
+            async |State(started): State<tokio::sync::mpsc::UnboundedSender<()>>, cancel: Cancel| {
+                started.send(()).unwrap();
+                cancel.cancelled().await;
+                Err::<(), _>(Fault::new("interrupted"))
+            },
+        );
+        let running = Running::start(worker);
+        starts.recv().await.unwrap();
+        jobs.cancel(&id, "enough").await.unwrap();
+        let (status, result) = ended(&jobs, &id).await;
+        assert_eq!(status, Status::Failed);
+        let error = result.unwrap().error.unwrap();
+        assert_eq!((error.name.as_deref(), error.message.as_str()), (Some("Cancelled"), "enough"));
+        running.stop().await;
+        check_invariants(&Raw::of(&t)).await;
+    }
+
+    async fn a_job_that_takes_too_long_fails(t: TestStore) {
+        let jobs = queue(&t);
+        let id = put(&jobs, job("long").timeout(Duration::from_millis(20)).attempts(0)).await;
+        let worker = Worker::new(&jobs, labels("w1"), ()).handle(
+            "long",
+            async |cancel: Cancel, deadline: Deadline| {
+                assert!(deadline.0.is_some());
+                cancel.cancelled().await;
+            },
+        );
+        let running = Running::start(worker);
+        let (status, result) = ended(&jobs, &id).await;
+        assert_eq!(status, Status::Dead);
+        assert_eq!(result.unwrap().error.unwrap().name.as_deref(), Some("Timeout"));
+        running.stop().await;
+    }
+
+    async fn layers_see_every_job(t: TestStore) {
+        let jobs = queue(&t);
+        let seen = Arc::new(AtomicUsize::new(0));
+        let id = put(&jobs, job("a")).await;
+        let late = put(&jobs, job("b").attempts(0)).await;
+        let counter = Arc::clone(&seen);
+        let worker = Worker::new(&jobs, labels("w1"), ())
+            .handle("a", async || ())
+            .handle("b", async |cancel: Cancel| cancel.cancelled().await)
+            .layer(tower::timeout::TimeoutLayer::new(Duration::from_millis(50)))
+            .layer(tower::util::MapRequestLayer::new(move |call: Call| {
+                counter.fetch_add(1, Ordering::SeqCst);
+                call
+            }));
+        let running = Running::start(worker);
+        assert_eq!(ended(&jobs, &id).await.0, Status::Completed);
+        let (status, result) = ended(&jobs, &late).await;
+        assert_eq!(status, Status::Dead);
+        assert_eq!(result.unwrap().error.unwrap().name.as_deref(), Some("Timeout"));
+        running.stop().await;
+        assert_eq!(seen.load(Ordering::SeqCst), 2);
+    }
+
+    async fn progress_and_log_lines_come_from_the_handler(t: TestStore) {
+        let h = harness(&t);
+        let id = put(h.jobs(), NewJob::new("a", &7).unwrap()).await;
+        let worker = Worker::new(h.jobs(), labels("w1"), ()).handle(
+            "a",
+            async |Payload(n): Payload<u32>, progress: Reporter, log: Logger, id: JobId| {
+                log.line(format!("{id} has {n}")).await;
+                progress.set(50.0, "half way").await;
+            },
+        );
+        h.drain(worker).await.unwrap();
+        let progress = h.jobs().progress(&id).await.unwrap().unwrap();
+        assert_eq!((progress.percent, progress.message.as_deref()), (50.0, Some("half way")));
+        assert_eq!(h.jobs().logs(&id).await.unwrap()[0].1, format!("{id} has 7"));
+    }
+
+    async fn a_worker_without_handlers_or_with_a_bad_type_is_refused(t: TestStore) {
+        let jobs = queue(&t);
+        let cancel = CancellationToken::new();
+        assert!(Worker::new(&jobs, labels("w1"), ()).run(cancel.clone()).await.is_err());
+        let worker = Worker::new(&jobs, labels("w1"), ()).handle("a b", async || ());
+        assert!(worker.run(cancel).await.is_err());
+    }
+}
