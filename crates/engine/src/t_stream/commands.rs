@@ -11,6 +11,8 @@ use crate::notify::Class;
 /// Bytes of one entry's fields at most.
 const ENTRY_MAX: usize = 1 << 30;
 
+const TOO_LARGE: Error = Error::fixed("ERR Elements are too large to be stored");
+
 /// The options that XADD and XTRIM share.
 #[derive(Debug)]
 struct Options<'a> {
@@ -155,11 +157,15 @@ pub(super) fn xadd(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         ));
     }
     let now = u64::try_from(ctx.now.ms()).unwrap_or(0);
-    let id = next_id(given, last, now).filter(|id| *id > last).ok_or(Error::fixed(
-        "ERR The ID specified in XADD is equal or smaller than the target stream top item",
-    ))?;
+    // No sequence number left is told with the words for elements too large: so Redis does it.
+    let id = next_id(given, last, now).ok_or(TOO_LARGE)?;
+    if id <= last {
+        return Err(Error::fixed(
+            "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+        ));
+    }
     if fields.iter().map(|bytes| bytes.len()).sum::<usize>() > ENTRY_MAX {
-        return Err(Error::fixed("ERR Elements are too large to be stored"));
+        return Err(TOO_LARGE);
     }
     let limits = NodeLimits::of(&ctx.core.config);
     let stream = ctx.write_or(key, Stream::default)?;

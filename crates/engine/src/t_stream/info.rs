@@ -163,7 +163,7 @@ pub(super) fn help_lines(command: &str, lines: &[&str]) -> Reply {
     let first = format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:");
     let lines = std::iter::once(first)
         .chain(lines.iter().map(|line| (*line).to_owned()))
-        .chain(["HELP".to_owned(), "    Print this help.".to_owned()]);
+        .chain(["HELP".to_owned(), "    Prints this help.".to_owned()]);
     Reply::Array(lines.map(|line| Reply::Status(line.into_bytes().into())).collect())
 }
 

@@ -6,7 +6,12 @@
 
 mod generic;
 mod harness;
+mod hashes;
+mod lists;
 mod server;
+mod sets;
+mod streams;
 mod strings;
 mod walk;
 mod wire;
+mod zsets;

@@ -71,9 +71,21 @@ fn algebra() {
         d.same("SADD c 4 y 550e8400-e29b-41d4-a716-446655440000");
         d.same("SADD ints 1 2 3 4 5 6 7");
         for line in [
-            "SINTER a b", "SINTER a b c", "SINTER a nokey", "SINTER a a", "SUNION a b c",
-            "SUNION a nokey", "SUNION nokey", "SDIFF a b", "SDIFF a b c", "SDIFF a a", "SDIFF nokey a",
-            "SDIFF a nokey", "SDIFF ints a b", "SINTER ints a", "SUNION ints ints",
+            "SINTER a b",
+            "SINTER a b c",
+            "SINTER a nokey",
+            "SINTER a a",
+            "SUNION a b c",
+            "SUNION a nokey",
+            "SUNION nokey",
+            "SDIFF a b",
+            "SDIFF a b c",
+            "SDIFF a a",
+            "SDIFF nokey a",
+            "SDIFF a nokey",
+            "SDIFF ints a b",
+            "SINTER ints a",
+            "SUNION ints ints",
         ] {
             d.sorted(line);
         }

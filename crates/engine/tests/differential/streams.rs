@@ -171,7 +171,8 @@ fn nodes_fill_up_where_redis_fills_them() {
         for (key, body) in bodies {
             for n in 1..=220u32 {
                 // Ids that jump, so that differences take several sizes.
-                let id = u64::from(n) * if n % 50 == 0 { 1 } else { 1 } + u64::from(n / 60) * 70_000;
+                let id =
+                    u64::from(n) * if n % 50 == 0 { 1 } else { 1 } + u64::from(n / 60) * 70_000;
                 d.same(&format!("XADD {key} {id}-{} {}", n * 37, body(n)));
                 if n % 9 == 0 {
                     d.same(&format!("XDEL {key} {}-{}", id - 1, (n - 1) * 37));

@@ -198,9 +198,15 @@ fn names_of_several_scores() {
     // What Redis answers then follows from how it searches a small sorted set.
     both(|d| {
         d.same("ZADD z 1 m 2 c 3 x 4 a 5 q");
-        for (min, max) in
-            [("-", "+"), ("[c", "[q"), ("[a", "[c"), ("(m", "+"), ("-", "[c"), ("[n", "[z"), ("[q", "[c")]
-        {
+        for (min, max) in [
+            ("-", "+"),
+            ("[c", "[q"),
+            ("[a", "[c"),
+            ("(m", "+"),
+            ("-", "[c"),
+            ("[n", "[z"),
+            ("[q", "[c"),
+        ] {
             d.same(&format!("ZRANGEBYLEX z {min} {max}"));
             d.same(&format!("ZREVRANGEBYLEX z {max} {min}"));
             d.same(&format!("ZLEXCOUNT z {min} {max}"));
