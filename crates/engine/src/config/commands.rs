@@ -206,6 +206,7 @@ impl Core {
             "maxmemory-policy" => config.maxmemory_policy.name().as_bytes().to_vec(),
             "requirepass" => config.requirepass.clone(),
             "notify-keyspace-events" => notify::letters(config.notify_events),
+            "busy-reply-threshold" => config.script_busy_ms.to_string().into_bytes(),
             "hash-max-listpack-entries" => number(config.hash_max_listpack_entries),
             "hash-max-listpack-value" => number(config.hash_max_listpack_value),
             "set-max-intset-entries" => number(config.set_max_intset_entries),
@@ -247,6 +248,7 @@ impl Core {
                 config.notify_events = notify::parse(&value).unwrap_or_default();
             }
             "proto-max-bulk-len" => config.proto_max_bulk_len = size(),
+            "busy-reply-threshold" => config.script_busy_ms = size(),
             "hash-max-listpack-entries" => config.hash_max_listpack_entries = count(),
             "hash-max-listpack-value" => config.hash_max_listpack_value = count(),
             "set-max-intset-entries" => config.set_max_intset_entries = count(),

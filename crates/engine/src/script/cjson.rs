@@ -135,7 +135,6 @@ struct Open<'p, 'a> {
 
 impl<'p, 'a> Open<'p, 'a> {
     /// The next value, and its key in an object.
-    #[expect(clippy::type_complexity, reason = "a name would say no more than the types")]
     fn next(&mut self) -> Option<(Option<Cow<'p, Value<'a>>>, &'p Value<'a>)> {
         const NIL: &Value<'static> = &Value::Nil;
         if let Some(length) = self.array {
@@ -233,9 +232,11 @@ impl<'p, 'a> Encoder<'p, 'a> {
         if !n.is_finite() {
             match self.settings.encode_invalid {
                 0 => return Err(cannot(b"number", "must not be NaN or Inf")),
-                1 if n.is_nan() => return Ok(self.out.extend_from_slice(b"nan")),
-                1 => {}
-                _ => return Ok(self.out.extend_from_slice(b"null")),
+                1 if !n.is_nan() => {}
+                keep => {
+                    self.out.extend_from_slice(if keep == 1 { b"nan" } else { b"null" });
+                    return Ok(());
+                }
             }
         }
         if n.fract() == 0.0 && n.abs() < 1e14 && self.settings.precision == 14 && n != 0.0 {
@@ -440,7 +441,6 @@ impl<'t> Decoder<'_, 't> {
     }
 
     /// The key in `token`, and the token after the colon.
-    #[expect(clippy::type_complexity, reason = "a name would say no more than the types")]
     fn key(
         &mut self,
         token: Token<'t>,
@@ -657,7 +657,7 @@ fn digits(text: &[u8], from: usize) -> usize {
 }
 
 fn exponent(text: &[u8], at: usize, letter: u8) -> usize {
-    if !text.get(at).is_some_and(|byte| byte.to_ascii_lowercase() == letter) {
+    if text.get(at).is_none_or(|byte| byte.to_ascii_lowercase() != letter) {
         return 0;
     }
     let sign = usize::from(matches!(text.get(at + 1), Some(b'+' | b'-')));

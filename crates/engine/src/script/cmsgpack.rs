@@ -78,7 +78,7 @@ impl<'a> Packer<'_, 'a> {
     fn integer(&mut self, n: i64) {
         let bytes = n.to_be_bytes();
         let (tag, length) = match n {
-            0..=127 | -32..=-1 => return self.out.push(n as u8),
+            -32..=127 => return self.out.push(n as u8),
             128..=0xff => (0xcc, 1),
             0x100..=0xffff => (0xcd, 2),
             0x1_0000..=0xffff_ffff => (0xce, 4),

@@ -205,7 +205,7 @@ pub(super) fn reply(outcome: Outcome, resp3: bool) -> Reply {
             let Outcome::String(bytes) = outcome else { return Reply::Nil };
             return Reply::Bulk(bytes);
         }
-        Outcome::Error(text, _) => return Reply::Error(Error::new(trim_end(text))),
+        Outcome::Error(text) => return Reply::Error(Error::new(trim_end(text))),
         Outcome::Tree(bytes) => Packed::tree(bytes),
         Outcome::Graph(bytes) => Packed::graph(bytes),
     };

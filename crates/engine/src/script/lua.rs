@@ -57,8 +57,8 @@ pub(super) enum Outcome {
     /// A packed table.
     Tree(Vec<u8>),
     Graph(Vec<u8>),
-    /// The text of an error; was it counted when a command raised it?
-    Error(Vec<u8>, bool),
+    /// The text of an error.
+    Error(Vec<u8>),
 }
 
 /// A number or a string for Lua.
@@ -152,15 +152,14 @@ impl Vm {
             Ok((3, s, _)) => Outcome::Graph(s.unwrap_or_default().into()),
             Ok((5, ..)) => Outcome::Bool(false),
             Ok((6, ..)) => Outcome::Bool(true),
-            Ok((7, s, _)) => Outcome::Error(s.unwrap_or_default().into(), false),
-            Ok((8, s, _)) => Outcome::Error(s.unwrap_or_default().into(), true),
+            Ok((7 | 8, s, _)) => Outcome::Error(s.unwrap_or_default().into()),
             Ok(_) => Outcome::Nil,
-            Err(_) if host.control.must_stop() => Outcome::Error(host.control.death(), false),
+            Err(_) if host.control.must_stop() => Outcome::Error(host.control.death()),
             Err(error) => {
                 let text = error.to_string();
                 let first = text.lines().next().unwrap_or_default();
                 let first = first.strip_prefix("memory error: ").unwrap_or(first);
-                Outcome::Error(format!("ERR Error running script {name}, {first}").into(), false)
+                Outcome::Error(format!("ERR Error running script {name}, {first}").into())
             }
         };
         // A script that needed much leaves much behind; the next need not pay for it.

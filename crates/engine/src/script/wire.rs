@@ -243,11 +243,6 @@ impl Writer {
         self.bytes
     }
 
-    /// How much was written.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
     fn length(&mut self, n: usize) {
         match u32::try_from(n) {
             Ok(n) if n < 0xe0 => self.bytes.push(n as u8),

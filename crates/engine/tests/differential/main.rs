@@ -8,6 +8,7 @@ mod generic;
 mod harness;
 mod hashes;
 mod lists;
+mod script;
 mod server;
 mod sets;
 mod streams;
