@@ -27,15 +27,20 @@ use crate::{access, audit, dashboard, front, health, live, metrics, openapi, pro
 /// Handles on the services this process runs; `None` means switched off with `--only`.
 #[derive(Debug, Clone, Default)]
 pub struct Services {
-    // The place of the services' handles:
-    // pub room: Option<room::Room>,
-    // pub jobs: Option<jobs::Jobs>,
+    /// The waiting room.
+    pub room: Option<room::Room>,
+    /// The job queue.
+    pub jobs: Option<jobs::Jobs>,
 }
 
 impl Services {
     /// Whether there is anything to see on a page here.
     pub(crate) fn runs(&self, page: Nav) -> bool {
-        !matches!(page, Nav::Room | Nav::Jobs)
+        match page {
+            Nav::Room => self.room.is_some(),
+            Nav::Jobs => self.jobs.is_some(),
+            _ => true,
+        }
     }
 }
 

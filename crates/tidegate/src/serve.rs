@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin_token::{self, AdminToken};
 use crate::client::{self, RUNNING};
 use crate::config::load::{Loaded, Origin, Sources, shown};
+use crate::config::value::{Fsync, Service};
 use crate::config::{Config, SETTINGS};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Tone};
@@ -51,13 +52,14 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
 
     let stop = CancellationToken::new();
     let tasks = TaskTracker::new();
-    let services = start_services(&config, &store, &tasks, &stop);
+    let name = instance(&config);
+    let services = start_services(&config, &store, &name, &tasks, &stop).await?;
     let app = App::new(Parts {
         store: store.clone(),
         services,
         settings: settings(&config),
         admin_token: Some(token.secret.clone()),
-        instance: instance(&config),
+        instance: name,
         shown_settings: shown_settings(&loaded),
     });
     tasks.spawn(api::series::run(app.clone(), stop.clone()));
@@ -96,16 +98,33 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
 
 /// Starts the services that run here, with their background work on `tasks` until `stop`.
 ///
-/// The place of the services: open `room` and `jobs` on the store when `config.server.only` names
-/// them, spawn their keepers on `tasks`, and return their handles.
-fn start_services(
+/// A new service is opened on the store here, its keeper spawned on `tasks`, its handle returned.
+async fn start_services(
     config: &Config,
     store: &Store,
+    name: &str,
     tasks: &TaskTracker,
     stop: &CancellationToken,
-) -> Services {
-    let _ = (&config.server.only, store, tasks, stop);
-    Services::default()
+) -> Outcome<Services> {
+    let mut services = Services::default();
+    if config.server.only.contains(&Service::Room) {
+        let room =
+            room::Room::open(store.clone(), room::Options::default()).await.map_err(|error| {
+                Failure::failed(format!("cannot open the waiting room: {}", chain(&error)))
+            })?;
+        let (keeper, stop) = (room::Keeper::new(room.clone()), stop.clone());
+        tasks.spawn(async move { keeper.run(stop).await });
+        services.room = Some(room);
+    }
+    if config.server.only.contains(&Service::Jobs) {
+        let jobs = jobs::Jobs::new(store.clone(), jobs::Config::default()).map_err(|error| {
+            Failure::failed(format!("cannot open the job queue: {}", chain(&error)))
+        })?;
+        let (keeper, name, stop) = (jobs.clone(), name.to_owned(), stop.clone());
+        tasks.spawn(async move { keeper.run_roles(&name, stop).await });
+        services.jobs = Some(jobs);
+    }
+    Ok(services)
 }
 
 /// Binds an address, or says who has it and how to move.
@@ -145,7 +164,15 @@ fn open_tls(config: &Config) -> Outcome<Option<Arc<Tls>>> {
 /// Opens the store the settings name.
 pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
     let url = config.store.url.replace("{data}", &config.server.data.display().to_string());
-    let options = store::Options::default();
+    let options = store::Options {
+        fsync: match config.store.fsync {
+            Fsync::Always => store::Fsync::Always,
+            Fsync::EverySecond => store::Fsync::Everysec,
+            Fsync::No => store::Fsync::No,
+        },
+        maxmemory: Some(config.store.max_memory.0).filter(|limit| *limit > 0),
+        ..store::Options::default()
+    };
     Store::open_with(&url, options).await.map_err(|error| {
         let told = format!("cannot open the store {}: {}", shown(&url), chain(&error));
         if error.is_unavailable() {

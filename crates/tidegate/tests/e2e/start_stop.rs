@@ -134,3 +134,18 @@ fn a_closed_pipe_is_no_failure() {
     assert_eq!(told, "");
     assert!(child.wait().unwrap().success());
 }
+
+#[test]
+fn the_built_in_store_keeps_everything_through_kill_9() {
+    let mut gate = Tidegate::start("embedded:{data}", &[]);
+    assert!(gate.banner.contains("RESP         redis://127.0.0.1:"), "{}", gate.banner);
+    let made = gate.run(&["token", "create", "--role", "viewer", "--name", "kept"]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    gate.signal("-KILL");
+    gate.wait();
+    let folder = std::mem::replace(&mut gate.folder, tempfile::tempdir().unwrap());
+    let again = Tidegate::start_in(folder, "embedded:{data}", &[]);
+    let list = text(&again.run(&["token", "ls"]).stdout);
+    assert!(list.contains("kept"), "{list}");
+    assert_eq!(again.get("/readyz").0, 200);
+}
