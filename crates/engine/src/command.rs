@@ -177,6 +177,8 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         client::COMMANDS,
         config::COMMANDS,
         server::COMMANDS,
+        server::ACL,
+        server::FUNCTION,
         info::COMMANDS,
         memory::COMMANDS,
         slowlog::COMMANDS,

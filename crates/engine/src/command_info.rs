@@ -69,7 +69,7 @@ fn describe(command: &'static Command, container: Option<&Command>) -> Reply {
 }
 
 /// The categories that follow from the flags.
-fn categories(command: &Command) -> Vec<&'static str> {
+pub(crate) fn categories(command: &Command) -> Vec<&'static str> {
     let has = |bit: u32| command.flags & bit != 0;
     let mut found = Vec::new();
     let mut add = |on: bool, name| {

@@ -135,7 +135,7 @@ impl Core {
             let mut entry = Entry::new(key, value, expires_at, used_at);
             if expires_at != NEVER {
                 db.expiring += 1;
-                db.timers.arm(db.keys.name_of(key), &mut entry);
+                db.timers.arm(db.keys.name_of(key), &mut entry, now_ms);
             }
             if self.memory.on {
                 self.memory.used += memory::entry_size(&entry);
@@ -151,7 +151,7 @@ impl Core {
         entry.expires_at = expires_at;
         entry.used_at = used_at;
         if expires_at != NEVER {
-            db.timers.arm(name, entry);
+            db.timers.arm(name, entry, now_ms);
         }
         let old = std::mem::replace(&mut entry.value, value);
         if matches!(old, Value::Stream(_)) {
@@ -289,6 +289,7 @@ impl Ctx<'_> {
 
     /// Changes the deadline of a key that exists.
     pub(crate) fn set_deadline(&mut self, key: &[u8], expires_at: i64) -> bool {
+        let now_ms = self.now.ms();
         let db = self.db();
         let name = db.keys.name_of(key);
         let Some(entry) = db.keys.get_mut(key) else { return false };
@@ -299,7 +300,7 @@ impl Ctx<'_> {
             _ => {}
         }
         if expires_at != NEVER {
-            db.timers.arm(name, entry);
+            db.timers.arm(name, entry, now_ms);
         }
         true
     }

@@ -20,6 +20,8 @@ use crate::{Now, Reply, args, number};
 pub(crate) const NO_TIMER: u32 = u32::MAX;
 /// Timers of this many milliseconds share a bucket, which fires when all of them are due.
 const BUCKET_MS: i64 = 32;
+/// How far back a clock may be put before sweeping gets late.
+const CLOCK_BACK_MS: i64 = 24 * 60 * 60 * 1000;
 /// A bucket with more timers than this is searched by hash, not one by one.
 const SMALL: usize = 32;
 
@@ -83,9 +85,10 @@ impl Bucket {
 
 impl Timers {
     /// Sees to it that the entry, called `name` in its table, is looked at by its deadline.
-    pub(crate) fn arm(&mut self, name: u64, entry: &mut Entry) {
+    pub(crate) fn arm(&mut self, name: u64, entry: &mut Entry, now_ms: i64) {
         if self.buckets.is_empty() {
-            self.base_ms = entry.expires_at;
+            // No deadline to come lies before this, even if the clock is put back a little.
+            self.base_ms = now_ms.saturating_sub(CLOCK_BACK_MS);
         }
         let number = entry.expires_at.saturating_sub(self.base_ms).div_euclid(BUCKET_MS);
         let number = u32::try_from(number.max(0)).unwrap_or(NO_TIMER).min(NO_TIMER - 1);
@@ -181,7 +184,7 @@ impl Core {
                 if entry.expires_at <= now_ms {
                     self.expire_now(number, &key);
                 } else if entry.expires_at != NEVER {
-                    db.timers.arm(name, entry);
+                    db.timers.arm(name, entry, now_ms);
                 }
             }
         }

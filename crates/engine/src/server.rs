@@ -306,3 +306,123 @@ fn lolwut(_: &mut Ctx<'_>) -> Result<Reply, Error> {
     let text = format!("Tidegate, as Redis ver. {}\n", crate::connection::VERSION);
     Ok(Reply::Verbatim(*b"txt", text.into_bytes()))
 }
+
+/// Users: there is one, and it may do everything.
+pub(crate) const ACL: &[Command] =
+    &[Command::new("acl", -2, 0, command::container).subcommands(&[
+        Command::new("whoami", 2, NOSCRIPT | LOADING | STALE, |_| Ok(Reply::bulk("default"))),
+        Command::new("users", 2, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
+            Ok(Reply::bulks(["default"]))
+        }),
+        Command::new("list", 2, ADMIN | NOSCRIPT | LOADING | STALE, acl_list),
+        Command::new("cat", -2, NOSCRIPT | LOADING | STALE, acl_cat),
+        Command::new("log", -2, ADMIN | NOSCRIPT | LOADING | STALE, acl_log),
+        Command::new("help", 2, LOADING | STALE, |_| {
+            Ok(command::help(
+                "ACL",
+                &[
+                    ("CAT", "Categories of commands."),
+                    ("LIST", "Users and what they may do: one, everything."),
+                    ("LOG [<count>|RESET]", "What was refused: nothing."),
+                    ("USERS", "Names of users."),
+                    ("WHOAMI", "The user of this connection."),
+                ],
+            ))
+        }),
+    ])];
+
+fn acl_list(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let pass = if ctx.core.config.requirepass.is_empty() { " nopass" } else { "" };
+    Ok(Reply::bulks([format!("user default on{pass} sanitize-payload ~* &* +@all")]))
+}
+
+fn acl_cat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    const CATEGORIES: [&str; 21] = [
+        "keyspace",
+        "read",
+        "write",
+        "set",
+        "sortedset",
+        "list",
+        "hash",
+        "string",
+        "bitmap",
+        "hyperloglog",
+        "geo",
+        "stream",
+        "pubsub",
+        "admin",
+        "fast",
+        "slow",
+        "blocking",
+        "dangerous",
+        "connection",
+        "transaction",
+        "scripting",
+    ];
+    match ctx.argv {
+        [_, _] => Ok(Reply::bulks(CATEGORIES)),
+        [_, _, name] => {
+            if !CATEGORIES.iter().any(|c| name.eq_ignore_ascii_case(c.as_bytes())) {
+                return Err(Error::about("ERR Unknown category '", name, "'"));
+            }
+            let wanted = name.to_ascii_lowercase();
+            let fits = |command: &'static Command| {
+                let categories = crate::command_info::categories(command);
+                categories.iter().any(|c| c.as_bytes().get(1..) == Some(&wanted))
+            };
+            let names = command::all_with_names().filter(|(_, command)| fits(command));
+            Ok(Reply::bulks(names.map(|(name, _)| name)))
+        }
+        _ => Err(Error::subcommand(ctx.argv)),
+    }
+}
+
+fn acl_log(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    match ctx.argv {
+        [_, _, word] if args::is(word, "RESET") => Ok(Reply::Ok),
+        _ => Ok(Reply::Array(Vec::new())),
+    }
+}
+
+/// Functions: there are none, and none can be loaded; asking is allowed.
+pub(crate) const FUNCTION: &[Command] = &[Command::new("function", -2, 0, command::container)
+    .subcommands(&[
+        Command::new("flush", -2, WRITE | NOSCRIPT, function_flush),
+        Command::new("list", -2, NOSCRIPT, |_| Ok(Reply::Array(Vec::new()))),
+        Command::new("kill", 2, NOSCRIPT | ALLOW_BUSY, |_| {
+            Err(Error::fixed("NOTBUSY No scripts in execution right now."))
+        }),
+        Command::new("stats", 2, NOSCRIPT | ALLOW_BUSY, function_stats),
+        Command::new("help", 2, LOADING | STALE, |_| {
+            Ok(command::help(
+                "FUNCTION",
+                &[
+                    ("FLUSH [ASYNC|SYNC]", "Forget all functions."),
+                    ("KILL", "Stop the function that runs."),
+                    ("LIST", "All functions: none."),
+                    ("STATS", "What runs, and how many functions there are."),
+                ],
+            ))
+        }),
+    ])];
+
+fn function_flush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    match ctx.argv {
+        [_, _] => Ok(Reply::Ok),
+        [_, _, word] if args::is(word, "SYNC") || args::is(word, "ASYNC") => Ok(Reply::Ok),
+        [_, _, _] => Err(Error::fixed("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
+        _ => Err(Error::subcommand(ctx.argv)),
+    }
+}
+
+fn function_stats(_: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let counts = Reply::Map(vec![
+        (Reply::bulk("libraries_count"), Reply::Int(0)),
+        (Reply::bulk("functions_count"), Reply::Int(0)),
+    ]);
+    Ok(Reply::Map(vec![
+        (Reply::bulk("running_script"), Reply::Nil),
+        (Reply::bulk("engines"), Reply::Map(vec![(Reply::bulk("LUA"), counts)])),
+    ]))
+}

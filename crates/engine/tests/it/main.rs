@@ -1,9 +1,11 @@
 //! Behaviour of the engine alone: commands in, replies out, time as an argument.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod expire;
 mod hash;
 mod kit;
 mod list;
+mod memory;
 mod persist;
 mod script;
 mod script_hostile;

@@ -9,7 +9,7 @@ pub(super) struct Generator {
 }
 
 /// Groups of templates; each group is as likely as any other.
-const GROUPS: &[&[&str]] = &[STRINGS, KEYS, LISTS, SETS, HASHES, ZSETS];
+const GROUPS: &[&[&str]] = &[STRINGS, KEYS, LISTS, SETS, HASHES, ZSETS, STREAMS];
 
 const STRINGS: &[&str] = &[
     "SET {s} {v}",
@@ -148,9 +148,64 @@ const HASHES: &[&str] = &[
     "HVALS {h}",
     "HINCRBY {h} {m} {i}",
     "HSET {k} {m} {v}",
+    "HINCRBYFLOAT {h} {m} {f}",
 ];
 
-const ZSETS: &[&str] = &[];
+const ZSETS: &[&str] = &[
+    "ZADD {z} {f} {m}",
+    "ZADD {z} {i} {m} {i} {m}",
+    "ZADD {z} {when} {i} {m}",
+    "ZADD {z} CH {i} {m} {f} {m}",
+    "ZADD {z} INCR {f} {m}",
+    "ZADD {k} {i} {m}",
+    "ZINCRBY {z} {f} {m}",
+    "ZREM {z} {m} {m}",
+    "ZCARD {z}",
+    "ZSCORE {z} {m}",
+    "ZMSCORE {z} {m} {m}",
+    "ZRANK {z} {m}",
+    "ZREVRANK {z} {m}",
+    "ZCOUNT {z} {i} {i}",
+    "ZLEXCOUNT {z} - [{m}",
+    "ZRANGE {z} {i} {i}",
+    "ZRANGE {z} {i} {i} WITHSCORES",
+    "ZRANGE {z} {i} {i} REV",
+    "ZRANGE {z} ({i} {i} BYSCORE LIMIT {n} {n}",
+    "ZRANGE {z} [{m} [{m} BYLEX",
+    "ZRANGESTORE {z} {z} {i} {i}",
+    "ZREVRANGE {z} {i} {i} WITHSCORES",
+    "ZRANGEBYSCORE {z} {i} +inf WITHSCORES",
+    "ZREVRANGEBYSCORE {z} {i} -inf",
+    "ZRANGEBYLEX {z} - +",
+    "ZREMRANGEBYRANK {z} {i} {i}",
+    "ZREMRANGEBYSCORE {z} {i} {i}",
+    "ZREMRANGEBYLEX {z} [{m} [{m}",
+    "ZPOPMIN {z}",
+    "ZPOPMAX {z} {n}",
+    "ZMPOP 2 {z} {z} MIN COUNT {n}",
+    "ZUNIONSTORE {z} 2 {z} {z} WEIGHTS {i} {f}",
+    "ZINTERSTORE {z} 2 {z} {t} AGGREGATE MAX",
+    "ZUNION 2 {z} {z} WITHSCORES",
+    "ZINTER 2 {z} {z}",
+    "ZDIFF 2 {z} {z} WITHSCORES",
+    "ZDIFFSTORE {z} 2 {z} {z}",
+    "ZINTERCARD 2 {z} {z} LIMIT {n}",
+];
+
+const STREAMS: &[&str] = &[
+    "XADD {x} {id} {m} {v}",
+    "XADD {x} MAXLEN {n} {id} {m} {v}",
+    "XADD {x} NOMKSTREAM {id} {m} {v}",
+    "XADD {k} {id} {m} {v} {m} {v}",
+    "XLEN {x}",
+    "XRANGE {x} - +",
+    "XRANGE {x} {n} {id} COUNT {n}",
+    "XREVRANGE {x} + {id}",
+    "XREAD COUNT {n} STREAMS {x} {x} {id} 0",
+    "XDEL {x} {id} {id}",
+    "XTRIM {x} MAXLEN {n}",
+    "XTRIM {x} MINID {id}",
+];
 
 impl Generator {
     pub(super) fn new(rng: fastrand::Rng) -> Generator {
@@ -229,6 +284,12 @@ impl Generator {
             "condition" => among(rng, &["NX", "XX", "GT", "LT"]),
             "pattern" => among(rng, &["*", "s*", "?1", "[l-z]?", "*[^0-2]"]),
             "where" => among(rng, &["BEFORE", "AFTER"]),
+            "when" => among(rng, &["NX", "XX", "GT", "LT"]),
+            "id" => match rng.u32(..8) {
+                0 => b"*x".to_vec(),
+                1 => format!("{}-*", rng.u32(..60)).into_bytes(),
+                _ => format!("{}-{}", rng.u32(..60), rng.u32(..5)).into_bytes(),
+            },
             "side" => among(rng, &["LEFT", "RIGHT"]),
             other => panic!("no such choice: {other}"),
         }

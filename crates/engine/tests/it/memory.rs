@@ -1,0 +1,95 @@
+use engine::Now;
+
+use crate::kit::Kit;
+
+fn fill(kit: &mut Kit, keys: usize) -> usize {
+    let mut taken = 0;
+    for n in 0..keys {
+        if kit.text(&format!("SET key{n} {}", "x".repeat(1_000))) == "OK" {
+            taken += 1;
+        }
+    }
+    taken
+}
+
+#[test]
+fn a_full_store_refuses_writes_and_goes_on_reading() {
+    let mut kit = Kit::new();
+    kit.check("CONFIG SET maxmemory 1mb", "OK");
+    let taken = fill(&mut kit, 2_000);
+    assert!((700..1_100).contains(&taken), "{taken} keys of 1 kB fit in 1 MB");
+    let oom = "(error) OOM command not allowed when used memory > 'maxmemory'.";
+    kit.check("SET more v", oom);
+    kit.check("LPUSH list v", oom);
+    kit.check("STRLEN key0", "1000");
+    kit.check("MULTI", "OK");
+    kit.check("GET key0", oom);
+    kit.check("DISCARD", "OK");
+    kit.check("DEL key0 key1 key2 key3 key4 key5", "6");
+    kit.check("SET more v", "OK");
+    kit.check("CONFIG SET maxmemory 0", "OK");
+    kit.check("LPUSH list v", "1");
+}
+
+#[test]
+fn the_longest_unused_keys_go_first() {
+    let mut kit = Kit::new();
+    kit.check("CONFIG SET maxmemory 1mb maxmemory-policy allkeys-lru maxmemory-samples 64", "OK");
+    fill(&mut kit, 500);
+    kit.now = Now::from_millis(kit.now.ms() + 100_000);
+    kit.run("GET key0");
+    for n in 0..700 {
+        kit.check(&format!("SET new{n} {}", "x".repeat(1_000)), "OK");
+    }
+    kit.check("EXISTS key0 new699", "2");
+    let left: usize = (1..500).filter(|n| kit.text(&format!("EXISTS key{n}")) == "1").count();
+    assert!(left < 400, "{left} old keys are left");
+    assert!(kit.effects().iter().any(|effect| effect.starts_with("DEL key")));
+}
+
+#[test]
+fn only_keys_with_a_deadline_go_under_a_volatile_policy() {
+    let mut kit = Kit::new();
+    kit.check("CONFIG SET maxmemory 1mb maxmemory-policy volatile-ttl", "OK");
+    for n in 0..300 {
+        kit.run(&format!("SET soon{n} {} EX {}", "x".repeat(1_000), 100 + n));
+        kit.run(&format!("SET keep{n} {}", "x".repeat(1_000)));
+    }
+    for n in 0..900 {
+        kit.run(&format!("SET more{n} {}", "x".repeat(1_000)));
+    }
+    let kept = (0..300).filter(|n| kit.text(&format!("EXISTS keep{n}")) == "1").count();
+    assert_eq!(kept, 300);
+    kit.check("EXISTS soon0", "0");
+    let oom = "(error) OOM command not allowed when used memory > 'maxmemory'.";
+    kit.check("SET last v", oom);
+}
+
+#[test]
+fn what_is_counted_is_what_is_there() {
+    let mut kit = Kit::new();
+    kit.run("CONFIG SET maxmemory 100mb");
+    let mut used = |kit: &mut Kit| -> u64 {
+        let text = kit.text("INFO memory");
+        let line = text.lines().find_map(|l| l.trim().strip_prefix("used_memory:")).unwrap();
+        line.parse().unwrap()
+    };
+    let empty = used(&mut kit);
+    for n in 0..300 {
+        kit.run(&format!("SET s{n} {}", "x".repeat(n)));
+        kit.run(&format!("RPUSH l{} {n} {}", n % 7, "y".repeat(n)));
+        kit.run(&format!("HSET h{} f{n} {}", n % 5, "z".repeat(n)));
+        kit.run(&format!("ZADD z{} {n} m{n}", n % 3));
+        kit.run(&format!("SADD t{} {n} m{n}", n % 3));
+        kit.run(&format!("APPEND s{} {}", n % 11, "more"));
+        kit.run(&format!("LPOP l{}", n % 7));
+        kit.run(&format!("RENAME s{n} r{n}"));
+    }
+    let counted = used(&mut kit);
+    assert!(counted > empty);
+    // Counting anew gives the same.
+    kit.run("CONFIG SET maxmemory 100mb");
+    assert_eq!(used(&mut kit), counted);
+    kit.run("FLUSHALL");
+    assert_eq!(used(&mut kit), empty);
+}
