@@ -9,6 +9,7 @@ mod memory;
 mod persist;
 mod script;
 mod script_hostile;
+mod script_values;
 mod set;
 mod stream;
 mod waiting;
