@@ -31,7 +31,8 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt,
     path::Path,
-    sync::Arc,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
 };
 
 use engine::{Config, Engine, Now};
@@ -249,6 +250,12 @@ impl Embedded {
     }
 }
 
+/// Time that only goes forward, by which the engine stops scripts.
+fn since_first_asked() -> Duration {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    FIRST.get_or_init(Instant::now).elapsed()
+}
+
 impl Shared {
     /// An engine, filled from its folder if it has one.
     fn open(
@@ -260,6 +267,7 @@ impl Shared {
         config.seed = fastrand::u64(..);
         config.maxmemory = options.maxmemory.unwrap_or(0);
         config.strict_scripts = options.strict_scripts;
+        config.script_clock = Some(since_first_asked);
         // A second keyspace to compact in knows no bound: what is there is there.
         let mut second = config.clone();
         second.maxmemory = 0;
