@@ -11,8 +11,10 @@ pub mod chart;
 pub mod docs;
 pub mod format;
 pub mod icon;
+pub mod jobs;
 pub mod login;
 pub mod overview;
+pub mod room;
 pub mod settings;
 pub mod store;
 pub mod try_it;
@@ -32,6 +34,8 @@ pub(crate) fn section() -> Section {
     let open = Router::new().merge(assets::router()).merge(login::router()).merge(docs::router());
     let pages = Router::new()
         .route("/", get(overview::page))
+        .route("/room", get(room::page))
+        .route("/jobs", get(jobs::page))
         .route("/store", get(store::page))
         .route("/store/key", get(store::key_page))
         .route("/audit", get(audit::page))
@@ -43,14 +47,16 @@ pub(crate) fn section() -> Section {
 
 /// Whether there is a live part of this name.
 pub(crate) fn has_part(topic: &str) -> bool {
-    matches!(split(topic).0, "overview" | "store")
+    matches!(split(topic).0, "overview" | "room" | "jobs" | "store")
 }
 
 /// A live part of a page, rendered now. `None` when there is none of this name.
 pub(crate) async fn part(app: &App, topic: &str) -> Option<Markup> {
-    let (name, _arguments) = split(topic);
+    let (name, arguments) = split(topic);
     match name {
         "overview" => Some(overview::part(app).await),
+        "room" => Some(room::part(app, arguments == "acts").await),
+        "jobs" => Some(jobs::part(app).await),
         "store" => Some(store::part(app).await),
         _ => None,
     }
@@ -63,5 +69,12 @@ fn split(topic: &str) -> (&str, &str) {
 
 /// What the services add to the charts every two seconds: name of the line, value.
 pub(crate) async fn sample(app: &App) -> Vec<(String, f64)> {
-    store::sample(app).await
+    let mut samples = store::sample(app).await;
+    if let Some(room) = &app.services().room {
+        samples.extend(room::sample(room).await);
+    }
+    if let Some(jobs) = &app.services().jobs {
+        samples.extend(jobs::sample(jobs).await);
+    }
+    samples
 }

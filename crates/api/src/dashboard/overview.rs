@@ -27,6 +27,12 @@ pub(crate) async fn part(app: &App) -> Markup {
     let recent = audit::read(app, None, 6).await.unwrap_or_default();
     html! {
         div.tiles {
+            @if app.services().room.is_some() {
+                (ui::tile("Visitors waiting", &format::short(last("room.waiting")), "", &format!("{} active", format::short(last("room.active"))), &chart::spark(&series.line("room.waiting"), 1)))
+            }
+            @if app.services().jobs.is_some() {
+                (ui::tile("Jobs waiting", &format::short(last("jobs.waiting")), "", &format!("{} running, {} dead", format::short(last("jobs.active")), format::short(last("jobs.dead"))), &chart::spark(&series.line("jobs.waiting"), 2)))
+            }
             (ui::tile("Requests", &format::short(last("http.requests")), "/s", "answered by this instance", &chart::spark(&series.line("http.requests"), 1)))
             (ui::tile("Latency p99", &p99, p99_unit, "time to the answer's head", &chart::spark(&series.line("http.p99"), 2)))
             (ui::tile("Store commands", &format::short(last("store.commands")), "/s", "all clients of the store", &chart::spark(&series.line("store.commands"), 1)))

@@ -1,0 +1,116 @@
+//! The waiting room: its queues, how long the lines are, and the acts on them.
+
+use axum::extract::State;
+use maud::{Markup, html};
+use room::{Queue, QueueStatus, Room};
+
+use super::chart::{self, Line, Scale};
+use super::icon::icon;
+use super::{Nav, Shell, format, ui};
+use crate::app::App;
+use crate::series::float;
+
+pub(crate) async fn page(State(app): State<App>, shell: Shell) -> Markup {
+    let head =
+        ui::Head::new("Waiting room", "Queues, how many wait, and how fast they are let in.")
+            .actions(html! { span.live-dot { "Live" } });
+    let topic = if shell.may_operate() { "room?acts" } else { "room" };
+    let body = html! { div data-live=(topic) { (part(&app, shell.may_operate()).await) } };
+    shell.page(&app, Nav::Room, &head, &body)
+}
+
+/// The living part, with or without the acts of operators.
+pub(crate) async fn part(app: &App, acts: bool) -> Markup {
+    let queues = match &app.services().room {
+        Some(room) => room.queues().await,
+        None => {
+            return html! { (ui::empty("room", "Not running here", "This instance runs without the waiting room.", &html! {})) };
+        }
+    };
+    let queues = match queues {
+        Ok(queues) => queues,
+        Err(error) => return html! { div.notice.bad role="alert" { (error) } },
+    };
+    let sum = |count: fn(&Queue) -> u64| queues.iter().map(count).sum::<u64>();
+    let series = app.series();
+    html! {
+        div.tiles {
+            (ui::tile("Waiting", &format::count(sum(|q| q.waiting)), "", "in all queues", &chart::spark(&series.line("room.waiting"), 1)))
+            (ui::tile("Admitted", &format::count(sum(|q| q.admitted)), "", "may come in and have not yet", &chart::spark(&series.line("room.admitted"), 2)))
+            (ui::tile("Active", &format::count(sum(|q| q.active)), "", "sessions running", &chart::spark(&series.line("room.active"), 3)))
+            (ui::tile("Queues", &format::count(queues.len() as u64), "", "", &html! {}))
+        }
+        div.stack {
+            (ui::card("", "The line", &chart::chart("Visitors", &[
+                Line { name: "waiting", unit: "", values: series.line("room.waiting") },
+                Line { name: "active", unit: "", values: series.line("room.active") },
+            ], Scale::Number)))
+            (ui::card_flush("", "Queues", &html! {}, &table(&queues, acts)))
+        }
+    }
+}
+
+fn table(queues: &[Queue], acts: bool) -> Markup {
+    if queues.is_empty() {
+        return ui::empty(
+            "room",
+            "No queues yet",
+            "A queue stands in front of one site or one sale. Make the first with the API or the command line.",
+            &html! {},
+        );
+    }
+    html! {
+        div.table-wrap {
+            table.table {
+                thead { tr { th { "Queue" } th { "Status" } th.r { "Waiting" } th.r { "Admitted" } th.r { "Active" } th.r { "Rate" } th { span.sr { "Acts" } } } }
+                tbody {
+                    @for queue in queues {
+                        @let id = queue.id.as_str();
+                        @let rate = &queue.config.admission;
+                        tr data-key=(id) {
+                            td { b { (queue.config.name) } span.sub.mono { (id) } }
+                            td { (ui::badge(tone(queue.status), queue.status.as_str())) }
+                            td.r { (format::count(queue.waiting)) }
+                            td.r { (format::count(queue.admitted)) }
+                            td.r { (format::count(queue.active)) @if queue.config.max_active > 0 { span.dim { " / " (format::count(queue.config.max_active.into())) } } }
+                            td.r { (rate.count) " / " (rate.per_seconds) " s" }
+                            td.r { @if acts { span.actions { (buttons(queue, id)) } } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn buttons(queue: &Queue, id: &str) -> Markup {
+    html! {
+        @if queue.status == QueueStatus::Active {
+            button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/pause" } data-done={ "Paused " (id) }
+                data-confirm={ "Pause " (id) "? Nobody is let in until it is resumed; everybody keeps their place." } data-confirm-verb="Pause" { (icon("pause")) "Pause" }
+        } @else {
+            button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/resume" } data-done={ "Resumed " (id) } { (icon("play")) "Resume" }
+        }
+        button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/admit" } data-body=r#"{"count":10}"# data-done="Let in"
+            data-confirm={ "Let the next 10 of " (id) " in now?" } data-confirm-verb="Let in" { "Admit 10" }
+    }
+}
+
+fn tone(status: QueueStatus) -> &'static str {
+    match status {
+        QueueStatus::Active => "good",
+        QueueStatus::Paused => "warn",
+        QueueStatus::Maintenance => "bad",
+    }
+}
+
+/// What the room adds to the charts.
+pub(crate) async fn sample(room: &Room) -> Vec<(String, f64)> {
+    let Ok(queues) = room.queues().await else { return Vec::new() };
+    let sum = |count: fn(&Queue) -> u64| float(queues.iter().map(count).sum());
+    vec![
+        ("room.waiting".to_owned(), sum(|q| q.waiting)),
+        ("room.admitted".to_owned(), sum(|q| q.admitted)),
+        ("room.active".to_owned(), sum(|q| q.active)),
+    ]
+}
