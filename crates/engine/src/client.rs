@@ -249,6 +249,7 @@ fn kill(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
                 && victims.local.is_none_or(|a| a == local_address(ctx).as_bytes())
                 && victims.kind.is_none_or(|kind| kind == Kind::of(session))
                 && !(session.id == own && victims.skip_me)
+                && !session.trusted
         })
         .map(|session| session.id)
         .collect();

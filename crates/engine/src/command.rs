@@ -273,6 +273,7 @@ pub(crate) fn process(ctx: &mut Ctx<'_>) -> Reply {
         return refuse(ctx, Some(command), error);
     }
     if ctx.core.pause.is_some()
+        && !ctx.session.trusted
         && let Some(until_ms) = ctx.core.paused_until(flags_now(ctx, command), ctx.now.ms())
     {
         return ctx.postpone(until_ms);

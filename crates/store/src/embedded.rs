@@ -264,10 +264,7 @@ impl Shared {
         clock: Clock,
     ) -> Result<(Arc<Self>, Compaction), Error> {
         let mut config = Config::default();
-        config.seed = fastrand::u64(..);
-        config.maxmemory = options.maxmemory.unwrap_or(0);
-        config.strict_scripts = options.strict_scripts;
-        config.script_clock = Some(since_first_asked);
+        configure(&mut config, options);
         // A second keyspace to compact in knows no bound: what is there is there.
         let mut second = config.clone();
         second.maxmemory = 0;
@@ -361,6 +358,14 @@ impl Shared {
             tracing::error!(%error, "the store's log could not be brought to disk at the end");
         }
     }
+}
+
+/// What options say about the engine.
+fn configure(config: &mut Config, options: &Options) {
+    config.seed = fastrand::u64(..);
+    config.maxmemory = options.maxmemory.unwrap_or(0);
+    config.strict_scripts = options.strict_scripts;
+    config.script_clock = Some(since_first_asked);
 }
 
 impl fmt::Debug for Embedded {

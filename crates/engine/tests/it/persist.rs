@@ -23,10 +23,14 @@ struct Walker {
 
 fn engine(log_effects: bool, seed: u64) -> Engine {
     let mut config = Config::default();
+    configure(&mut config, log_effects, seed);
+    Engine::new(config)
+}
+
+fn configure(config: &mut Config, log_effects: bool, seed: u64) {
     config.databases = DATABASES;
     config.log_effects = log_effects;
     config.seed = seed;
-    Engine::new(config)
 }
 
 /// Commands with `K` for a key, `V` for a value, `N` for a small number, `F` for a float, `M` for a
@@ -420,7 +424,7 @@ fn bytes_that_are_not_effects_are_refused_whole() {
 
 #[test]
 fn any_bytes_are_decoded_without_a_panic() {
-    let mut rng = fastrand::Rng::with_seed(0x6c6f_67);
+    let mut rng = fastrand::Rng::with_seed(0x006c_6f67);
     let mut log = Vec::new();
     for lsn in 1..40 {
         persist::append_record(&mut log, lsn, &vec![lsn as u8; rng.usize(..60)]);

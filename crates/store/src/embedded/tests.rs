@@ -768,3 +768,29 @@ fn records_of_any_bytes_are_read_without_a_panic() {
         }
     }
 }
+
+#[test]
+fn a_client_can_neither_pause_nor_end_the_sessions_of_the_process_itself() {
+    #[derive(Debug)]
+    struct Nobody;
+    impl super::Port for Nobody {
+        fn deliver(&self, _: super::Delivery) {}
+        fn close(&self, _: super::SessionId) {}
+        fn synced(&self) {}
+    }
+    let store = open(&Memory::default());
+    let mut batch = store.shared.batch();
+    let client = batch.connect("127.0.0.1:5000", Arc::new(Nobody));
+    for argv in [
+        [&b"CLIENT"[..], b"KILL", b"TYPE", b"normal"].as_slice(),
+        &[b"CLIENT", b"KILL", b"store"],
+        &[b"CLIENT", b"PAUSE", b"100000", b"ALL"],
+    ] {
+        batch.execute(client, argv);
+    }
+    drop(batch.commit());
+    assert_eq!(store.run("SET a 1"), Reply::Ok);
+    assert_eq!(store.get("a").as_deref(), Some("1"));
+    let mut batch = store.shared.batch();
+    assert!(matches!(batch.execute(client, &[b"GET", b"a"]), Outcome::Blocked { .. }), "paused");
+}
