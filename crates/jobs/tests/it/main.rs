@@ -10,4 +10,5 @@ mod scheduler;
 mod support;
 mod v1;
 mod wait;
+mod walk;
 mod worker;
