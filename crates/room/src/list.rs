@@ -34,7 +34,8 @@ impl Room {
             Which::Admitted => &keys.claims,
         };
         let ids = self.page(key, from, count).await?;
-        let places = stream::iter(ids.iter().filter_map(|id| PositionId::parse(id).ok()))
+        let ids: Vec<PositionId> = ids.iter().filter_map(|id| PositionId::parse(id).ok()).collect();
+        let places = stream::iter(ids)
             .map(|id| async move {
                 match self.status(queue, &id).await {
                     Ok(place) => Ok(Some(place)),
@@ -60,7 +61,8 @@ impl Room {
         self.pulse(queue).await?;
         let keys = self.keys(queue);
         let ids = self.page(&keys.deadlines, from, count).await?;
-        let sessions = stream::iter(ids.iter().filter_map(|id| SessionId::parse(id).ok()))
+        let ids: Vec<SessionId> = ids.iter().filter_map(|id| SessionId::parse(id).ok()).collect();
+        let sessions = stream::iter(ids)
             .map(|id| async move {
                 match self.session(queue, &id).await {
                     Ok(session) => Ok(Some(session)),
