@@ -24,13 +24,15 @@ impl Victim {
     }
 
     fn with_deadline(ms: u64) -> Victim {
-        let mut config = Config::default();
-        config.log_effects = true;
-        config.script_clock = Some(monotonic);
-        config.script_busy_ms = 50;
-        config.script_deadline_ms = ms;
-        config.script_deadline_written_ms = ms + 100;
-        config.script_memory = 16 << 20;
+        let config = Config {
+            log_effects: true,
+            script_clock: Some(monotonic),
+            script_busy_ms: 50,
+            script_deadline_ms: ms,
+            script_deadline_written_ms: ms + 100,
+            script_memory: 16 << 20,
+            ..Config::default()
+        };
         let mut engine = Engine::new(config);
         let client = engine.connect("127.0.0.1:1");
         Victim { engine, client }
@@ -295,11 +297,13 @@ fn a_script_that_wrote_is_stopped_later_and_its_writes_stay() {
 
 #[test]
 fn others_can_see_that_a_script_keeps_them_waiting_and_kill_it() {
-    let mut config = Config::default();
-    config.script_clock = Some(monotonic);
-    config.script_busy_ms = 1;
-    config.script_deadline_ms = 60_000;
-    config.script_deadline_written_ms = 1500;
+    let config = Config {
+        script_clock: Some(monotonic),
+        script_busy_ms: 1,
+        script_deadline_ms: 60_000,
+        script_deadline_written_ms: 1500,
+        ..Config::default()
+    };
     let mut engine = Engine::new(config);
     let control = engine.script_control();
     assert!(control.busy().is_none());
@@ -347,8 +351,7 @@ fn others_can_see_that_a_script_keeps_them_waiting_and_kill_it() {
 
 #[test]
 fn without_a_clock_instructions_are_counted() {
-    let mut config = Config::default();
-    config.script_deadline_ms = 100;
+    let config = Config { script_deadline_ms: 100, ..Config::default() };
     let mut engine = Engine::new(config);
     let client = engine.connect("127.0.0.1:1");
     let argv: [&[u8]; 3] = [b"EVAL", b"while true do end", b"0"];

@@ -103,8 +103,7 @@ fn no_bytes_are_too_strange_for_the_libraries() {
 
 #[test]
 fn strict_mode_refuses_keys_that_were_not_declared() {
-    let mut config = Config::default();
-    config.strict_scripts = true;
+    let config = Config { strict_scripts: true, ..Config::default() };
     let mut side = Side::new(config);
     let set = "return redis.call('set', KEYS[1], 1)";
     assert_eq!(show(&side.eval(set, &["a"], &[])), "OK");
@@ -123,8 +122,7 @@ fn strict_mode_refuses_keys_that_were_not_declared() {
 
 #[test]
 fn strict_slots_keep_a_script_within_one_slot() {
-    let mut config = Config::default();
-    config.strict_slots = true;
+    let config = Config { strict_slots: true, ..Config::default() };
     let mut side = Side::new(config);
     let reply = show(&side.eval("return 1", &["a", "b"], &[]));
     assert_eq!(reply, "(error) CROSSSLOT Keys in request don't hash to the same slot");
