@@ -337,7 +337,7 @@ mod tests {
             let _ = Packed::tree(&bytes);
             let _ = Packed::graph(&bytes);
         }
-        let deep = vec![TABLE + 4, 2].repeat(200);
+        let deep = [TABLE + 4, 2].repeat(200);
         assert_eq!(Packed::tree(&deep), None);
     }
 }

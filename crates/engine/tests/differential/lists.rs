@@ -273,7 +273,7 @@ fn keyspace_events() {
         d.same("CONFIG SET notify-keyspace-events EA");
         let listener = d.client();
         d.same_on(listener, "PSUBSCRIBE __key*");
-        let mut told = |d: &mut crate::harness::Differential, line: &str, events: usize| {
+        let told = |d: &mut crate::harness::Differential, line: &str, events: usize| {
             d.same(line);
             (0..events).for_each(|_| drop(d.pushed(listener)));
         };

@@ -161,7 +161,8 @@ fn trimming() {
 #[test]
 fn nodes_fill_up_where_redis_fills_them() {
     both(|d| {
-        let bodies: [(&str, Box<dyn Fn(u32) -> String>); 5] = [
+        type Body = Box<dyn Fn(u32) -> String>;
+        let bodies: [(&str, Body); 5] = [
             ("same", Box::new(|n| format!("name {} size {n}", "x".repeat(n as usize % 90)))),
             ("other", Box::new(|n| format!("field-{} {} {n} {n}", n % 3, "y".repeat(40)))),
             ("numbers", Box::new(|n| format!("a {} b {}", n * 1000, u64::from(n) << 33))),
@@ -171,8 +172,7 @@ fn nodes_fill_up_where_redis_fills_them() {
         for (key, body) in bodies {
             for n in 1..=220u32 {
                 // Ids that jump, so that differences take several sizes.
-                let id =
-                    u64::from(n) * if n % 50 == 0 { 1 } else { 1 } + u64::from(n / 60) * 70_000;
+                let id = u64::from(n) + u64::from(n / 60) * 70_000;
                 d.same(&format!("XADD {key} {id}-{} {}", n * 37, body(n)));
                 if n % 9 == 0 {
                     d.same(&format!("XDEL {key} {}-{}", id - 1, (n - 1) * 37));

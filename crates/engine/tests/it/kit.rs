@@ -10,8 +10,7 @@ pub(crate) struct Kit {
 
 impl Kit {
     pub(crate) fn new() -> Kit {
-        let mut config = Config::default();
-        config.log_effects = true;
+        let config = Config { log_effects: true, ..Config::default() };
         let mut engine = Engine::new(config);
         let client = engine.connect("127.0.0.1:1");
         Kit { engine, client, now: Now::from_millis(1_700_000_000_000) }

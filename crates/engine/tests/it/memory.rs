@@ -69,7 +69,7 @@ fn only_keys_with_a_deadline_go_under_a_volatile_policy() {
 fn what_is_counted_is_what_is_there() {
     let mut kit = Kit::new();
     kit.run("CONFIG SET maxmemory 100mb");
-    let mut used = |kit: &mut Kit| -> u64 {
+    let used = |kit: &mut Kit| -> u64 {
         let text = kit.text("INFO memory");
         let line = text.lines().find_map(|l| l.trim().strip_prefix("used_memory:")).unwrap();
         line.parse().unwrap()

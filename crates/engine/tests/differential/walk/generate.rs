@@ -246,7 +246,7 @@ impl Generator {
         let mut rest = word;
         while let Some(open) = rest.find('{') {
             let close = open + rest[open..].find('}').unwrap();
-            out.extend_from_slice(rest[..open].as_bytes());
+            out.extend_from_slice(&rest.as_bytes()[..open]);
             out.extend(self.chosen(&rest[open + 1..close]));
             rest = &rest[close + 1..];
         }
