@@ -132,6 +132,12 @@ impl Wire {
             (Wire::Array(a), Wire::Array(b)) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.near(b, slack))
             }
+            (Wire::Map(a), Wire::Map(b)) => {
+                let pair = |((k, v), (l, w)): (&(Wire, Wire), &(Wire, Wire))| {
+                    k.near(l, slack) && v.near(w, slack)
+                };
+                a.len() == b.len() && a.iter().zip(b).all(pair)
+            }
             (a, b) => a == b,
         }
     }
