@@ -1,7 +1,7 @@
 //! Commands on consumer groups.
 
 use super::group::claim_command;
-use super::read::{consumer_of, no_group};
+use super::read::{c_text, consumer_of, no_group};
 use super::{Group, Id, Pending, Stream, entry_reply};
 use crate::Reply;
 use crate::args;
@@ -28,9 +28,9 @@ pub(super) fn bad_subcommand(ctx: &Ctx<'_>) -> Error {
 /// `NOGROUP` for a key that is there.
 pub(super) fn missing_group(key: &[u8], group: &[u8]) -> Error {
     let mut text = b"NOGROUP No such consumer group '".to_vec();
-    text.extend_from_slice(group);
+    text.extend_from_slice(c_text(group));
     text.extend_from_slice(b"' for key name '");
-    text.extend_from_slice(key);
+    text.extend_from_slice(c_text(key));
     text.push(b'\'');
     Error::new(text)
 }
@@ -314,7 +314,7 @@ impl ClaimOptions {
                 }
                 _ => {
                     let mut text = b"ERR Unrecognized XCLAIM option '".to_vec();
-                    text.extend_from_slice(option);
+                    text.extend_from_slice(c_text(option));
                     text.push(b'\'');
                     return Err(Error::new(text));
                 }

@@ -181,12 +181,17 @@ fn start(ctx: &mut Ctx<'_>, query: &Query<'_>, key: &[u8], id: &[u8]) -> Result<
     }
 }
 
+/// A name as C prints it: up to the first zero byte.
+pub(super) fn c_text(name: &[u8]) -> &[u8] {
+    name.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
 /// `NOGROUP` for a key and a group, of which one is missing.
 pub(super) fn no_group(key: &[u8], group: &[u8], where_: &str) -> Error {
     let mut text = b"NOGROUP No such key '".to_vec();
-    text.extend_from_slice(key);
+    text.extend_from_slice(c_text(key));
     text.extend_from_slice(b"' or consumer group '");
-    text.extend_from_slice(group);
+    text.extend_from_slice(c_text(group));
     text.push(b'\'');
     text.extend_from_slice(where_.as_bytes());
     Error::new(text)
