@@ -1,12 +1,90 @@
 //! The waiting room over HTTP: request and response types, handlers, and who may call them.
 //!
 //! Handlers extract, call the `room` crate and translate; nothing here decides anything about the
-//! service. Give `app::Services` the handle, convert the crate's error with a `From` here, and
-//! put each route into the field of [`Section`] that says who may call it.
+//! service. `visitor.rs` is what those who wait call, `admin.rs` what operators call, `view.rs` the
+//! bodies both answer with.
 
+mod admin;
+mod view;
+mod visitor;
+
+use axum::http::StatusCode;
+use room::{Error, Fault, Room};
+use serde_json::json;
+
+use crate::app::App;
+use crate::error::ApiError;
 use crate::section::Section;
 
 /// The routes.
 pub(crate) fn section() -> Section {
-    Section::default()
+    visitor::section().merge(admin::section())
+}
+
+/// The room, if it runs here.
+fn room(app: &App) -> Result<&Room, ApiError> {
+    app.services().room.as_ref().ok_or_else(|| {
+        ApiError::unavailable("SERVICE_OFF", "the waiting room does not run on this instance")
+    })
+}
+
+fn queue_id(text: &str) -> Result<room::QueueId, ApiError> {
+    // A name that cannot be is a queue that is not.
+    room::QueueId::parse(text).map_err(|_| Error::UnknownQueue.into())
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> ApiError {
+        match error {
+            Error::Invalid { field, message } => ApiError::invalid_field(field, message),
+            Error::UnknownQueue => ApiError::new(
+                StatusCode::NOT_FOUND,
+                "QUEUE_NOT_FOUND",
+                "there is no queue of this name",
+            ),
+            Error::UnknownPosition => ApiError::new(
+                StatusCode::NOT_FOUND,
+                "POSITION_NOT_FOUND",
+                "nothing is known of this place",
+            ),
+            Error::UnknownSession => ApiError::new(
+                StatusCode::NOT_FOUND,
+                "SESSION_NOT_FOUND",
+                "nothing is known of this session",
+            ),
+            Error::QueueExists => {
+                ApiError::conflict("QUEUE_EXISTS", "a queue of this name exists already")
+            }
+            Error::Full { waiting } => {
+                ApiError::unavailable("QUEUE_FULL", "the queue is full; try again later")
+                    .details(json!({ "queue_length": waiting }))
+                    .retry_after(30)
+            }
+            Error::Maintenance => {
+                ApiError::unavailable("MAINTENANCE_MODE", "the queue is closed for maintenance")
+                    .retry_after(60)
+            }
+            Error::InviteUsed => ApiError::conflict("INVITE_USED", "the invite has been used"),
+            Error::Conflict { version } => ApiError::new(
+                StatusCode::PRECONDITION_FAILED,
+                "VERSION_CONFLICT",
+                "the queue was changed meanwhile; read it again",
+            )
+            .details(json!({ "version": version })),
+            Error::LevelsWait => ApiError::conflict(
+                "LEVELS_WAIT",
+                "the priority policy can change only while nobody above level 0 waits",
+            ),
+            Error::Token(Fault::Expired | Fault::Over) => {
+                ApiError::new(StatusCode::UNAUTHORIZED, "TOKEN_EXPIRED", "the token's time is over")
+            }
+            Error::Token(fault) => {
+                ApiError::new(StatusCode::UNAUTHORIZED, "BAD_TOKEN", "the token is not valid")
+                    .details(json!({ "reason": fault.to_string() }))
+            }
+            Error::Busy => ApiError::unavailable("BUSY", "too much at once; try again"),
+            Error::Store(error) => error.into(),
+            other => ApiError::internal(&other),
+        }
+    }
 }

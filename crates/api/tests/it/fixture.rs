@@ -46,9 +46,14 @@ impl Fixture {
     }
 
     pub(crate) fn with(t: &TestStore, settings: Settings) -> Fixture {
+        Fixture::running(t, settings, Services::default())
+    }
+
+    /// With services that run.
+    pub(crate) fn running(t: &TestStore, settings: Settings, services: Services) -> Fixture {
         let app = App::new(Parts {
             store: t.store.clone(),
-            services: Services::default(),
+            services,
             settings,
             admin_token: Some(Secret::new(ADMIN)),
             instance: "test".to_owned(),

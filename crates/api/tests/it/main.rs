@@ -9,4 +9,5 @@ mod front;
 mod health;
 mod live;
 mod openapi;
+mod room;
 mod store;

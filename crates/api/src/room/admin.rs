@@ -1,0 +1,601 @@
+//! What operators call: make, change, open and close queues; let people in; look; take away.
+
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use room::{
+    Duplicates, EventId, Level, NewInvite, Policy, PositionId, QueueConfig, Rate, SessionId, Which,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::view::{PlaceView, QueueView, SessionView, StatsView};
+use super::{queue_id, room};
+use crate::app::App;
+use crate::audit::Note;
+use crate::error::{ApiError, ErrorBody};
+use crate::extract::{Json, Path, Query};
+use crate::section::Section;
+
+/// The routes.
+pub(super) fn section() -> Section {
+    Section {
+        viewer: OpenApiRouter::new()
+            .routes(routes!(list))
+            .routes(routes!(get))
+            .routes(routes!(stats))
+            .routes(routes!(places))
+            .routes(routes!(sessions))
+            .routes(routes!(events)),
+        operator: OpenApiRouter::new()
+            .routes(routes!(pause))
+            .routes(routes!(resume))
+            .routes(routes!(maintenance))
+            .routes(routes!(admit))
+            .routes(routes!(rate))
+            .routes(routes!(message))
+            .routes(routes!(revoke_place))
+            .routes(routes!(revoke_session))
+            .routes(routes!(invite)),
+        admin: OpenApiRouter::new()
+            .routes(routes!(create))
+            .routes(routes!(change, delete))
+            .routes(routes!(reset))
+            .routes(routes!(rotate)),
+        ..Section::default()
+    }
+}
+
+/// How fast visitors are let in.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+struct NewRate {
+    /// Admissions in a period.
+    count: u32,
+    /// The period in seconds; 1 if left out.
+    per_seconds: Option<u32>,
+    /// Admissions at once after a lull; one second's worth if left out.
+    burst: Option<u32>,
+}
+
+impl From<NewRate> for Rate {
+    fn from(new: NewRate) -> Rate {
+        let rate = Rate::new(new.count, new.per_seconds.unwrap_or(1));
+        new.burst.map_or(rate, |burst| rate.with_burst(burst))
+    }
+}
+
+/// Settings of a queue; what is left out stays as it is, or has its default.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Change {
+    name: Option<String>,
+    target_url: Option<String>,
+    max_active_users: Option<u32>,
+    max_queue_size: Option<u32>,
+    /// Admissions per second, if whole.
+    admission_rate: Option<u32>,
+    admission: Option<NewRate>,
+    /// `skip` or `strict`.
+    priority_policy: Option<String>,
+    reserved_share: Option<u32>,
+    claim_window_seconds: Option<u32>,
+    hold_seconds: Option<u32>,
+    heartbeat_interval_seconds: Option<u32>,
+    session_timeout_seconds: Option<u32>,
+    session_max_seconds: Option<u32>,
+    session_renewal: Option<bool>,
+    /// `token` or `ip`.
+    duplicates: Option<String>,
+    store_addresses: Option<bool>,
+}
+
+impl Change {
+    fn checked(self) -> Result<impl Fn(&mut QueueConfig), ApiError> {
+        let policy = self.priority_policy.as_deref().map(Policy::parse).transpose()?;
+        let duplicates = self.duplicates.as_deref().map(Duplicates::parse).transpose()?;
+        Ok(move |config: &mut QueueConfig| {
+            let seconds = |n: u32| Duration::from_secs(n.into());
+            fn set<T: Clone>(field: &mut T, value: &Option<T>) {
+                if let Some(value) = value {
+                    field.clone_from(value);
+                }
+            }
+            set(&mut config.name, &self.name);
+            set(&mut config.target_url, &self.target_url);
+            set(&mut config.max_active, &self.max_active_users);
+            set(&mut config.max_queue_size, &self.max_queue_size);
+            set(&mut config.admission, &self.admission_rate.map(|rate| Rate::new(rate, 1)));
+            set(&mut config.admission, &self.admission.map(Rate::from));
+            set(&mut config.policy, &policy);
+            set(&mut config.reserved_share, &self.reserved_share);
+            set(&mut config.claim_window, &self.claim_window_seconds.map(seconds));
+            set(&mut config.hold, &self.hold_seconds.map(seconds));
+            set(&mut config.heartbeat_interval, &self.heartbeat_interval_seconds.map(seconds));
+            set(&mut config.session_timeout, &self.session_timeout_seconds.map(seconds));
+            set(&mut config.session_max, &self.session_max_seconds.map(seconds));
+            set(&mut config.session_renewal, &self.session_renewal);
+            set(&mut config.duplicates, &duplicates);
+            set(&mut config.store_addresses, &self.store_addresses);
+        })
+    }
+}
+
+/// A queue to be made.
+#[derive(Debug, Deserialize, ToSchema)]
+struct NewQueue {
+    /// 1 to 63 characters of a-z, 0-9 and -.
+    id: String,
+    /// Its settings; see the other fields of a queue.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    settings: Map<String, Value>,
+}
+
+/// All queues.
+#[derive(Debug, Serialize, ToSchema)]
+struct Queues {
+    /// By name.
+    queues: Vec<QueueView>,
+}
+
+/// All queues.
+#[utoipa::path(get, path = "/api/v1/admin/queues", tag = "room", operation_id = "room_queues",
+    responses((status = 200, description = "By name.", body = Queues)))]
+async fn list(State(app): State<App>) -> Result<Json<Queues>, ApiError> {
+    let queues = room(&app)?.queues().await?;
+    Ok(Json(Queues { queues: queues.iter().map(QueueView::of).collect() }))
+}
+
+/// Make a queue.
+#[utoipa::path(post, path = "/api/v1/admin/queues", tag = "room", operation_id = "room_create",
+    request_body = NewQueue,
+    responses((status = 201, description = "Made.", body = QueueView),
+        (status = 409, description = "The name is taken.", body = ErrorBody)))]
+async fn create(
+    State(app): State<App>,
+    Json(new): Json<NewQueue>,
+) -> Result<impl IntoResponse, ApiError> {
+    let id = room::QueueId::parse(&new.id)?;
+    let change: Change = serde_json::from_value(Value::Object(new.settings))
+        .map_err(|error| ApiError::invalid(format!("the JSON body does not fit: {error}")))?;
+    let mut config = QueueConfig::default();
+    change.checked()?(&mut config);
+    let view = QueueView::of(&room(&app)?.create_queue(&id, config).await?);
+    let note = Note::new("queue.create", id.as_str()).change((), &view);
+    Ok((StatusCode::CREATED, Extension(note), Json(view)))
+}
+
+/// One queue.
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "room_queue",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "The queue.", body = QueueView)))]
+async fn get(State(app): State<App>, Path(id): Path<String>) -> Result<Json<QueueView>, ApiError> {
+    Ok(Json(QueueView::of(&room(&app)?.queue(&queue_id(&id)?).await?)))
+}
+
+/// Change settings of a queue. With `If-Match` only if its version is that one.
+#[utoipa::path(patch, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "room_change",
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Change,
+    responses((status = 200, description = "Changed.", body = QueueView),
+        (status = 412, description = "Changed by somebody else meanwhile.", body = ErrorBody)))]
+async fn change(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json(body): Json<Change>,
+) -> Result<impl IntoResponse, ApiError> {
+    let (room, id) = (room(&app)?, queue_id(&id)?);
+    let version = match headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok()) {
+        None | Some("*") => None,
+        Some(text) => Some(
+            text.trim_matches('"')
+                .parse()
+                .map_err(|_| ApiError::invalid_field("if-match", "the queue's version"))?,
+        ),
+    };
+    let before = QueueView::of(&room.queue(&id).await?);
+    let after = QueueView::of(&room.change_queue(&id, version, body.checked()?).await?);
+    let note = Note::new("queue.change", id.as_str()).change(&before, &after);
+    Ok((Extension(note), Json(after)))
+}
+
+/// Confirms what cannot be undone.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default)]
+struct Confirm {
+    /// The queue's name, once more.
+    confirm: String,
+}
+
+impl Confirm {
+    fn check(&self, id: &room::QueueId) -> Result<(), ApiError> {
+        if self.confirm == id.as_str() {
+            return Ok(());
+        }
+        Err(ApiError::invalid_field("confirm", "repeat the queue's name: this cannot be undone"))
+    }
+}
+
+/// Places and sessions that were ended.
+#[derive(Debug, Serialize, ToSchema)]
+struct EndedView {
+    places: u64,
+    sessions: u64,
+}
+
+/// End everything in a queue and take it away.
+#[utoipa::path(delete, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "room_delete",
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Confirm,
+    responses((status = 200, description = "Gone.", body = EndedView)))]
+async fn delete(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(body): Json<Confirm>,
+) -> Result<impl IntoResponse, ApiError> {
+    let (room, id) = (room(&app)?, queue_id(&id)?);
+    body.check(&id)?;
+    let ended = room.delete_queue(&id).await?;
+    let view = EndedView { places: ended.places, sessions: ended.sessions };
+    Ok((Extension(Note::new("queue.delete", id.as_str()).change((), &view)), Json(view)))
+}
+
+/// End every place and session of a queue; what was signed before is void.
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/reset", tag = "room", operation_id = "room_reset",
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Confirm,
+    responses((status = 200, description = "Emptied.", body = EndedView)))]
+async fn reset(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(body): Json<Confirm>,
+) -> Result<impl IntoResponse, ApiError> {
+    let (room, id) = (room(&app)?, queue_id(&id)?);
+    body.check(&id)?;
+    let ended = room.reset_queue(&id).await?;
+    let view = EndedView { places: ended.places, sessions: ended.sessions };
+    Ok((Extension(Note::new("queue.reset", id.as_str()).change((), &view)), Json(view)))
+}
+
+/// Stop letting people in; places are kept and clocks stand still.
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/pause", tag = "room", operation_id = "room_pause",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "Paused.", body = QueueView)))]
+async fn pause(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<impl IntoResponse, ApiError> {
+    let id = queue_id(&id)?;
+    let view = QueueView::of(&room(&app)?.pause_queue(&id).await?);
+    Ok((Extension(Note::new("queue.pause", id.as_str())), Json(view)))
+}
+
+/// Let people in again.
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/resume", tag = "room", operation_id = "room_resume",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "Open.", body = QueueView)))]
+async fn resume(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<impl IntoResponse, ApiError> {
+    let id = queue_id(&id)?;
+    let view = QueueView::of(&room(&app)?.resume_queue(&id).await?);
+    Ok((Extension(Note::new("queue.resume", id.as_str())), Json(view)))
+}
+
+/// Close the queue to newcomers as well.
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/maintenance", tag = "room", operation_id = "room_maintenance",
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Confirm,
+    responses((status = 200, description = "Closed.", body = QueueView)))]
+async fn maintenance(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(body): Json<Confirm>,
+) -> Result<impl IntoResponse, ApiError> {
+    let id = queue_id(&id)?;
+    body.check(&id)?;
+    let view = QueueView::of(&room(&app)?.close_queue(&id).await?);
+    Ok((Extension(Note::new("queue.maintenance", id.as_str())), Json(view)))
+}
+
+/// How many to let in by hand.
+#[derive(Debug, Deserialize, ToSchema)]
+struct Admit {
+    /// 1 to 10,000.
+    count: u32,
+}
+
+/// Who was let in.
+#[derive(Debug, Serialize, ToSchema)]
+struct AdmittedView {
+    admitted: usize,
+    position_ids: Vec<String>,
+}
+
+/// Let people in by hand: the rate does not count, the limit on active visitors does.
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/admit", tag = "room", operation_id = "room_admit",
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Admit,
+    responses((status = 200, description = "Who was let in.", body = AdmittedView)))]
+async fn admit(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(body): Json<Admit>,
+) -> Result<impl IntoResponse, ApiError> {
+    let id = queue_id(&id)?;
+    if !(1..=10_000).contains(&body.count) {
+        return Err(ApiError::invalid_field("count", "from 1 to 10,000"));
+    }
+    let ids = room(&app)?.admit_by_hand(&id, body.count as usize).await?.ids;
+    let note = Note::new("queue.admit", id.as_str()).change((), json!({ "admitted": ids.len() }));
+    let position_ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    Ok((Extension(note), Json(AdmittedView { admitted: ids.len(), position_ids })))
+}
+
+/// Change how fast people are let in.
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/rate", tag = "room", operation_id = "room_rate",
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = NewRate,
+    responses((status = 200, description = "Changed.", body = QueueView)))]
+async fn rate(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(body): Json<NewRate>,
+) -> Result<impl IntoResponse, ApiError> {
+    let id = queue_id(&id)?;
+    let view = QueueView::of(&room(&app)?.set_rate(&id, body.into()).await?);
+    Ok((Extension(Note::new("queue.rate", id.as_str()).change((), &view)), Json(view)))
+}
+
+/// What to tell those who wait.
+#[derive(Debug, Deserialize, ToSchema)]
+struct Message {
+    /// By language tag; empty takes the message away.
+    #[schema(value_type = Object)]
+    text: Map<String, Value>,
+}
+
+/// Tell those who wait something.
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/message", tag = "room", operation_id = "room_message",
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Message,
+    responses((status = 200, description = "Changed.", body = QueueView)))]
+async fn message(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(body): Json<Message>,
+) -> Result<impl IntoResponse, ApiError> {
+    let id = queue_id(&id)?;
+    let view = QueueView::of(&room(&app)?.set_message(&id, body.text).await?);
+    Ok((Extension(Note::new("queue.message", id.as_str())), Json(view)))
+}
+
+/// A queue in numbers.
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/stats", tag = "room", operation_id = "room_stats",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "Numbers.", body = StatsView)))]
+async fn stats(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<StatsView>, ApiError> {
+    Ok(Json(StatsView::of(&room(&app)?.stats(&queue_id(&id)?).await?)))
+}
+
+/// Which part of a list.
+#[derive(Debug, Deserialize)]
+struct Page {
+    /// `waiting` or `admitted`.
+    state: Option<String>,
+    #[serde(default)]
+    from: usize,
+    #[serde(default)]
+    count: Option<usize>,
+}
+
+/// Places of a queue.
+#[derive(Debug, Serialize, ToSchema)]
+struct Places {
+    positions: Vec<PlaceView>,
+}
+
+/// Who waits, in order; or, with `state=admitted`, who may come in.
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/positions", tag = "room", operation_id = "room_positions",
+    params(("queue_id" = String, Path, description = "Name of the queue."),
+        ("state" = Option<String>, Query, description = "`waiting` or `admitted`."),
+        ("from" = Option<usize>, Query, description = "Index of the first."),
+        ("count" = Option<usize>, Query, description = "How many, 500 at most.")),
+    responses((status = 200, description = "A page of them.", body = Places)))]
+async fn places(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Query(page): Query<Page>,
+) -> Result<Json<Places>, ApiError> {
+    let which = match page.state.as_deref() {
+        None | Some("waiting") => Which::Waiting,
+        Some("admitted") => Which::Admitted,
+        Some(_) => return Err(ApiError::invalid_field("state", "waiting or admitted")),
+    };
+    let found =
+        room(&app)?.places(&queue_id(&id)?, which, page.from, page.count.unwrap_or(100)).await?;
+    let now = app.store().now();
+    Ok(Json(Places { positions: found.iter().map(|place| PlaceView::of(place, now)).collect() }))
+}
+
+/// Running sessions of a queue.
+#[derive(Debug, Serialize, ToSchema)]
+struct Sessions {
+    sessions: Vec<SessionView>,
+}
+
+/// Running sessions, the next to end first.
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/sessions", tag = "room", operation_id = "room_sessions",
+    params(("queue_id" = String, Path, description = "Name of the queue."),
+        ("from" = Option<usize>, Query, description = "Index of the first."),
+        ("count" = Option<usize>, Query, description = "How many, 500 at most.")),
+    responses((status = 200, description = "A page of them.", body = Sessions)))]
+async fn sessions(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Query(page): Query<Page>,
+) -> Result<Json<Sessions>, ApiError> {
+    let found = room(&app)?.sessions(&queue_id(&id)?, page.from, page.count.unwrap_or(100)).await?;
+    Ok(Json(Sessions { sessions: found.iter().map(SessionView::of).collect() }))
+}
+
+/// Where to go on in the stream of events.
+#[derive(Debug, Deserialize)]
+struct After {
+    after: Option<String>,
+    count: Option<usize>,
+}
+
+/// Something that happened.
+#[derive(Debug, Serialize, ToSchema)]
+struct EventView {
+    id: String,
+    version: u8,
+    /// Such as `waitingroom.position.admitted.v1`.
+    r#type: String,
+    timestamp_ms: i64,
+    source: &'static str,
+    queue_id: String,
+    #[schema(value_type = Object)]
+    data: Map<String, Value>,
+}
+
+/// Events after a place in the stream.
+#[derive(Debug, Serialize, ToSchema)]
+struct EventsView {
+    events: Vec<EventView>,
+    /// Some between that place and these may be gone already.
+    missed: bool,
+}
+
+/// What happened in a queue, oldest first.
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/events", tag = "room", operation_id = "room_events",
+    params(("queue_id" = String, Path, description = "Name of the queue."),
+        ("after" = Option<String>, Query, description = "Id of the last event seen."),
+        ("count" = Option<usize>, Query, description = "How many, 1,000 at most.")),
+    responses((status = 200, description = "A batch of them.", body = EventsView)))]
+async fn events(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Query(query): Query<After>,
+) -> Result<Json<EventsView>, ApiError> {
+    let after = match &query.after {
+        None => EventId::START,
+        Some(id) => id
+            .parse()
+            .map_err(|_| ApiError::invalid_field("after", "an event id such as 1767225600000-0"))?,
+    };
+    let found = room(&app)?.events(&queue_id(&id)?, after, query.count.unwrap_or(100)).await?;
+    let events = found.events.into_iter().map(|event| EventView {
+        id: event.id.to_string(),
+        version: 1,
+        r#type: event.subject(),
+        timestamp_ms: event.at.0,
+        source: "tidegate",
+        queue_id: event.queue.to_string(),
+        data: event.data,
+    });
+    Ok(Json(EventsView { events: events.collect(), missed: found.missed }))
+}
+
+/// Take a place away; a running session ends with it.
+#[utoipa::path(delete, path = "/api/v1/admin/queues/{queue_id}/positions/{position_id}", tag = "room", operation_id = "room_revoke_position",
+    params(("queue_id" = String, Path, description = "Name of the queue."),
+        ("position_id" = String, Path, description = "Id of the place.")),
+    responses((status = 200, description = "The place as it is now.", body = PlaceView)))]
+async fn revoke_place(
+    State(app): State<App>,
+    Path((queue, id)): Path<(String, String)>,
+) -> Result<impl IntoResponse, ApiError> {
+    let (room, queue) = (room(&app)?, queue_id(&queue)?);
+    let id = PositionId::parse(&id).map_err(|_| room::Error::UnknownPosition)?;
+    room.revoke_place(&queue, &id).await?;
+    let view = PlaceView::of(&room.status(&queue, &id).await?, app.store().now());
+    Ok((Extension(Note::new("position.revoke", id.to_string())), Json(view)))
+}
+
+/// End a session before its time; its pass is void.
+#[utoipa::path(delete, path = "/api/v1/admin/sessions/{session_id}", tag = "room", operation_id = "room_revoke_session",
+    params(("session_id" = String, Path, description = "Id of the session.")),
+    responses((status = 200, description = "The session as it is now.", body = SessionView)))]
+async fn revoke_session(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<impl IntoResponse, ApiError> {
+    let room = room(&app)?;
+    let id = SessionId::parse(&id).map_err(|_| room::Error::UnknownSession)?;
+    let queue = room.queue_of_session(&id).await?;
+    let view = SessionView::of(&room.terminate(&queue, &id).await?);
+    Ok((Extension(Note::new("session.revoke", id.to_string())), Json(view)))
+}
+
+/// An invite to be signed.
+#[derive(Debug, Deserialize, ToSchema)]
+struct InviteBody {
+    /// The level it gives, 1 to 3.
+    level: u8,
+    /// How many places may be taken with it; 1 if left out.
+    uses: Option<u32>,
+    /// How long it is good; a day if left out.
+    expires_in_seconds: Option<u32>,
+    /// What tells it from others; made up if left out.
+    id: Option<String>,
+}
+
+/// A signed invite.
+#[derive(Debug, Serialize, ToSchema)]
+struct InviteView {
+    id: String,
+    /// Send it as `invite` when joining.
+    invite: String,
+    level: u8,
+    uses: u32,
+    expires_at_ms: i64,
+}
+
+/// Sign an invite: whoever has it may take places at its level.
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/invites", tag = "room", operation_id = "room_invite",
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = InviteBody,
+    responses((status = 201, description = "Signed.", body = InviteView)))]
+async fn invite(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(body): Json<InviteBody>,
+) -> Result<impl IntoResponse, ApiError> {
+    let queue = queue_id(&id)?;
+    let lasts = Duration::from_secs(body.expires_in_seconds.unwrap_or(86_400).into());
+    let new = NewInvite {
+        id: body.id,
+        level: Level::parse(body.level)?,
+        uses: body.uses.unwrap_or(1),
+        expires: app.store().now() + lasts,
+    };
+    let (token, invite) = room(&app)?.issue_invite(&queue, new).await?;
+    let note = Note::new("invite.create", queue.as_str())
+        .change((), json!({ "id": invite.id(), "level": body.level, "uses": invite.uses() }));
+    let view = InviteView {
+        id: invite.id().to_owned(),
+        invite: token,
+        level: body.level,
+        uses: invite.uses(),
+        expires_at_ms: invite.expires().0,
+    };
+    Ok((StatusCode::CREATED, Extension(note), Json(view)))
+}
+
+/// Keys that were made.
+#[derive(Debug, Serialize, ToSchema)]
+struct Rotated {
+    rotated: bool,
+}
+
+/// Make new signing keys sign from now on; what the old ones signed stays valid.
+#[utoipa::path(post, path = "/api/v1/admin/keys/rotate", tag = "room", operation_id = "room_rotate_keys",
+    responses((status = 200, description = "Rotated.", body = Rotated)))]
+async fn rotate(State(app): State<App>) -> Result<impl IntoResponse, ApiError> {
+    room(&app)?.rotate_keys().await?;
+    Ok((Extension(Note::new("keys.rotate", "room")), Json(Rotated { rotated: true })))
+}

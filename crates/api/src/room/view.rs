@@ -1,0 +1,287 @@
+//! The bodies the waiting room answers with.
+
+use room::{Place, Queue, QueueConfig, Session, Stats};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use store::Millis;
+use utoipa::ToSchema;
+
+/// How long it may still take.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct WaitView {
+    /// Seconds if all goes well.
+    low: Option<u64>,
+    /// Seconds if it goes slowly.
+    high: Option<u64>,
+    /// Whether anybody can say.
+    known: bool,
+    /// Why not, if not: `paused`, `no_data`, `not_waiting`.
+    reason: Option<&'static str>,
+}
+
+/// A place as its holder sees it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PlaceView {
+    position_id: String,
+    queue_id: String,
+    /// `waiting`, `admitted`, `active`, `completed`, `expired`, `cancelled` or `revoked`.
+    status: &'static str,
+    /// Why it ended, if it did.
+    reason: Option<&'static str>,
+    /// The true position from 1; only while waiting.
+    position: Option<u64>,
+    /// How many will be let in before; only while waiting.
+    ahead: Option<u64>,
+    /// How many wait in the queue.
+    queue_length: u64,
+    /// The priority level, 0 to 3.
+    lane: u8,
+    estimated_wait_seconds: Option<u64>,
+    estimated_wait: WaitView,
+    /// Whether the visitor may come in now.
+    admitted: bool,
+    /// Until when an admitted visitor may come in, in milliseconds since 1970.
+    claim_by_ms: Option<i64>,
+    /// The better place this one was exchanged for.
+    replaced_by: Option<String>,
+    /// When the place ends if nothing more is heard, in milliseconds since 1970.
+    expires_at_ms: Option<i64>,
+    joined_at_ms: i64,
+    /// When to ask again; add jitter.
+    next_poll_ms: u64,
+    next_heartbeat_seconds: u64,
+    paused: bool,
+    /// What the operator tells those who wait, by language tag.
+    #[schema(value_type = Object)]
+    message: Map<String, Value>,
+    server_time_ms: i64,
+    /// Proves the place; send it as a bearer token or cookie. Only when joining.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) token: Option<String>,
+}
+
+impl PlaceView {
+    pub(super) fn of(place: &Place, now: Millis) -> PlaceView {
+        let known = place.estimate.ok();
+        let paused = place.queue_status != room::QueueStatus::Active;
+        PlaceView {
+            position_id: place.id.to_string(),
+            queue_id: place.queue.to_string(),
+            status: place.state.as_str(),
+            reason: place.reason.map(room::Reason::as_str),
+            position: place.position,
+            ahead: place.ahead(),
+            queue_length: place.waiting,
+            lane: place.level.number(),
+            estimated_wait_seconds: known.map(|wait| wait.likely.as_secs()),
+            estimated_wait: WaitView {
+                low: known.map(|wait| wait.low.as_secs()),
+                high: known.map(|wait| wait.high.as_secs()),
+                known: known.is_some(),
+                reason: place.estimate.err().map(room::NoEstimate::as_str),
+            },
+            admitted: place.state == room::State::Admitted,
+            claim_by_ms: place.claim_by.map(|at| at.0),
+            replaced_by: place.replaced_by.map(|id| id.to_string()),
+            expires_at_ms: place.expires_at.map(|at| at.0),
+            joined_at_ms: place.joined.0,
+            next_poll_ms: u64::try_from(place.next_poll.as_millis()).unwrap_or(u64::MAX),
+            next_heartbeat_seconds: place.next_poll.as_secs(),
+            paused,
+            message: place.message.clone(),
+            server_time_ms: now.0,
+            token: None,
+        }
+    }
+}
+
+/// A session on the protected site.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SessionView {
+    session_id: String,
+    queue_id: String,
+    position_id: String,
+    user_id: String,
+    /// `active`, `expired` or `terminated`.
+    status: &'static str,
+    /// Why it ended, if it did.
+    reason: Option<&'static str>,
+    started_at_ms: i64,
+    /// When it ends if nothing more happens.
+    expires_at_ms: i64,
+    /// When it ends whatever happens.
+    hard_until_ms: i64,
+    last_activity_ms: i64,
+    page_views: u64,
+    /// The pass to show the protected site. Only when claiming and after activity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) session_token: Option<String>,
+    /// Where to go. Only when claiming.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) redirect_url: Option<String>,
+}
+
+impl SessionView {
+    pub(super) fn of(session: &Session) -> SessionView {
+        SessionView {
+            session_id: session.id.to_string(),
+            queue_id: session.queue.to_string(),
+            position_id: session.position.to_string(),
+            user_id: session.user_id.clone(),
+            status: session.status.as_str(),
+            reason: session.reason.map(room::Reason::as_str),
+            started_at_ms: session.started.0,
+            expires_at_ms: session.expires.0,
+            hard_until_ms: session.hard_until.0,
+            last_activity_ms: session.last_activity.0,
+            page_views: session.page_views,
+            session_token: None,
+            redirect_url: None,
+        }
+    }
+}
+
+/// How fast visitors are let in.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct RateView {
+    count: u32,
+    per_seconds: u32,
+    burst: u32,
+}
+
+/// A queue as an operator sees it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct QueueView {
+    id: String,
+    name: String,
+    target_url: String,
+    /// `active`, `paused` or `maintenance`.
+    status: &'static str,
+    max_active_users: u32,
+    max_queue_size: u32,
+    admission: RateView,
+    /// `skip` or `strict`.
+    priority_policy: &'static str,
+    reserved_share: u32,
+    claim_window_seconds: u64,
+    hold_seconds: u64,
+    heartbeat_interval_seconds: u64,
+    heartbeat_timeout_seconds: u64,
+    session_timeout_seconds: u64,
+    session_max_seconds: u64,
+    session_renewal: bool,
+    /// `token` or `ip`.
+    duplicates: &'static str,
+    #[schema(value_type = Object)]
+    message: Map<String, Value>,
+    /// Grows with every change; send it as `If-Match`.
+    version: u64,
+    created_at_ms: i64,
+    updated_at_ms: i64,
+    waiting: u64,
+    admitted: u64,
+    active: u64,
+}
+
+impl QueueView {
+    pub(super) fn of(queue: &Queue) -> QueueView {
+        let QueueConfig { admission, .. } = &queue.config;
+        let config = &queue.config;
+        QueueView {
+            id: queue.id.to_string(),
+            name: config.name.clone(),
+            target_url: config.target_url.clone(),
+            status: queue.status.as_str(),
+            max_active_users: config.max_active,
+            max_queue_size: config.max_queue_size,
+            admission: RateView {
+                count: admission.count,
+                per_seconds: admission.per_seconds,
+                burst: admission.burst,
+            },
+            priority_policy: config.policy.as_str(),
+            reserved_share: config.reserved_share,
+            claim_window_seconds: config.claim_window.as_secs(),
+            hold_seconds: config.hold.as_secs(),
+            heartbeat_interval_seconds: config.heartbeat_interval.as_secs(),
+            heartbeat_timeout_seconds: config.heartbeat_timeout().as_secs(),
+            session_timeout_seconds: config.session_timeout.as_secs(),
+            session_max_seconds: config.session_max.as_secs(),
+            session_renewal: config.session_renewal,
+            duplicates: config.duplicates.as_str(),
+            message: config.message.clone(),
+            version: queue.version,
+            created_at_ms: queue.created.0,
+            updated_at_ms: queue.updated.0,
+            waiting: queue.waiting,
+            admitted: queue.admitted,
+            active: queue.active,
+        }
+    }
+}
+
+/// One hour of a queue.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct HourView {
+    /// `YYYYMMDDHH`, UTC.
+    hour: String,
+    enqueued: u64,
+    admitted: u64,
+    expired: u64,
+    peak_queue_size: u64,
+    average_wait_seconds: Option<u64>,
+}
+
+/// A queue in numbers.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StatsView {
+    queue_id: String,
+    status: &'static str,
+    total_waiting: u64,
+    total_admitted_now: u64,
+    total_active: u64,
+    total_enqueued: u64,
+    total_admitted: u64,
+    total_expired: u64,
+    total_cancelled: u64,
+    total_no_shows: u64,
+    total_completed: u64,
+    average_wait_seconds: Option<f64>,
+    /// Admissions per second over the last five minutes.
+    admission_rate: f64,
+    last_admission_ms: Option<i64>,
+    hours: Vec<HourView>,
+}
+
+impl StatsView {
+    pub(super) fn of(stats: &Stats) -> StatsView {
+        StatsView {
+            queue_id: stats.queue.to_string(),
+            status: stats.status.as_str(),
+            total_waiting: stats.waiting,
+            total_admitted_now: stats.admitted,
+            total_active: stats.active,
+            total_enqueued: stats.total.enqueued,
+            total_admitted: stats.total.admitted,
+            total_expired: stats.total.expired,
+            total_cancelled: stats.total.cancelled,
+            total_no_shows: stats.total.no_shows,
+            total_completed: stats.total.completed,
+            average_wait_seconds: stats.average_wait.map(|wait| wait.as_secs_f64()),
+            admission_rate: stats.admission_rate,
+            last_admission_ms: stats.last_admission.map(|at| at.0),
+            hours: stats
+                .hours
+                .iter()
+                .map(|hour| HourView {
+                    hour: hour.hour.clone(),
+                    enqueued: hour.counts.enqueued,
+                    admitted: hour.counts.admitted,
+                    expired: hour.counts.expired,
+                    peak_queue_size: hour.peak_queue_size,
+                    average_wait_seconds: hour.average_wait.map(|wait| wait.as_secs()),
+                })
+                .collect(),
+        }
+    }
+}

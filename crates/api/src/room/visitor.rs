@@ -1,0 +1,387 @@
+//! What visitors call: take a place, ask, give a sign of life, leave, come in.
+//!
+//! Identity is the place's signed token: as a bearer token, as the queue's cookie, or (where cookies
+//! are blocked) as `?t=`. A priority in the body without proof is refused.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use room::{Claim, Left, NewPlace, Place, PlaceToken, Proof, QueueId, Room, SessionId, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::view::{PlaceView, SessionView};
+use super::{queue_id, room};
+use crate::app::App;
+use crate::client::Client;
+use crate::error::{ApiError, ErrorBody};
+use crate::extract::{Json, Path, Query};
+use crate::section::Section;
+
+/// The routes.
+pub(super) fn section() -> Section {
+    Section {
+        public: OpenApiRouter::new()
+            .routes(routes!(enqueue))
+            .routes(routes!(status))
+            .routes(routes!(heartbeat))
+            .routes(routes!(cancel))
+            .routes(routes!(leave))
+            .routes(routes!(claim))
+            .routes(routes!(now))
+            .routes(routes!(session, end))
+            .routes(routes!(activity))
+            .routes(routes!(complete))
+            .routes(routes!(jwks)),
+        ..Section::default()
+    }
+}
+
+/// What a visitor may send when joining. All of it is optional.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default)]
+struct Enqueue {
+    /// An id the page made up before asking; joining again with it finds the same place.
+    visitor_id: Option<String>,
+    /// Must be 0 unless an invite proves more.
+    priority: u8,
+    /// A signed invite.
+    invite: Option<String>,
+    /// Kept with the place: up to 16 entries and 1 KiB.
+    #[schema(value_type = Object)]
+    metadata: Map<String, Value>,
+}
+
+/// The token of a place where there are no cookies.
+#[derive(Debug, Default, Deserialize)]
+struct TokenQuery {
+    t: Option<String>,
+}
+
+/// Take a place in the line, or get back the one held.
+#[utoipa::path(post, path = "/api/v1/queues/{queue_id}/enqueue", tag = "room", operation_id = "room_enqueue",
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Enqueue,
+    responses((status = 201, description = "A new place.", body = PlaceView),
+        (status = 200, description = "The place already held.", body = PlaceView),
+        (status = 403, description = "A priority without proof.", body = ErrorBody),
+        (status = 503, description = "Full, or closed for maintenance.", body = ErrorBody)))]
+async fn enqueue(
+    State(app): State<App>,
+    Path(queue): Path<String>,
+    Query(query): Query<TokenQuery>,
+    client: Client,
+    headers: HeaderMap,
+    Json(body): Json<Enqueue>,
+) -> Result<Response, ApiError> {
+    let room = room(&app)?;
+    let queue = queue_id(&queue)?;
+    let proof = match &body.invite {
+        Some(invite) => Proof::Invite(room.check_invite(&queue, invite).await?),
+        None => Proof::None,
+    };
+    if body.priority > 0 && matches!(proof, Proof::None) {
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "PRIORITY_NOT_ALLOWED",
+            "a priority needs an invite",
+        ));
+    }
+    // A token that is not good any more is no reason to turn somebody away.
+    let held = match token(&headers, &query, &queue) {
+        Some(token) => room.check_place_token(&queue, &token).await.ok(),
+        None => None,
+    };
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let new = NewPlace {
+        held: held.map(|held| held.position),
+        idempotency_key: text("idempotency-key").map(str::to_owned).or(body.visitor_id),
+        proof,
+        address: Some(client.ip),
+        user_agent: text(header::USER_AGENT.as_str()).unwrap_or_default().to_owned(),
+        metadata: body.metadata,
+    };
+    let joined = room.join(&queue, new).await?;
+    let token = room.place_token(&joined.place).await?;
+    let status = if joined.new { StatusCode::CREATED } else { StatusCode::OK };
+    let mut view = PlaceView::of(&joined.place, app.store().now());
+    let cookie = cookie(&queue, &token, client.secure)?;
+    view.token = Some(token);
+    Ok((status, [(header::SET_COOKIE, cookie)], Json(view)).into_response())
+}
+
+/// Where the place stands. Reads only.
+#[utoipa::path(get, path = "/api/v1/queues/{queue_id}/status", tag = "room", operation_id = "room_status",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "The place.", body = PlaceView),
+        (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
+        (status = 410, description = "The place is over.", body = ErrorBody)))]
+async fn status(
+    State(app): State<App>,
+    Path(queue): Path<String>,
+    Query(query): Query<TokenQuery>,
+    headers: HeaderMap,
+) -> Result<Json<PlaceView>, ApiError> {
+    let room = room(&app)?;
+    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
+    let place = room.status(&held.queue, &held.position).await?;
+    shown(&app, &place)
+}
+
+/// A sign of life: holds the place for another while, and says where it stands.
+#[utoipa::path(post, path = "/api/v1/queues/{queue_id}/heartbeat", tag = "room", operation_id = "room_heartbeat",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "The place.", body = PlaceView),
+        (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
+        (status = 410, description = "The place is over.", body = ErrorBody)))]
+async fn heartbeat(
+    State(app): State<App>,
+    Path(queue): Path<String>,
+    Query(query): Query<TokenQuery>,
+    client: Client,
+    headers: HeaderMap,
+) -> Result<Json<PlaceView>, ApiError> {
+    let room = room(&app)?;
+    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
+    let place = room.heartbeat(&held.queue, &held.position, held.level, Some(client.ip)).await?;
+    shown(&app, &place)
+}
+
+/// A place given up.
+#[derive(Debug, Serialize, ToSchema)]
+struct Cancelled {
+    position_id: String,
+    /// The state the place is in now.
+    status: &'static str,
+}
+
+/// Give up the place. Doing it twice is doing it once.
+#[utoipa::path(delete, path = "/api/v1/queues/{queue_id}/position", tag = "room", operation_id = "room_cancel",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "Given up.", body = Cancelled),
+        (status = 401, description = "No token, or one that is not valid.", body = ErrorBody)))]
+async fn cancel(
+    State(app): State<App>,
+    Path(queue): Path<String>,
+    Query(query): Query<TokenQuery>,
+    headers: HeaderMap,
+) -> Result<Json<Cancelled>, ApiError> {
+    let room = room(&app)?;
+    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
+    let status = match room.leave(&held.queue, &held.position).await? {
+        Left::Now => room.status(&held.queue, &held.position).await?.state.as_str(),
+        Left::Before(state) => state.as_str(),
+    };
+    Ok(Json(Cancelled { position_id: held.position.to_string(), status }))
+}
+
+/// The same for clients that can only post.
+#[utoipa::path(post, path = "/api/v1/queues/{queue_id}/leave", tag = "room", operation_id = "room_leave",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "Given up.", body = Cancelled),
+        (status = 401, description = "No token, or one that is not valid.", body = ErrorBody)))]
+async fn leave(
+    app: State<App>,
+    queue: Path<String>,
+    query: Query<TokenQuery>,
+    headers: HeaderMap,
+) -> Result<Json<Cancelled>, ApiError> {
+    cancel(app, queue, query, headers).await
+}
+
+/// Come in: the admitted place becomes a session. Doing it twice finds the first session.
+#[utoipa::path(post, path = "/api/v1/queues/{queue_id}/claim", tag = "room", operation_id = "room_claim",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "The session.", body = SessionView),
+        (status = 202, description = "Not yet.", body = PlaceView),
+        (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
+        (status = 410, description = "The place is over.", body = ErrorBody)))]
+async fn claim(
+    State(app): State<App>,
+    Path(queue): Path<String>,
+    Query(query): Query<TokenQuery>,
+    client: Client,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let room = room(&app)?;
+    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
+    let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+    let visitor = Visitor {
+        user_id: String::new(),
+        address: Some(client.ip),
+        user_agent: agent.unwrap_or_default().to_owned(),
+    };
+    match room.claim(&held.queue, &held.position, &visitor).await? {
+        Claim::Session { session, .. } => {
+            let mut view = SessionView::of(&session);
+            view.session_token = Some(room.issue_pass(&session).await?);
+            view.redirect_url = Some(room.queue(&held.queue).await?.config.target_url);
+            Ok(Json(view).into_response())
+        }
+        Claim::Waiting => {
+            let place = room.status(&held.queue, &held.position).await?;
+            let view = PlaceView::of(&place, app.store().now());
+            Ok((StatusCode::ACCEPTED, Json(view)).into_response())
+        }
+        Claim::Over(state, reason) => Err(gone(state.as_str(), reason)),
+    }
+}
+
+/// The queue as everybody may see it.
+#[derive(Debug, Serialize, ToSchema)]
+struct Now {
+    /// `active`, `paused` or `maintenance`.
+    state: &'static str,
+    waiting: u64,
+    rate_per_minute: f64,
+    #[schema(value_type = Object)]
+    message: Map<String, Value>,
+    server_time_ms: i64,
+}
+
+/// The queue at this moment, the same for all; may be cached for a second.
+#[utoipa::path(get, path = "/api/v1/queues/{queue_id}/now", tag = "room", operation_id = "room_now",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "The queue.", body = Now)))]
+async fn now(State(app): State<App>, Path(queue): Path<String>) -> Result<Response, ApiError> {
+    let queue = room(&app)?.queue(&queue_id(&queue)?).await?;
+    let body = Now {
+        state: queue.status.as_str(),
+        waiting: queue.waiting,
+        rate_per_minute: queue.config.admission.per_second() * 60.0,
+        message: queue.config.message.clone(),
+        server_time_ms: app.store().now().0,
+    };
+    let mut response = Json(body).into_response();
+    let cache = HeaderValue::from_static("public, max-age=1, stale-while-revalidate=5");
+    response.headers_mut().insert(header::CACHE_CONTROL, cache);
+    Ok(response)
+}
+
+/// The session. Its id is what proves it.
+#[utoipa::path(get, path = "/api/v1/sessions/{session_id}", tag = "room", operation_id = "room_session",
+    params(("session_id" = String, Path, description = "Id of the session.")),
+    responses((status = 200, description = "The session.", body = SessionView)))]
+async fn session(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<SessionView>, ApiError> {
+    let room = room(&app)?;
+    let (queue, id) = find(room, &id).await?;
+    Ok(Json(SessionView::of(&room.session(&queue, &id).await?)))
+}
+
+/// Activity in the session: it lives on, up to its hard limit.
+#[utoipa::path(post, path = "/api/v1/sessions/{session_id}/activity", tag = "room", operation_id = "room_activity",
+    params(("session_id" = String, Path, description = "Id of the session.")),
+    responses((status = 200, description = "The session, with a renewed pass.", body = SessionView),
+        (status = 410, description = "The session is over.", body = ErrorBody)))]
+async fn activity(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<SessionView>, ApiError> {
+    let room = room(&app)?;
+    let (queue, id) = find(room, &id).await?;
+    let session = room.activity(&queue, &id, 1).await?;
+    if session.status != room::SessionStatus::Active {
+        return Err(ApiError::new(StatusCode::GONE, "SESSION_EXPIRED", "the session is over")
+            .details(json!({ "reason": session.reason.map(room::Reason::as_str) })));
+    }
+    let mut view = SessionView::of(&session);
+    view.session_token = Some(room.issue_pass(&session).await?);
+    Ok(Json(view))
+}
+
+/// The visitor is done: the slot is free for the next one.
+#[utoipa::path(post, path = "/api/v1/sessions/{session_id}/complete", tag = "room", operation_id = "room_complete",
+    params(("session_id" = String, Path, description = "Id of the session.")),
+    responses((status = 200, description = "Completed.", body = SessionView)))]
+async fn complete(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<SessionView>, ApiError> {
+    let room = room(&app)?;
+    let (queue, id) = find(room, &id).await?;
+    Ok(Json(SessionView::of(&room.complete(&queue, &id).await?)))
+}
+
+/// The visitor ends the session.
+#[utoipa::path(delete, path = "/api/v1/sessions/{session_id}", tag = "room", operation_id = "room_end_session",
+    params(("session_id" = String, Path, description = "Id of the session.")),
+    responses((status = 200, description = "Ended.", body = SessionView)))]
+async fn end(app: State<App>, id: Path<String>) -> Result<Json<SessionView>, ApiError> {
+    complete(app, id).await
+}
+
+/// The public keys that verify passes.
+#[utoipa::path(get, path = "/.well-known/jwks.json", tag = "room", operation_id = "room_jwks",
+    responses((status = 200, description = "A JSON Web Key Set.", body = Object)))]
+async fn jwks(State(app): State<App>) -> Result<Response, ApiError> {
+    let mut response = Json(room(&app)?.jwks().await?).into_response();
+    let cache = HeaderValue::from_static("public, max-age=300");
+    response.headers_mut().insert(header::CACHE_CONTROL, cache);
+    Ok(response)
+}
+
+async fn find(room: &Room, id: &str) -> Result<(QueueId, SessionId), ApiError> {
+    let id = SessionId::parse(id).map_err(|_| room::Error::UnknownSession)?;
+    Ok((room.queue_of_session(&id).await?, id))
+}
+
+fn shown(app: &App, place: &Place) -> Result<Json<PlaceView>, ApiError> {
+    if place.state.is_over() {
+        return Err(gone(place.state.as_str(), place.reason));
+    }
+    Ok(Json(PlaceView::of(place, app.store().now())))
+}
+
+fn gone(status: &str, reason: Option<room::Reason>) -> ApiError {
+    ApiError::new(StatusCode::GONE, "POSITION_EXPIRED", "the place is over; join again to wait")
+        .details(json!({ "status": status, "reason": reason.map(room::Reason::as_str) }))
+}
+
+/// Whose place it is, by the token sent with the request.
+async fn holder(
+    room: &Room,
+    queue: &QueueId,
+    headers: &HeaderMap,
+    query: &TokenQuery,
+) -> Result<PlaceToken, ApiError> {
+    let token = token(headers, query, queue).ok_or_else(|| {
+        ApiError::new(StatusCode::UNAUTHORIZED, "BAD_TOKEN", "send the token of the place")
+    })?;
+    Ok(room.check_place_token(queue, &token).await?)
+}
+
+fn token(headers: &HeaderMap, query: &TokenQuery, queue: &QueueId) -> Option<String> {
+    let bearer = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.strip_prefix("Bearer "));
+    if let Some(bearer) = bearer {
+        return Some(bearer.trim().to_owned());
+    }
+    let name = cookie_name(queue);
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let found = cookies
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(found, _)| *found == name)
+        .map(|(_, value)| value.to_owned());
+    found.or_else(|| query.t.clone())
+}
+
+/// Letters, digits and underscores only: some proxies read no others.
+fn cookie_name(queue: &QueueId) -> String {
+    format!("wr_{}", queue.as_str().replace('-', "_"))
+}
+
+fn cookie(queue: &QueueId, token: &str, secure: bool) -> Result<HeaderValue, ApiError> {
+    let secure = if secure { "; Secure" } else { "" };
+    let text = format!(
+        "{}={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age=86400{secure}",
+        cookie_name(queue)
+    );
+    HeaderValue::from_str(&text).map_err(|error| ApiError::internal(&error))
+}

@@ -1,0 +1,170 @@
+//! The waiting room over HTTP.
+
+use api::auth::Role;
+use api::{Services, Settings};
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use serde_json::{Value, json};
+use testkit::TestStore;
+
+use crate::fixture::{Answer, Fixture};
+
+async fn fixture(t: &TestStore) -> (Fixture, room::Keeper) {
+    let room = room::Room::open(t.store.clone(), room::Options::default()).await.unwrap();
+    let keeper = room::Keeper::new(room.clone());
+    let services = Services { room: Some(room), ..Services::default() };
+    (Fixture::running(t, Settings::default(), services), keeper)
+}
+
+async fn queue(f: &Fixture) {
+    let body = json!({ "id": "concert", "name": "Concert", "target_url": "https://shop.example/",
+        "max_active_users": 1, "admission": { "count": 60, "per_seconds": 60 } });
+    let made = f.admin("POST /api/v1/admin/queues", body).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+}
+
+async fn join(f: &Fixture) -> (Value, String) {
+    let joined = f.call("", "POST /api/v1/queues/concert/enqueue", Value::Null).await;
+    assert_eq!(joined.status, StatusCode::CREATED, "{}", joined.text);
+    let body = joined.json();
+    let token = body["token"].as_str().unwrap().to_owned();
+    let cookie = joined.header("set-cookie");
+    assert!(cookie.starts_with("wr_concert=wrp1.") && cookie.contains("HttpOnly; SameSite=Lax"));
+    (body, token)
+}
+
+async fn with_cookie(f: &Fixture, what: &str, cookie: &str) -> Answer {
+    let (method, path) = what.split_once(' ').unwrap();
+    let request = Request::builder().method(method).uri(path).header("cookie", cookie);
+    f.send(request.body(Body::empty()).unwrap()).await
+}
+
+testkit::each_store! {
+    async fn a_visitor_joins_waits_comes_in_and_goes(t: TestStore) {
+        let (f, keeper) = fixture(&t).await;
+        queue(&f).await;
+        let (first, first_token) = join(&f).await;
+        assert_eq!(first["status"], "admitted");
+        let (second, token) = join(&f).await;
+        assert_eq!((&second["status"], &second["position"]), (&json!("waiting"), &json!(1)));
+        let again = f.call(&token, "POST /api/v1/queues/concert/enqueue", Value::Null).await;
+        assert_eq!((again.status, &again.json()["position_id"]), (StatusCode::OK, &second["position_id"]));
+
+        let beat = f.call(&token, "POST /api/v1/queues/concert/heartbeat", json!({ "visible": true })).await;
+        assert_eq!((beat.status, &beat.json()["ahead"]), (StatusCode::OK, &json!(0)));
+        let cookie = format!("a=b; wr_concert={token}");
+        let seen = with_cookie(&f, "GET /api/v1/queues/concert/status", &cookie).await;
+        assert_eq!((seen.status, &seen.json()["queue_length"]), (StatusCode::OK, &json!(1)));
+        let early = f.call(&token, "POST /api/v1/queues/concert/claim", Value::Null).await;
+        assert_eq!(early.status, StatusCode::ACCEPTED);
+
+        let came = f.call(&first_token, "POST /api/v1/queues/concert/claim", Value::Null).await;
+        assert_eq!(came.status, StatusCode::OK, "{}", came.text);
+        let session = came.json();
+        assert_eq!(session["redirect_url"], "https://shop.example/");
+        let pass = session["session_token"].as_str().unwrap();
+        let queue = room::QueueId::parse("concert").unwrap();
+        let room = f.app.services().room.as_ref().unwrap();
+        assert!(room.check_pass(&queue, pass).await.is_ok());
+        let path = format!("/api/v1/sessions/{}", session["session_id"].as_str().unwrap());
+        assert_eq!(f.call("", &format!("POST {path}/activity"), Value::Null).await.json()["page_views"], 1);
+        let done = f.call("", &format!("POST {path}/complete"), Value::Null).await;
+        assert_eq!(done.json()["status"], "terminated");
+        let over = f.call("", &format!("POST {path}/activity"), Value::Null).await;
+        assert_eq!((over.status, over.code().as_str()), (StatusCode::GONE, "SESSION_EXPIRED"));
+
+        t.clock.advance(std::time::Duration::from_secs(2));
+        keeper.tick().await.unwrap();
+        let status = f.call(&token, "GET /api/v1/queues/concert/status", Value::Null).await;
+        assert_eq!(status.json()["admitted"], true);
+        let left = f.call(&token, "DELETE /api/v1/queues/concert/position", Value::Null).await;
+        assert_eq!(left.json()["status"], "cancelled");
+        let left = f.call(&token, "POST /api/v1/queues/concert/leave", Value::Null).await;
+        assert_eq!((left.status, &left.json()["status"]), (StatusCode::OK, &json!("cancelled")));
+        let gone = f.call(&token, "GET /api/v1/queues/concert/status", Value::Null).await;
+        assert_eq!((gone.status, gone.code().as_str()), (StatusCode::GONE, "POSITION_EXPIRED"));
+        assert_eq!(gone.json()["error"]["details"]["reason"], "cancelled");
+    }
+
+    async fn bad_visitors_get_clear_errors(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        queue(&f).await;
+        let code = async |token: &str, what: &str, body: Value| {
+            let answer = f.call(token, what, body).await;
+            (answer.status.as_u16(), answer.code())
+        };
+        let enqueue = "POST /api/v1/queues/concert/enqueue";
+        assert_eq!(code("", enqueue, json!({ "priority": 3 })).await, (403, "PRIORITY_NOT_ALLOWED".into()));
+        assert_eq!(code("", enqueue, json!({ "invite": "wri1.x.y" })).await, (401, "BAD_TOKEN".into()));
+        let big = json!({ "metadata": { "a": "x".repeat(2_000) } });
+        assert_eq!(code("", enqueue, big).await, (400, "INVALID_REQUEST".into()));
+        assert_eq!(code("", "GET /api/v1/queues/concert/status", Value::Null).await, (401, "BAD_TOKEN".into()));
+        assert_eq!(code("wrp1.AAAA.AAAA", "GET /api/v1/queues/concert/status", Value::Null).await.0, 401);
+        for nowhere in ["nowhere", "A:b"] {
+            let what = format!("POST /api/v1/queues/{nowhere}/enqueue");
+            assert_eq!(code("", &what, Value::Null).await, (404, "QUEUE_NOT_FOUND".into()));
+        }
+        assert_eq!(code("", "GET /api/v1/sessions/xyz", Value::Null).await, (404, "SESSION_NOT_FOUND".into()));
+        let jwks = f.get("/.well-known/jwks.json").await;
+        assert_eq!(jwks.json()["keys"][0]["kty"], "OKP");
+        assert!(jwks.header("cache-control").contains("max-age=300"));
+        assert_eq!(f.get("/api/v1/queues/concert/now").await.json()["state"], "active");
+    }
+
+    async fn operators_run_queues_by_role(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        queue(&f).await;
+        let operator = f.token(Role::Operator).await;
+        let viewer = f.token(Role::Viewer).await;
+        let base = "/api/v1/admin/queues/concert";
+        let paused = f.call(&operator, &format!("POST {base}/pause"), Value::Null).await;
+        assert_eq!(paused.json()["status"], "paused", "{}", paused.text);
+        let refused = f.call(&viewer, &format!("POST {base}/resume"), Value::Null).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN);
+        let (_, token) = join(&f).await;
+        let told = f.call(&operator, &format!("POST {base}/message"), json!({ "text": { "en": "soon" } })).await;
+        assert_eq!(told.status, StatusCode::OK, "{}", told.text);
+        let seen = f.call(&token, "GET /api/v1/queues/concert/status", Value::Null).await.json();
+        assert_eq!((&seen["paused"], &seen["message"]["en"]), (&json!(true), &json!("soon")));
+        assert_eq!(seen["estimated_wait"]["reason"], "paused");
+        f.call(&operator, &format!("POST {base}/resume"), Value::Null).await;
+        let admitted = f.call(&operator, &format!("POST {base}/admit"), json!({ "count": 5 })).await;
+        assert_eq!(admitted.json()["admitted"], 1);
+        let rate = f.call(&operator, &format!("POST {base}/rate"), json!({ "count": 500, "per_seconds": 60 })).await;
+        assert_eq!(rate.json()["admission"], json!({ "count": 500, "per_seconds": 60, "burst": 9 }));
+        let version = rate.json()["version"].as_u64().unwrap();
+        let changed = f.admin(&format!("PATCH {base}"), json!({ "max_queue_size": 7 })).await;
+        assert_eq!((changed.json()["max_queue_size"].as_u64(), changed.json()["version"].as_u64()), (Some(7), Some(version + 1)));
+        let bad = f.admin(&format!("PATCH {base}"), json!({ "hold_seconds": 1 })).await;
+        assert_eq!((bad.status, &bad.json()["error"]["details"]["field"]), (StatusCode::BAD_REQUEST, &json!("hold")));
+        assert_eq!(f.admin(&format!("PATCH {base}"), json!({ "nonsense": 1 })).await.status, StatusCode::BAD_REQUEST);
+        assert_eq!(f.admin("POST /api/v1/admin/queues", json!({ "id": "concert" })).await.code(), "QUEUE_EXISTS");
+
+        let invite = f.call(&operator, &format!("POST {base}/invites"), json!({ "level": 2 })).await;
+        assert_eq!(invite.status, StatusCode::CREATED, "{}", invite.text);
+        let body = json!({ "invite": invite.json()["invite"], "priority": 2 });
+        let vip = f.call("", "POST /api/v1/queues/concert/enqueue", body.clone()).await;
+        assert_eq!((vip.status, &vip.json()["lane"]), (StatusCode::CREATED, &json!(2)), "{}", vip.text);
+        let used = f.call("", "POST /api/v1/queues/concert/enqueue", body).await;
+        assert_eq!((used.status, used.code().as_str()), (StatusCode::CONFLICT, "INVITE_USED"));
+
+        let stats = f.call(&viewer, &format!("GET {base}/stats"), Value::Null).await;
+        assert_eq!(stats.json()["total_enqueued"], 2, "{}", stats.text);
+        let places = f.call(&viewer, &format!("GET {base}/positions"), Value::Null).await;
+        assert_eq!(places.json()["positions"].as_array().unwrap().len(), 1);
+        let events = f.call(&viewer, &format!("GET {base}/events"), Value::Null).await;
+        assert_eq!(events.json()["events"][0]["type"], "waitingroom.queue.created.v1");
+        assert_eq!(f.admin("POST /api/v1/admin/keys/rotate", Value::Null).await.json()["rotated"], true);
+        let unsure = f.admin(&format!("DELETE {base}"), Value::Null).await;
+        assert_eq!(unsure.status, StatusCode::BAD_REQUEST, "needs confirmation");
+        let deleted = f.admin(&format!("DELETE {base}"), json!({ "confirm": "concert" })).await;
+        assert_eq!(deleted.json()["places"], 2, "{}", deleted.text);
+        assert_eq!(f.admin(&format!("GET {base}"), Value::Null).await.code(), "QUEUE_NOT_FOUND");
+    }
+
+    async fn an_instance_without_the_room_says_so(t: TestStore) {
+        let f = Fixture::new(&t);
+        let answer = f.get("/api/v1/queues/concert/now").await;
+        assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_OFF"));
+    }
+}
