@@ -82,13 +82,12 @@ impl Decoder {
 
     /// How many bytes are done with and may be dropped from the front; the caller does so.
     pub fn forget(&mut self) -> usize {
-        let done = if self.complete || self.arguments.is_empty() && self.missing == 0 {
+        if self.complete || (self.arguments.is_empty() && self.missing == 0) {
             self.arguments.clear();
             std::mem::take(&mut self.at)
         } else {
             0
-        };
-        done
+        }
     }
 
     /// How many bytes the argument under way still needs, to make room for it at once.

@@ -231,11 +231,11 @@ impl Server {
                         if event.is_writable() {
                             self.send(number);
                         }
-                        if event.is_readable() || event.is_error() || event.is_read_closed() {
-                            if let Some(client) = self.clients.get_mut(number) {
-                                client.readable = true;
-                                self.ready.push(number);
-                            }
+                        let readable =
+                            event.is_readable() || event.is_error() || event.is_read_closed();
+                        if readable && let Some(client) = self.clients.get_mut(number) {
+                            client.readable = true;
+                            self.ready.push(number);
                         }
                     }
                 }
@@ -366,10 +366,9 @@ impl Server {
         numbers.dedup();
         for number in &numbers {
             let Some(client) = self.clients.get_mut(*number) else { continue };
-            if client.readable && client.blocked.is_none() && !client.closing {
-                if client.read(&mut self.scratch) == Io::Gone {
-                    self.close(*number);
-                }
+            let reads = client.readable && client.blocked.is_none() && !client.closing;
+            if reads && client.read(&mut self.scratch) == Io::Gone {
+                self.close(*number);
             }
         }
         numbers.retain(|number| {
