@@ -49,7 +49,7 @@ pub(crate) struct QueueKeys {
     pub(crate) positions: Key,
     /// LISTs of waiting places by level, first come first.
     pub(crate) lanes: [Key; 4],
-    /// LISTs that take over while a lane is being compacted.
+    /// LISTs: take over while a lane is being compacted.
     pub(crate) spares: [Key; 4],
     /// ZSET of waiting places; score = last sign of life, Unix seconds.
     pub(crate) heartbeat: Key,

@@ -55,7 +55,7 @@ fn table(queues: &[Queue], acts: bool) -> Markup {
         return ui::empty(
             "room",
             "No queues yet",
-            "A queue stands in front of one site or one sale. Make the first with the API or the command line.",
+            "A queue stands in front of one site or one sale. Make the first with the API.",
             &html! {},
         );
     }
