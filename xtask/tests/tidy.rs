@@ -242,3 +242,46 @@ fn scripts_for_people_can_be_started() {
         assert!(text.starts_with("#!/usr/bin/env bash\n"), "{path} must start with env bash");
     }
 }
+
+#[test]
+fn guarantees_name_tests_that_exist() {
+    let files = files();
+    let page = files.iter().find(|(path, _)| path == "docs/guarantees.md").unwrap();
+    let mut named = 0;
+    let mut found = Vec::new();
+    for row in page.1.lines().filter(|line| line.starts_with("| ")) {
+        let shown = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+        let tests: Vec<&str> =
+            shown.split('`').skip(1).step_by(2).filter(|word| word.contains('_')).collect();
+        let modules = shown.contains("::*`");
+        if tests.is_empty() && !modules && !row.starts_with("| Promise") {
+            found.push(format!("docs/guarantees.md: no test in {row:?}"));
+        }
+        for test in tests {
+            let name = test.rsplit("::").next().unwrap_or_default();
+            let needle = match name.strip_suffix('*') {
+                Some(start) => format!("fn {start}"),
+                None => format!("fn {name}("),
+            };
+            named += 1;
+            if !files.iter().any(|(path, text)| path.ends_with(".rs") && text.contains(&needle)) {
+                found.push(format!("docs/guarantees.md: there is no test {test}"));
+            }
+        }
+    }
+    assert!(named > 20, "only {named} tests found in docs/guarantees.md");
+    complain("a promise names tests of this tree", &found);
+}
+
+#[test]
+fn every_page_is_in_the_summary() {
+    let files = files();
+    let summary = &files.iter().find(|(path, _)| path == "docs/SUMMARY.md").unwrap().1;
+    let pages = files.iter().filter_map(|(path, _)| path.strip_prefix("docs/"));
+    let found: Vec<String> = pages
+        .filter(|page| page.ends_with(".md") && *page != "SUMMARY.md")
+        .filter(|page| !summary.contains(&format!("({page})")))
+        .map(ToOwned::to_owned)
+        .collect();
+    complain("a page of docs/ is listed in docs/SUMMARY.md", &found);
+}
