@@ -128,6 +128,11 @@ impl Engine {
         self.session(id).is_some_and(Session::subscribed)
     }
 
+    /// Is the session over once its replies are sent? Nothing more of it may run.
+    pub fn is_closing(&self, id: SessionId) -> bool {
+        self.session(id).is_none_or(|session| session.closing)
+    }
+
     /// Sessions that begin from now on must show this password; none if empty.
     pub fn set_password(&mut self, password: &[u8]) {
         self.core.config.requirepass = password.to_vec();

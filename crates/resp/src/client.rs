@@ -26,6 +26,8 @@ pub(crate) struct Client {
     pub(crate) resp3: bool,
     /// Waits for a key: nothing more of it is run until then.
     pub(crate) blocked: Option<Blocked>,
+    /// Stands in the list of this turn.
+    pub(crate) listed: bool,
     /// Has bytes that were not looked at yet.
     pub(crate) pending: bool,
     /// The socket may have more to read, as far as is known.
@@ -69,6 +71,7 @@ impl Client {
             input: Vec::new(),
             resp3: false,
             blocked: None,
+            listed: false,
             pending: false,
             readable: true,
             closing: false,

@@ -362,8 +362,15 @@ impl Server {
     /// Reads and runs what there is, then delivers what it caused.
     fn take_turn(&mut self) {
         let mut numbers = std::mem::take(&mut self.ready);
-        numbers.sort_unstable();
-        numbers.dedup();
+        // Each once, in the order in which they became ready: so their commands run.
+        numbers.retain(|number| {
+            self.clients.get_mut(*number).is_some_and(|c| !std::mem::replace(&mut c.listed, true))
+        });
+        for number in &numbers {
+            if let Some(client) = self.clients.get_mut(*number) {
+                client.listed = false;
+            }
+        }
         for number in &numbers {
             let Some(client) = self.clients.get_mut(*number) else { continue };
             let reads = client.readable && client.blocked.is_none() && !client.closing;
@@ -550,6 +557,8 @@ fn run_client(client: &mut Client, batch: &mut Batch<'_>, config: &Config, most:
                 if speaks {
                     client.resp3 = batch.protocol(client.session) == 3;
                 }
+                // What comes after QUIT does not count.
+                client.closing = batch.is_closing(client.session);
                 match outcome {
                     Outcome::Reply(reply) => client.reply(&reply),
                     Outcome::Blocked { deadline_ms } => {

@@ -83,11 +83,13 @@ async fn messages_reach_listeners_from_any_door() {
 }
 
 #[tokio::test]
-async fn quit_says_ok_and_closes() {
+async fn quit_says_ok_and_closes_and_nothing_after_it_runs() {
     let served = serve(|_| {}).await;
     let mut client = served.client();
-    client.send("QUIT\r\n");
+    client.send("QUIT\r\nSET after 1\r\n");
     assert_eq!(client.rest(), "+OK\r\n");
+    let mut store = served.store.clone();
+    assert!(!store.exists::<_, bool>("after").await.unwrap());
 }
 
 #[tokio::test]

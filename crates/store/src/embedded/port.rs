@@ -34,6 +34,11 @@ impl Batch<'_> {
         self.state.engine.is_authenticated(session)
     }
 
+    /// Is the session over once its replies are sent? Nothing more of it may run.
+    pub fn is_closing(&self, session: SessionId) -> bool {
+        self.state.engine.is_closing(session)
+    }
+
     /// Does the session listen to channels?
     pub fn is_subscribed(&self, session: SessionId) -> bool {
         self.state.engine.is_subscribed(session)
