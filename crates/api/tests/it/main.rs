@@ -7,6 +7,7 @@ mod dashboard;
 mod fixture;
 mod front;
 mod health;
+mod jobs;
 mod live;
 mod openapi;
 mod room;
