@@ -82,7 +82,7 @@ fn first_lines_are_honoured() {
     });
 }
 
-/// The scripts of the documents this product is built from, word for word.
+/// What the scripts of the documents this product is built from do, condensed.
 #[test]
 fn the_scripts_of_the_schemas_answer_alike() {
     let enqueue = "redis.call('RPUSH', KEYS[1], ARGV[1])\n\
