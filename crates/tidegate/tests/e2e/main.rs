@@ -1,6 +1,7 @@
 //! The real binary, on a free port, as a person or a program meets it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod browser;
 mod cli;
 mod process;
 mod start_stop;
