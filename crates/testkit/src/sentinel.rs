@@ -89,10 +89,11 @@ impl Sentinel {
 
 fn arguments(port: u16, folder: &Path, master: u16) -> anyhow::Result<Vec<String>> {
     let file = folder.join("sentinel.conf");
-    // Short times, so that a failover takes two or three seconds.
+    // Short times, so that a failover takes a few seconds. But not shorter: Sentinels ping once a
+    // second, and with one second until "down" they now and then fail over a healthy master again.
     let text = format!(
         "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {NAME} 127.0.0.1 {master} 2\n\
-         sentinel down-after-milliseconds {NAME} 1000\nsentinel failover-timeout {NAME} 5000\n\
+         sentinel down-after-milliseconds {NAME} 3000\nsentinel failover-timeout {NAME} 10000\n\
          sentinel parallel-syncs {NAME} 2\n",
         folder.display()
     );
