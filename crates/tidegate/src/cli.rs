@@ -7,6 +7,7 @@
 mod config;
 #[cfg(test)]
 mod reference;
+mod room;
 mod store;
 pub(crate) mod token;
 
@@ -27,6 +28,7 @@ use crate::{doctor, serve};
     before_help = "Examples:
   tidegate                                   run everything, data in ./tidegate-data
   tidegate serve --only room --store redis://10.0.0.5
+  tidegate room create sale --rate 500/m     a waiting room that lets in 500 a minute
   tidegate doctor                            look for what could go wrong
   tidegate config show --origin              every setting and where it came from
   tidegate token create --role operator --name 'on call'",
@@ -118,6 +120,17 @@ pub(crate) enum Command {
         #[command(subcommand)]
         verb: token::Verb,
     },
+    /// Run waiting rooms: make and change queues, let people in, watch
+    #[command(before_help = "Examples:
+  tidegate room ls
+  tidegate room create spring-sale --rate 500/m --max-active 1000 --target https://shop.example/
+  tidegate room pause spring-sale
+  tidegate room admit spring-sale 50
+  tidegate room watch spring-sale")]
+    Room {
+        #[command(subcommand)]
+        verb: room::Verb,
+    },
     /// Serve and check the built-in store
     #[command(before_help = "Examples:
   tidegate store serve --listen 127.0.0.1:6400
@@ -149,6 +162,7 @@ pub(crate) fn run(cli: Cli, output: &Output) -> Outcome {
         Command::Doctor => doctor::run(global, output),
         Command::Config { verb } => config::run(verb, global, output),
         Command::Token { verb } => token::run(verb, global, output),
+        Command::Room { verb } => room::run(verb, global, output),
         Command::Store { verb } => store::run(verb, global, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();

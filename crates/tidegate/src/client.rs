@@ -68,6 +68,19 @@ impl Client {
         self.finish(request.content_type("application/json").send(body.to_string()))
     }
 
+    /// PATCH with a JSON body.
+    pub(crate) fn patch(&self, path: &str, body: &Value) -> Outcome<Value> {
+        let request = self.agent.patch(self.url(path)).header("authorization", self.bearer());
+        self.finish(request.content_type("application/json").send(body.to_string()))
+    }
+
+    /// DELETE with a JSON body, for what asks to be confirmed.
+    pub(crate) fn delete_confirmed(&self, path: &str, body: &Value) -> Outcome<Value> {
+        let request = self.agent.delete(self.url(path)).header("authorization", self.bearer());
+        let request = request.force_send_body().content_type("application/json");
+        self.finish(request.send(body.to_string()))
+    }
+
     /// DELETE.
     pub(crate) fn delete(&self, path: &str) -> Outcome<Value> {
         let request = self.agent.delete(self.url(path)).header("authorization", self.bearer());
@@ -99,7 +112,12 @@ impl Client {
         if status < 400 {
             return Ok(body);
         }
-        let message = body["error"]["message"].as_str().unwrap_or("no reason given");
+        let reason = body["error"]["message"].as_str().unwrap_or("no reason given");
+        // The field at fault is what a person needs to know first.
+        let message = match body["error"]["details"]["field"].as_str() {
+            Some(field) => format!("{field}: {reason}"),
+            None => reason.to_owned(),
+        };
         let exit = match status {
             400 | 409 | 412..=415 | 422 => Exit::Usage,
             401 | 403 => Exit::Auth,

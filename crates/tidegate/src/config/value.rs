@@ -190,6 +190,41 @@ fn split_unit(text: &str) -> Option<(u64, &str)> {
     Some((number.parse().ok()?, unit.trim()))
 }
 
+/// How often something may happen: so many times in so many seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) count: u32,
+    pub(crate) per_seconds: u32,
+}
+
+impl std::str::FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rate, String> {
+        let wrong = || format!("{text:?} is not a rate: write 10/s, 500/m, 2000/h or 5/10s");
+        let (count, per) = text.split_once('/').ok_or_else(wrong)?;
+        let count = count.trim().replace('_', "").parse().map_err(|_| wrong())?;
+        let per = per.trim();
+        let (number, unit) = if per.starts_with(|c: char| c.is_ascii_digit()) {
+            split_unit(per).ok_or_else(wrong)?
+        } else {
+            (1, per)
+        };
+        let unit = match unit {
+            "s" | "sec" | "second" => 1,
+            "m" | "min" | "minute" => 60,
+            "h" | "hour" => 3_600,
+            "d" | "day" => 86_400,
+            _ => return Err(wrong()),
+        };
+        let per_seconds = number.checked_mul(unit).and_then(|s| u32::try_from(s).ok());
+        match per_seconds {
+            Some(per_seconds @ 1..=86_400) => Ok(Rate { count, per_seconds }),
+            _ => Err(wrong()),
+        }
+    }
+}
+
 /// Networks, as `10.0.0.0/8` or a single address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Networks(pub(crate) Vec<IpNet>);
@@ -290,6 +325,19 @@ impl Value for Vec<Service> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_is_a_count_in_a_span() {
+        let rate = |text: &str| text.parse::<Rate>().map(|rate| (rate.count, rate.per_seconds));
+        assert_eq!(rate("500/m"), Ok((500, 60)));
+        assert_eq!(rate("10/s"), Ok((10, 1)));
+        assert_eq!(rate("2_000 / h"), Ok((2_000, 3_600)));
+        assert_eq!(rate("5/10s"), Ok((5, 10)));
+        assert_eq!(rate("0/s"), Ok((0, 1)));
+        for bad in ["", "500", "/m", "m/500", "1/0s", "1/2d", "-1/s", "1/s/s", "1/99999999999d"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn times_and_sizes_are_read_with_their_units() {

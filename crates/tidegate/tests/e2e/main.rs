@@ -4,4 +4,5 @@
 mod browser;
 mod cli;
 mod process;
+mod room;
 mod start_stop;

@@ -1,0 +1,181 @@
+//! Queues from the command line.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+use testkit::RedisServer;
+
+use crate::process::{Tidegate, command, run, text};
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A visitor takes a place; its token.
+fn join(gate: &Tidegate, queue: &str) -> Value {
+    let mut answer = ureq::post(format!("{}/api/v1/queues/{queue}/enqueue", gate.base))
+        .content_type("application/json")
+        .send("{}")
+        .unwrap();
+    serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap()
+}
+
+#[test]
+fn a_queue_is_run_from_the_command_line() {
+    let gate = Tidegate::start("embedded:", &[]);
+    assert!(text(&gate.run(&["room", "ls"]).stderr).contains("no queues yet"));
+    let made = gate.run(&[
+        "room",
+        "create",
+        "sale",
+        "--rate",
+        "500/m",
+        "--max-active",
+        "1",
+        "--name",
+        "Spring sale",
+        "--session-timeout",
+        "10m",
+        "--json",
+    ]);
+    let made = json(&made);
+    assert_eq!(made["admission"]["count"], 500);
+    assert_eq!(made["admission"]["per_seconds"], 60);
+    assert_eq!(made["session_timeout_seconds"], 600);
+    let list = text(&gate.run(&["room", "ls"]).stdout);
+    assert!(
+        list.contains("sale") && list.contains("500/m") && list.contains("Spring sale"),
+        "{list}"
+    );
+
+    assert_eq!(join(&gate, "sale")["status"], "admitted");
+    let second = join(&gate, "sale");
+    assert_eq!(second["status"], "waiting");
+    let waiting = json(&gate.run(&["room", "places", "sale", "--json"]));
+    assert_eq!(waiting[0]["position_id"], second["position_id"]);
+
+    // As full as it may be: by hand does not change that, a higher limit does.
+    let none = gate.run(&["room", "admit", "sale"]);
+    assert!(none.status.success() && text(&none.stderr).contains("nobody was let in"));
+    assert!(gate.run(&["room", "pause", "sale"]).status.success());
+    assert!(gate.run(&["room", "set", "sale", "--max-active", "2"]).status.success());
+    let admitted = gate.run(&["room", "admit", "sale", "5"]);
+    assert_eq!(text(&admitted.stdout).trim(), second["position_id"].as_str().unwrap());
+    let resumed = json(&gate.run(&["room", "resume", "sale", "--json"]));
+    assert_eq!(resumed["status"], "active");
+
+    assert!(gate.run(&["room", "message", "sale", "back at noon"]).status.success());
+    assert!(gate.run(&["room", "message", "sale", "--lang", "de", "um zwölf"]).status.success());
+    let shown = json(&gate.run(&["room", "show", "sale", "--json"]));
+    assert_eq!(shown["message"]["en"], "back at noon");
+    assert_eq!(shown["message"]["de"], "um zwölf");
+    assert!(gate.run(&["room", "message", "sale"]).status.success());
+    assert_eq!(
+        json(&gate.run(&["room", "show", "sale", "--json"]))["message"],
+        serde_json::json!({})
+    );
+
+    let stats = json(&gate.run(&["room", "stats", "sale", "--json"]));
+    assert_eq!(stats["total_admitted"], 2);
+    assert!(text(&gate.run(&["room", "stats", "sale"]).stdout).contains("admitted in all"));
+
+    let invite = gate.run(&["room", "invite", "sale", "--level", "2", "--uses", "3"]);
+    assert!(text(&invite.stdout).starts_with("wri1."), "{}", text(&invite.stderr));
+    let place = second["position_id"].as_str().unwrap();
+    assert!(gate.run(&["room", "revoke", "--place", place, "sale"]).status.success());
+    assert!(gate.run(&["room", "rotate-keys"]).status.success());
+
+    let refused = gate.run(&["room", "rm", "sale"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--yes"), "{}", text(&refused.stderr));
+    assert!(gate.run(&["room", "reset", "sale", "--yes"]).status.success());
+    let closed = json(&gate.run(&["room", "maintenance", "sale", "--yes", "--json"]));
+    assert_eq!(closed["status"], "maintenance");
+    assert!(gate.run(&["room", "rm", "sale", "--yes"]).status.success());
+    assert_eq!(json(&gate.run(&["room", "ls", "--json"])), serde_json::json!([]));
+}
+
+#[test]
+fn a_session_is_listed_and_taken_away() {
+    let gate = Tidegate::start("embedded:", &[]);
+    json(&gate.run(&["room", "create", "sale", "--json"]));
+    let place = join(&gate, "sale");
+    let mut answer = ureq::post(format!("{}/api/v1/queues/sale/claim", gate.base))
+        .header("authorization", format!("Bearer {}", place["token"].as_str().unwrap()))
+        .send_empty()
+        .unwrap();
+    let session: Value =
+        serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap();
+    let list = json(&gate.run(&["room", "sessions", "sale", "--json"]));
+    assert_eq!(list[0]["session_id"], session["session_id"]);
+    let id = session["session_id"].as_str().unwrap();
+    assert!(gate.run(&["room", "revoke", "--session", id]).status.success());
+    assert_eq!(json(&gate.run(&["room", "sessions", "sale", "--json"])), serde_json::json!([]));
+}
+
+#[test]
+fn what_goes_wrong_with_a_queue_says_what_to_do_next() {
+    let gate = Tidegate::start("embedded:", &[]);
+    let check = |args: &[&str], code: i32, word: &str| {
+        let got = gate.run(args);
+        let told = text(&got.stderr);
+        assert_eq!(got.status.code(), Some(code), "{args:?}: {told}");
+        assert!(told.contains(word), "{args:?}: {told}");
+    };
+    check(&["room", "show", "none"], 3, "no queue of this name");
+    check(&["room", "stats", "none"], 3, "tidegate room create none");
+    check(&["room", "watch", "none"], 3, "tidegate room ls");
+    check(&["room", "admit", "../tokens"], 3, "no queue of this name");
+    check(&["room", "create", "Not A Name"], 2, "queue_id");
+    check(&["room", "create", "sale", "--rate", "fast"], 2, "500/m");
+    check(&["room", "create", "sale", "--session-timeout", "1s"], 2, "session_timeout");
+    assert!(gate.run(&["room", "create", "sale"]).status.success());
+    check(&["room", "create", "sale"], 2, "room set sale");
+    check(&["room", "set", "sale"], 2, "nothing to set");
+    check(&["room", "revoke", "--session", "nonsense"], 3, "session");
+    check(&["room", "ls", "--server", "http://127.0.0.1:1"], 5, "--server");
+    std::fs::write(gate.path().join("bad"), "tg_admin_wrong_wrong_wrong").unwrap();
+    check(&["room", "ls", "--token-file", "bad"], 4, "not valid");
+    let viewer = gate.run(&["token", "create", "--role", "viewer", "--name", "v"]);
+    std::fs::write(gate.path().join("viewer"), &viewer.stdout).unwrap();
+    check(&["room", "pause", "sale", "--token-file", "viewer"], 4, "role operator");
+    let lone = tempfile::tempdir().unwrap();
+    assert_eq!(run(lone.path(), &["room", "ls"]).status.code(), Some(4));
+}
+
+#[test]
+fn watching_shows_each_event_once_and_in_order() {
+    let redis = RedisServer::start();
+    let gate = Tidegate::start(&redis.url(), &[]);
+    assert!(gate.run(&["room", "create", "sale", "--max-active", "1"]).status.success());
+    join(&gate, "sale"); // before the watch: not shown
+    let mut child = command(gate.path(), &["room", "watch", "sale", "--json", "--every", "100ms"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let first = next();
+    assert_eq!((first["kind"].as_str(), first["admitted"].as_u64()), (Some("numbers"), Some(1)));
+
+    let places: Vec<Value> = (0..3).map(|_| join(&gate, "sale")).collect();
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        let line = next();
+        if line["kind"] == "event" && line["type"] == "waitingroom.position.enqueued.v1" {
+            seen.push(line["data"]["position_id"].clone());
+        }
+    }
+    let joined: Vec<Value> = places.iter().map(|place| place["position_id"].clone()).collect();
+    assert_eq!(seen, joined);
+
+    // The reader goes away: the command ends by itself, without a fuss.
+    drop(lines);
+    join(&gate, "sale");
+    assert!(child.wait().unwrap().success());
+    let some = gate.run(&["room", "watch", "sale", "--lines", "1"]);
+    assert!(some.status.success());
+    assert_eq!(text(&some.stdout).lines().count(), 1, "{}", text(&some.stdout));
+}
