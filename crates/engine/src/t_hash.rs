@@ -21,6 +21,7 @@ const PACKED_FIELDS: usize = 128;
 const PACKED_BYTES: usize = 512;
 /// Elements that a command with a count and repetition may answer with.
 pub(crate) const REPEATED_MAX: i64 = 1 << 24;
+pub(crate) const TOO_MANY: Error = Error::fixed("ERR value is out of range");
 
 /// A hash.
 #[derive(Debug, Clone)]
@@ -465,11 +466,14 @@ fn hrandfield(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         Some([word]) if args::is(word, "WITHVALUES") => true,
         Some(_) => return Err(SYNTAX),
     };
-    if count < -REPEATED_MAX || (with_values && count > i64::MAX / 2) {
-        return Err(Error::fixed("ERR value is out of range"));
+    if with_values && count.unsigned_abs() > i64::MAX.unsigned_abs() / 2 {
+        return Err(TOO_MANY);
     }
     let nested = ctx.session.resp > 2;
     let Some(hash) = ctx.read::<Hash>(key)? else { return Ok(Reply::Array(Vec::new())) };
+    if count < -REPEATED_MAX {
+        return Err(TOO_MANY);
+    }
     let mut found = Vec::new();
     let mut answer = |(name, value): (Elem<'_>, Elem<'_>)| match (with_values, nested) {
         (false, _) => found.push(bulk(name)),

@@ -507,7 +507,11 @@ fn lpos(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     while let [option, rest @ ..] = options {
         let [value, rest @ ..] = rest else { return Err(SYNTAX) };
         if args::is(option, "RANK") {
-            rank = args::int(value)?;
+            // The least number has no positive counterpart: every match is past it.
+            rank = match args::int(value)? {
+                i64::MIN => -1,
+                rank => rank,
+            };
             if rank == 0 {
                 return Err(Error::fixed(
                     "ERR RANK can't be zero: use 1 to start from the first match, 2 from the \

@@ -18,7 +18,7 @@ use crate::notify::Class;
 use crate::number;
 use crate::pack::{Code, Elem, Pack};
 use crate::scan::{self, Scan};
-use crate::t_hash::{REPEATED_MAX, sample};
+use crate::t_hash::{REPEATED_MAX, TOO_MANY, sample};
 use crate::table::{Keyed, Table};
 use crate::value::{Kind, Value};
 use ints::Ints;
@@ -396,10 +396,10 @@ fn srandmember(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         Some([count]) => args::int_in(count, -i64::MAX, i64::MAX)?,
         Some(_) => return Err(SYNTAX),
     };
-    if count < -REPEATED_MAX {
-        return Err(Error::fixed("ERR value is out of range"));
-    }
     let Some(set) = ctx.read::<Set>(key)? else { return Ok(Reply::Array(Vec::new())) };
+    if count < -REPEATED_MAX {
+        return Err(TOO_MANY);
+    }
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let found = if count < 0 || wanted == 1 {
         (0..wanted).filter_map(|_| set.random(&mut rng)).map(bulk).collect()

@@ -89,6 +89,21 @@ impl Default for Zset {
 }
 
 impl Zset {
+    /// A sorted set of all these members, each different. Whether it is within the limits is
+    /// known before the first goes in, for past them a negative zero keeps its sign.
+    pub(crate) fn of(members: &[(Vec<u8>, f64)], limits: Limits) -> Zset {
+        let mut pack = Pack::default();
+        let long = |(member, _): &(Vec<u8>, f64)| member.len() > limits.value;
+        if members.len() > limits.entries || members.iter().any(long) {
+            pack.edit(0).set_flag();
+        }
+        let mut zset = Zset::Packed(pack);
+        for (member, score) in members {
+            zset.insert(member, *score, limits);
+        }
+        zset
+    }
+
     /// How many members there are.
     pub(crate) fn len(&self) -> usize {
         match self {

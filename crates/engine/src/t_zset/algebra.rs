@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use super::{Limits, When, Zset};
+use super::{Limits, Zset};
 use crate::Reply;
 use crate::args;
 use crate::command::Ctx;
@@ -133,10 +133,7 @@ fn store(ctx: &mut Ctx<'_>, operation: Operation, name: &str) -> Result<Reply, E
     let (keys, options) = keys_and_options(ctx, 2, name)?;
     let options = Options::parse(options, keys.len(), operation, false)?;
     let limits = Limits::of(&ctx.core.config);
-    let mut zset = Zset::default();
-    for (member, score) in compute(ctx, operation, keys, &options) {
-        zset.add(&member, score, When::default(), limits);
-    }
+    let zset = Zset::of(&compute(ctx, operation, keys, &options), limits);
     let (key, len) = (ctx.arg(1), zset.len());
     store_result(ctx, key, (len > 0).then_some(Value::Zset(zset)), Class::Zset, name);
     Ok(len.into())

@@ -16,7 +16,7 @@ use crate::notify::Class;
 use crate::number;
 use crate::pack::Elem;
 use crate::scan::{self, Scan};
-use crate::t_hash::{REPEATED_MAX, sample};
+use crate::t_hash::{REPEATED_MAX, TOO_MANY, sample};
 use crate::t_list::range_in;
 use crate::t_set::store_result;
 use crate::value::Value;
@@ -585,11 +585,14 @@ fn zrandmember(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         Some([word]) if args::is(word, "WITHSCORES") => true,
         Some(_) => return Err(SYNTAX),
     };
-    if count < -REPEATED_MAX || (with_scores && count > i64::MAX / 2) {
-        return Err(Error::fixed("ERR value is out of range"));
+    if with_scores && count.unsigned_abs() > i64::MAX.unsigned_abs() / 2 {
+        return Err(TOO_MANY);
     }
     let resp = ctx.session.resp;
     let Some(zset) = ctx.read::<Zset>(key)? else { return Ok(Reply::Array(Vec::new())) };
+    if count < -REPEATED_MAX {
+        return Err(TOO_MANY);
+    }
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let len = zset.len();
     let found = if count < 0 || wanted == 1 {
