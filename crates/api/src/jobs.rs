@@ -2,11 +2,24 @@
 //!
 //! Handlers extract, call the `jobs` crate and translate; nothing here decides anything about the
 //! service. `work.rs` is what producers and workers call, `admin.rs` what people who look and
-//! operators call, `view.rs` the bodies of both.
+//! operators call about one job, `lists.rs` and `bulk.rs` about many, `schedules.rs` about recurring
+//! ones, `events.rs` what happens as it happens, `view.rs` the bodies of all.
+//!
+//! Paths: what is about all jobs is under `/api/v1/jobs`, what is about one under `/api/v1/job/{id}`.
+//! So a job of any id can be reached, even one called `stats`.
 
 mod admin;
+mod bulk;
+mod events;
+mod lists;
+mod schedules;
 mod view;
 mod work;
+
+use axum::extract::OriginalUri;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::any;
+use utoipa_axum::router::OpenApiRouter;
 
 use axum::http::StatusCode;
 use jobs::{Error, JobId, Jobs};
@@ -18,7 +31,29 @@ use crate::section::Section;
 
 /// The routes.
 pub(crate) fn section() -> Section {
-    work::section().merge(admin::section())
+    let moved = Section {
+        public: OpenApiRouter::new()
+            .route("/api/v1/jobs/{id}", any(one))
+            .route("/api/v1/jobs/{id}/{act}", any(one)),
+        ..Section::default()
+    };
+    work::section()
+        .merge(admin::section())
+        .merge(lists::section())
+        .merge(bulk::section())
+        .merge(schedules::section())
+        .merge(events::section())
+        .merge(moved)
+}
+
+/// Who asks for one job among the many is sent to where it is. Needs no credential: it says nothing
+/// about the job.
+async fn one(OriginalUri(uri): OriginalUri) -> Response {
+    let path = uri.path_and_query().map_or("", |path| path.as_str());
+    match path.strip_prefix("/api/v1/jobs/") {
+        Some(rest) => Redirect::permanent(&format!("/api/v1/job/{rest}")).into_response(),
+        None => unknown().into_response(),
+    }
 }
 
 /// The queue, if it runs here.
@@ -30,7 +65,7 @@ fn queue(app: &App) -> Result<&Jobs, ApiError> {
 
 fn job_id(text: &str) -> Result<JobId, ApiError> {
     // A name that cannot be is a job that is not.
-    JobId::parse(text).map_err(|_| unknown())
+    JobId::foreign(text).map_err(|_| unknown())
 }
 
 fn unknown() -> ApiError {

@@ -8,7 +8,8 @@
 --        of each job: id, entry
 -- REPLY  {'removed', how many}
 --
--- From 'finished': the entry must still be in the list. From 'deadletter': so must the id.
+-- From 'finished': the entry must still be in the list. From 'deadletter': so must the id. From
+-- 'anywhere': it must have ended; its entry in the list goes in its turn.
 --
 -- Keeps: a job that is in line, runs, or is a schedule loses only its entry.
 local removed = 0
@@ -19,6 +20,8 @@ for j = 1, (#ARGV - 1) / 2 do
   if ARGV[1] == 'finished' then
     listed = redis.call('LREM', KEYS[1], -1, entry) == 1
       and (not status or status == 'completed' or status == 'failed')
+  elseif ARGV[1] == 'anywhere' then
+    listed = status == 'completed' or status == 'failed'
   else
     listed = redis.call('LREM', KEYS[2], -1, id) == 1 and (not status or status == 'dead')
   end

@@ -135,6 +135,16 @@ impl JobId {
         Self((0..10).map(|_| fastrand::alphanumeric()).collect())
     }
 
+    /// The id of a job that another program may have stored, whose alphabet is its own: up to 512
+    /// bytes without control characters. Only for looking one up; ours are [parsed](Self::parse).
+    pub fn foreign(text: impl Into<String>) -> Result<Self, Error> {
+        let text = text.into();
+        if text.is_empty() || text.len() > 512 || text.chars().any(char::is_control) {
+            return Err(Error::invalid("no job has an id like this"));
+        }
+        Self::refuse_reserved(text)
+    }
+
     fn refuse_reserved(text: String) -> Result<Self, Error> {
         // A lone dash marks a removed entry of the waiting list.
         match text.as_str() {

@@ -78,7 +78,7 @@ pub struct LaneView {
 }
 
 /// Which list of jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Which {
     /// In line, the next for v1 first.
     Waiting,
@@ -90,6 +90,28 @@ pub enum Which {
     Dead,
     /// Ended, newest first.
     Finished,
+}
+
+impl Which {
+    /// All of them, in the order in which a walk through everything takes them.
+    pub const ALL: [Self; 5] =
+        [Self::Active, Self::Waiting, Self::Delayed, Self::Dead, Self::Finished];
+
+    /// The list of this name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|which| which.as_str() == text)
+    }
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Active => "active",
+            Self::Delayed => "delayed",
+            Self::Dead => "dead",
+            Self::Finished => "finished",
+        }
+    }
 }
 
 impl Jobs {
@@ -186,19 +208,49 @@ impl Jobs {
         from: usize,
         most: usize,
     ) -> Result<Vec<(JobId, Option<Job>)>, Error> {
+        let mut ids = self.ids(which, from, most).await?;
+        ids.retain(|id| id != crate::ids::TOMB);
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let data: Vec<Key> = ids.iter().map(|id| self.keys().data(id)).collect();
+        let mut store = self.store().clone();
+        let data: Vec<Option<Vec<u8>>> =
+            redis::cmd("MGET").arg(data).query_async(&mut store).await?;
+        Ok(ids
+            .into_iter()
+            .zip(data)
+            .map(|(id, data)| {
+                let id = JobId::stored(id);
+                let job = data.and_then(|data| Job::parse(id.clone(), &data).ok());
+                (id, job)
+            })
+            .collect())
+    }
+
+    /// A page of a list as it is stored: ids, and marks where a job was taken from the middle.
+    pub(crate) async fn ids(
+        &self,
+        which: Which,
+        from: usize,
+        most: usize,
+    ) -> Result<Vec<String>, Error> {
         let keys = self.keys();
         let mut store = self.store().clone();
         let most = most.clamp(1, PAGE_MAX);
         let start = isize::try_from(from).unwrap_or(isize::MAX);
         let end = start.saturating_add(isize::try_from(most).unwrap_or(1) - 1);
-        let mut ids: Vec<String> = match which {
+        Ok(match which {
             Which::Waiting => store.lrange(keys.waiting(), start, end).await?,
             Which::Dead => store.lrange(keys.deadletter(), start, end).await?,
             Which::Delayed => store.zrange(keys.delayed(), start, end).await?,
             Which::Finished => {
                 let entries: Vec<String> = store.lrange(keys.finished(), start, end).await?;
-                let id = |entry: String| entry.split_once(' ').map(|(_, id)| id.to_owned());
-                entries.into_iter().filter_map(id).collect()
+                let id = |entry: String| match entry.split_once(' ') {
+                    Some((_, id)) => id.to_owned(),
+                    None => crate::ids::TOMB.to_owned(),
+                };
+                entries.into_iter().map(id).collect()
             }
             Which::Active => {
                 let (mut cursor, mut ids) = (0u64, Vec::new());
@@ -212,29 +264,13 @@ impl Jobs {
                         .await?;
                     ids.extend(found);
                     cursor = next;
-                    if cursor == 0 || ids.len() >= from + most {
+                    if cursor == 0 || ids.len() >= from.saturating_add(most) {
                         break;
                     }
                 }
                 ids.into_iter().skip(from).take(most).collect()
             }
-        };
-        ids.retain(|id| id != crate::ids::TOMB);
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let data: Vec<Key> = ids.iter().map(|id| keys.data(id)).collect();
-        let data: Vec<Option<Vec<u8>>> =
-            redis::cmd("MGET").arg(data).query_async(&mut store).await?;
-        Ok(ids
-            .into_iter()
-            .zip(data)
-            .map(|(id, data)| {
-                let id = JobId::stored(id);
-                let job = data.and_then(|data| Job::parse(id.clone(), &data).ok());
-                (id, job)
-            })
-            .collect())
+        })
     }
 
     /// How many jobs are where.
@@ -381,7 +417,11 @@ impl Jobs {
 
 /// What a job's state is, all things considered. `busy` is a job that is running, or a schedule,
 /// whose result is that of an earlier run.
-fn settled_status(status: Option<Status>, result: Option<&[u8]>, busy: bool) -> Option<Status> {
+pub(crate) fn settled_status(
+    status: Option<Status>,
+    result: Option<&[u8]>,
+    busy: bool,
+) -> Option<Status> {
     let succeeded = || {
         let result = result.and_then(|result| serde_json::from_slice::<JobResult>(result).ok());
         result.is_some_and(|result| result.success)

@@ -23,6 +23,7 @@ mod dispatch;
 mod error;
 mod events;
 mod fail;
+mod find;
 mod ids;
 mod ingest;
 mod inspect;
@@ -63,6 +64,7 @@ pub use crate::{
     error::Error,
     events::{Event, Events},
     fail::{Attempt, Verdict},
+    find::{Bulk, BulkDone, Cursor, Filter, Found, Retried},
     ids::{JobId, JobType, NAME_MAX, Namespace, ServerId},
     inspect::{JobView, LaneView, PAGE_MAX, Stats, Which},
     job::{

@@ -119,28 +119,28 @@ impl Jobs {
             keys.log(name),
             keys.history(name),
         ];
-        match status.as_deref() {
-            Some("dead") => {
-                let _: (String, usize) = scripts::remove::run(
-                    self.store(),
-                    scripts::remove::Keys {
-                        finished: keys.finished(),
-                        deadletter: keys.deadletter(),
-                        cron: keys.cron(),
-                        keys: job_keys,
-                    },
-                    scripts::remove::Args { from: "deadletter", rest: [name, name] },
-                )
-                .await?;
-                Ok(())
+        let from = match status.as_deref() {
+            Some("dead") => "deadletter",
+            Some("completed" | "failed") => "anywhere",
+            Some(status) => {
+                return Err(Error::Conflict { id: id.clone(), status: status.to_owned() });
             }
-            Some("completed" | "failed") => {
-                // Its entry in the list of ended jobs goes in its turn.
-                let () = store.del(&job_keys).await?;
-                Ok(())
-            }
-            Some(status) => Err(Error::Conflict { id: id.clone(), status: status.to_owned() }),
-            None => Err(Error::NotFound(id.clone())),
+            None => return Err(Error::NotFound(id.clone())),
+        };
+        let (_, removed): (String, usize) = scripts::remove::run(
+            self.store(),
+            scripts::remove::Keys {
+                finished: keys.finished(),
+                deadletter: keys.deadletter(),
+                cron: keys.cron(),
+                keys: job_keys,
+            },
+            scripts::remove::Args { from, rest: [name, name] },
+        )
+        .await?;
+        match removed {
+            0 => Err(Error::Conflict { id: id.clone(), status: "in use".to_owned() }),
+            _ => Ok(()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobs::{
     Attempt, Backoff, CatchUp, Growth, Job, JobError, JobId, JobResult, JobView, Lease, Millis,
-    NewJob, OnParentFailure, Overlap, Retry, Target,
+    Mode, NewJob, OnParentFailure, Overlap, Retry, Server, Target,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -17,7 +17,7 @@ use crate::error::ApiError;
 const ONCE: u64 = 24 * 60 * 60 * 1000;
 
 /// How often a job may fail, and how long it waits in between.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RetryBody {
     /// Retries after the first attempt; 3 if left out.
@@ -27,32 +27,34 @@ pub(super) struct RetryBody {
     /// The first wait; 2000 if left out.
     delay_ms: Option<u64>,
     /// The longest wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_delay_ms: Option<u64>,
     /// Spread the wait by a quarter either way.
     #[serde(default)]
     jitter: bool,
     /// Errors of these names are not retried.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skip_on: Vec<String>,
     /// Errors of these names send the job to another worker at once.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     reroute_on: Vec<String>,
 }
 
 /// Which workers may take a job; what is left out does not matter.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TargetBody {
     /// Only this worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<String>,
     /// Workers of one of these stacks.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     stack: Vec<String>,
     /// Workers with one of these capabilities, or with all.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     capabilities: Vec<String>,
     /// Workers in one of these regions.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     region: Vec<String>,
     /// All capabilities are needed.
     #[serde(default)]
@@ -153,6 +155,42 @@ impl TryFrom<RetryBody> for Retry {
             skip_on: body.skip_on,
             reroute_on: body.reroute_on,
         })
+    }
+}
+
+impl From<Retry> for RetryBody {
+    fn from(retry: Retry) -> RetryBody {
+        let growth = match retry.backoff.growth {
+            Growth::Fixed => "fixed",
+            Growth::Linear => "linear",
+            Growth::Exponential => "exponential",
+        };
+        RetryBody {
+            attempts: Some(retry.attempts),
+            backoff: Some(growth.to_owned()),
+            delay_ms: Some(whole(retry.backoff.delay)),
+            max_delay_ms: retry.backoff.max_delay.map(whole),
+            jitter: retry.backoff.jitter,
+            skip_on: retry.skip_on,
+            reroute_on: retry.reroute_on,
+        }
+    }
+}
+
+impl From<Target> for TargetBody {
+    fn from(target: Target) -> TargetBody {
+        TargetBody {
+            server: match target.server {
+                Server::Any => None,
+                Server::Only(name) => Some(name),
+                // Stored by somebody else as something that is no name: it fits no worker.
+                Server::Nobody => Some(String::new()),
+            },
+            stack: target.stack,
+            capabilities: target.capabilities,
+            region: target.region,
+            all: target.mode == Mode::All,
+        }
     }
 }
 
@@ -300,7 +338,13 @@ pub(super) struct JobBody {
     /// Failures that were retried so far.
     attempts: u32,
     /// How often it may be retried.
-    max_attempts: u32,
+    retry: RetryBody,
+    /// Which workers may take it.
+    target: TargetBody,
+    /// How many of its type may run at once.
+    max_concurrent: Option<u32>,
+    /// How many of its type may start in any minute.
+    max_per_minute: Option<u32>,
     /// When it was dispatched, in milliseconds since 1970.
     created_at_ms: i64,
     /// How long one attempt may run.
@@ -330,7 +374,10 @@ impl From<Job> for JobBody {
             payload: job.payload,
             priority: job.priority.get(),
             attempts: job.attempts,
-            max_attempts: job.retry.attempts,
+            retry: job.retry.into(),
+            target: job.target.into(),
+            max_concurrent: job.rate_limit.max_concurrent,
+            max_per_minute: job.rate_limit.max_per_minute,
             created_at_ms: job.created_at.0,
             timeout_ms: job.timeout.map(whole),
             expires_at_ms: job.expires_at.map(|at| at.0),

@@ -1,7 +1,7 @@
 //! What producers and workers call: dispatch, wait, claim, renew, complete, fail.
 //!
 //! A worker's token with scopes `jobs:type=NAME` (or `jobs:queue=NAME`) reaches jobs of those
-//! types and no others.
+//! types and no others; one with `jobs:namespace=NAME` only works on a server of that namespace.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::view::{ErrorView, LeaseView, NewJobBody, ResultView};
-use super::{job_id, queue, unknown};
+use super::{job_id, unknown};
 use crate::app::App;
 use crate::auth::Principal;
 use crate::error::{ApiError, ErrorBody};
@@ -36,6 +36,8 @@ const SLICE: Duration = Duration::from_secs(1);
 const LEASE_MAX: u64 = 24 * 60 * 60 * 1000;
 /// How many jobs one bulk call may dispatch.
 const BULK_MAX: usize = 1_000;
+/// How many log lines one call may add.
+const LINES_MAX: usize = 200;
 
 /// The routes.
 pub(super) fn section() -> Section {
@@ -48,7 +50,12 @@ pub(super) fn section() -> Section {
             .routes(routes!(renew))
             .routes(routes!(progress))
             .routes(routes!(complete))
-            .routes(routes!(fail)),
+            .routes(routes!(fail))
+            .routes(routes!(snooze))
+            .routes(routes!(release))
+            .routes(routes!(stop))
+            .routes(routes!(log))
+            .routes(routes!(leave)),
         ..Section::default()
     }
 }
@@ -61,8 +68,33 @@ fn scope(principal: &Principal) -> Option<Vec<&str>> {
     let kind = |scope: &'_ String| -> Option<usize> {
         ["jobs:type=", "jobs:queue="].iter().find(|p| scope.starts_with(**p)).map(|p| p.len())
     };
-    let kinds = principal.scopes.iter().filter_map(|scope| scope.get(kind(scope)?..));
-    Some(kinds.collect())
+    let kinds: Vec<&str> =
+        principal.scopes.iter().filter_map(|scope| scope.get(kind(scope)?..)).collect();
+    // Scopes that name namespaces alone leave all types of theirs open.
+    let spaces = principal.scopes.iter().any(|scope| scope.starts_with("jobs:namespace="));
+    (!kinds.is_empty() || !spaces).then_some(kinds)
+}
+
+/// Is the caller narrowed to namespaces of which this queue is none?
+fn elsewhere(jobs: &Jobs, principal: &Principal) -> bool {
+    let mut named =
+        principal.scopes.iter().filter_map(|scope| scope.strip_prefix("jobs:namespace="));
+    let own = jobs.config().namespace.as_str();
+    let (mut any, mut ours) = (false, false);
+    for name in named.by_ref() {
+        any = true;
+        ours |= name == own;
+    }
+    any && !ours
+}
+
+/// The queue, if the caller's token is for its namespace.
+fn queue<'a>(app: &'a App, principal: &Principal) -> Result<&'a Jobs, ApiError> {
+    let jobs = super::queue(app)?;
+    match elsewhere(jobs, principal) {
+        true => Err(ApiError::forbidden("this token is not for this namespace")),
+        false => Ok(jobs),
+    }
 }
 
 fn may(principal: &Principal, kind: &str) -> Result<(), ApiError> {
@@ -108,7 +140,7 @@ async fn dispatch(
     principal: Principal,
     Json(body): Json<NewJobBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let done = queue(&app)?.dispatch(plain(&principal, body)?).await?;
+    let done = queue(&app, &principal)?.dispatch(plain(&principal, body)?).await?;
     let status = if done.new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(DispatchedView::from(done))))
 }
@@ -149,7 +181,7 @@ async fn bulk(
     principal: Principal,
     Json(body): Json<Bulk>,
 ) -> Result<Json<BulkView>, ApiError> {
-    let jobs = queue(&app)?;
+    let jobs = queue(&app, &principal)?;
     if body.jobs.len() > BULK_MAX {
         let message = format!("more than {BULK_MAX} jobs in one call");
         return Err(ApiError::invalid_field("jobs", message));
@@ -214,7 +246,7 @@ struct Ended {
 }
 
 /// Wait until a job has ended, for a bounded time.
-#[utoipa::path(get, path = "/api/v1/jobs/{id}/wait", tag = "jobs",
+#[utoipa::path(get, path = "/api/v1/job/{id}/wait", tag = "jobs",
     params(("id" = String, Path, description = "Id of the job."), WaitQuery),
     responses((status = 200, description = "It has ended.", body = Ended),
         (status = 202, description = "Not yet; ask again.", body = Ended)))]
@@ -224,7 +256,7 @@ async fn wait(
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let jobs = queue(&app)?;
+    let jobs = queue(&app, &principal)?;
     let id = job_id(&id)?;
     let job = jobs.get(&id).await?.ok_or_else(unknown)?;
     may(&principal, job.kind.as_str())?;
@@ -271,6 +303,9 @@ struct Claim {
     wait_ms: u64,
     /// How long the leases are; as configured if left out, a second to a day.
     lease_ms: Option<u64>,
+    /// The machine it runs on, for people.
+    #[serde(default)]
+    hostname: String,
 }
 
 /// What was claimed.
@@ -298,7 +333,7 @@ async fn claim(
     principal: Principal,
     Json(body): Json<Claim>,
 ) -> Result<Json<ClaimedView>, ApiError> {
-    let jobs = queue(&app)?.clone();
+    let jobs = queue(&app, &principal)?.clone();
     let lease = lease_length(&jobs, body.lease_ms)?;
     let labels = Labels::new(body.worker)?
         .stack(body.stack)
@@ -316,7 +351,7 @@ async fn claim(
             Some(types.into_iter().map(JobType::parse).collect::<Result<Vec<_>, _>>()?)
         }
     };
-    jobs.register(&labels, types.as_deref(), "").await?;
+    jobs.register(&labels, types.as_deref(), &body.hostname).await?;
     let mut claimer = jobs.claimer(labels);
     if let Some(types) = types {
         claimer = claimer.types(types);
@@ -413,7 +448,7 @@ async fn renewed(jobs: &Jobs, lease: &Lease, length: Duration) -> Result<Renewed
 }
 
 /// Keep a job for longer. Says whether it was cancelled meanwhile.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/renew", tag = "jobs", request_body = Renew,
+#[utoipa::path(post, path = "/api/v1/job/{id}/renew", tag = "jobs", request_body = Renew,
     params(("id" = String, Path, description = "Id of the job.")),
     responses((status = 200, description = "It runs on.", body = Renewed),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
@@ -423,7 +458,7 @@ async fn renew(
     Path(id): Path<String>,
     Json(body): Json<Renew>,
 ) -> Result<Json<Renewed>, ApiError> {
-    let jobs = queue(&app)?;
+    let jobs = queue(&app, &principal)?;
     let length = lease_length(jobs, body.lease_ms)?;
     let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
     Ok(Json(renewed(jobs, &lease, length).await?))
@@ -450,7 +485,7 @@ struct NewProgress {
 }
 
 /// Say how far a job is; renews the lease, too.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/progress", tag = "jobs", request_body = NewProgress,
+#[utoipa::path(post, path = "/api/v1/job/{id}/progress", tag = "jobs", request_body = NewProgress,
     params(("id" = String, Path, description = "Id of the job.")),
     responses((status = 200, description = "Noted.", body = Renewed),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
@@ -460,7 +495,7 @@ async fn progress(
     Path(id): Path<String>,
     Json(body): Json<NewProgress>,
 ) -> Result<Json<Renewed>, ApiError> {
-    let jobs = queue(&app)?;
+    let jobs = queue(&app, &principal)?;
     let length = lease_length(jobs, body.lease_ms)?;
     let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
     let view = renewed(jobs, &lease, length).await?;
@@ -488,14 +523,14 @@ struct Complete {
 /// What became of the job.
 #[derive(Debug, Serialize, ToSchema)]
 struct Outcome {
-    /// `completed`, `retry`, `reroute` or `dead`.
+    /// `completed`, `retry`, `reroute`, `dead`, `snoozed`, `released` or `stopped`.
     outcome: &'static str,
     /// When it is retried: after this long.
     retry_in_ms: Option<u64>,
 }
 
 /// End a job with success.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/complete", tag = "jobs", request_body = Complete,
+#[utoipa::path(post, path = "/api/v1/job/{id}/complete", tag = "jobs", request_body = Complete,
     params(("id" = String, Path, description = "Id of the job.")),
     responses((status = 200, description = "It has ended.", body = Outcome),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
@@ -505,7 +540,7 @@ async fn complete(
     Path(id): Path<String>,
     Json(body): Json<Complete>,
 ) -> Result<Json<Outcome>, ApiError> {
-    let jobs = queue(&app)?;
+    let jobs = queue(&app, &principal)?;
     let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
     jobs.complete(&lease, body.result, Duration::from_millis(body.took_ms)).await?;
     Ok(Json(Outcome { outcome: "completed", retry_in_ms: None }))
@@ -527,10 +562,12 @@ struct Fail {
     /// No retry can mend it: to the dead letters at once.
     #[serde(default)]
     fatal: bool,
+    /// Try again after this long instead of what the job's policy says, if it may be retried.
+    retry_in_ms: Option<u64>,
 }
 
 /// End an attempt with an error. The job's own policy says what comes next.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/fail", tag = "jobs", request_body = Fail,
+#[utoipa::path(post, path = "/api/v1/job/{id}/fail", tag = "jobs", request_body = Fail,
     params(("id" = String, Path, description = "Id of the job.")),
     responses((status = 200, description = "What comes next.", body = Outcome),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
@@ -540,13 +577,16 @@ async fn fail(
     Path(id): Path<String>,
     Json(body): Json<Fail>,
 ) -> Result<Json<Outcome>, ApiError> {
-    let jobs = queue(&app)?;
+    let jobs = queue(&app, &principal)?;
     let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
     let took = Duration::from_millis(body.took_ms);
     let error = JobError::from(body.error);
     let verdict = if body.fatal {
         jobs.bury(&lease, error, took).await?;
         Verdict::Dead
+    } else if let Some(wait) = body.retry_in_ms {
+        let wait = Duration::from_millis(wait).min(jobs::WAIT_MAX);
+        jobs.retry_in(&lease, wait, error, took).await?
     } else {
         jobs.fail(&lease, error, took).await?
     };
@@ -557,4 +597,161 @@ async fn fail(
     };
     let retry_in_ms = wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
     Ok(Json(Outcome { outcome, retry_in_ms }))
+}
+
+/// A job to put off.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Snooze {
+    /// The worker that holds it.
+    worker: String,
+    /// The lease's token.
+    token: u64,
+    /// For how long.
+    wait_ms: u64,
+}
+
+/// Put a job off. The attempt does not count.
+#[utoipa::path(post, path = "/api/v1/job/{id}/snooze", tag = "jobs", request_body = Snooze,
+    operation_id = "snooze_job",
+    params(("id" = String, Path, description = "Id of the job.")),
+    responses((status = 200, description = "It runs later.", body = Outcome),
+        (status = 409, description = "The lease is lost.", body = ErrorBody)))]
+async fn snooze(
+    State(app): State<App>,
+    principal: Principal,
+    Path(id): Path<String>,
+    Json(body): Json<Snooze>,
+) -> Result<Json<Outcome>, ApiError> {
+    let jobs = queue(&app, &principal)?;
+    let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
+    let wait = Duration::from_millis(body.wait_ms).min(jobs::WAIT_MAX);
+    jobs.snooze(&lease, wait).await?;
+    let retry_in_ms = u64::try_from(wait.as_millis()).ok();
+    Ok(Json(Outcome { outcome: "snoozed", retry_in_ms }))
+}
+
+/// A job to hand back.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Release {
+    /// The worker that holds it.
+    worker: String,
+    /// The lease's token.
+    token: u64,
+}
+
+/// Hand a job back to the head of the line, as a worker that stops does. The attempt does not count.
+#[utoipa::path(post, path = "/api/v1/job/{id}/release", tag = "jobs", request_body = Release,
+    operation_id = "release_job",
+    params(("id" = String, Path, description = "Id of the job.")),
+    responses((status = 200, description = "It is in line.", body = Outcome),
+        (status = 409, description = "The lease is lost.", body = ErrorBody)))]
+async fn release(
+    State(app): State<App>,
+    principal: Principal,
+    Path(id): Path<String>,
+    Json(body): Json<Release>,
+) -> Result<Json<Outcome>, ApiError> {
+    let jobs = queue(&app, &principal)?;
+    let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
+    if jobs.release(std::slice::from_ref(&lease)).await? == 0 {
+        return Err(Error::LeaseLost(lease.id().clone()).into());
+    }
+    Ok(Json(Outcome { outcome: "released", retry_in_ms: None }))
+}
+
+/// A job that shall not run any more.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Stop {
+    /// The worker that holds it.
+    worker: String,
+    /// The lease's token.
+    token: u64,
+    /// Why.
+    #[serde(default)]
+    reason: String,
+    /// How long it ran.
+    #[serde(default)]
+    took_ms: u64,
+}
+
+/// End a running job for good because it was cancelled or gave itself up; no dead letter.
+#[utoipa::path(post, path = "/api/v1/job/{id}/stop", tag = "jobs", request_body = Stop,
+    operation_id = "stop_job",
+    params(("id" = String, Path, description = "Id of the job.")),
+    responses((status = 200, description = "It has ended.", body = Outcome),
+        (status = 409, description = "The lease is lost.", body = ErrorBody)))]
+async fn stop(
+    State(app): State<App>,
+    principal: Principal,
+    Path(id): Path<String>,
+    Json(body): Json<Stop>,
+) -> Result<Json<Outcome>, ApiError> {
+    let jobs = queue(&app, &principal)?;
+    let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
+    jobs.stop(&lease, &body.reason, Duration::from_millis(body.took_ms)).await?;
+    Ok(Json(Outcome { outcome: "stopped", retry_in_ms: None }))
+}
+
+/// Lines for a job's log.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewLines {
+    /// The worker that holds it.
+    worker: String,
+    /// The lease's token.
+    token: u64,
+    /// The lines, each at most 4 KiB, at most 200 in a call; the log keeps the latest few.
+    lines: Vec<String>,
+    /// For how long the lease is renewed; as configured if left out, a second to a day.
+    lease_ms: Option<u64>,
+}
+
+/// Add lines to a job's log; renews the lease, too.
+#[utoipa::path(post, path = "/api/v1/job/{id}/log", tag = "jobs", request_body = NewLines,
+    operation_id = "log_job",
+    params(("id" = String, Path, description = "Id of the job.")),
+    responses((status = 200, description = "Noted.", body = Renewed),
+        (status = 409, description = "The lease is lost.", body = ErrorBody)))]
+async fn log(
+    State(app): State<App>,
+    principal: Principal,
+    Path(id): Path<String>,
+    Json(body): Json<NewLines>,
+) -> Result<Json<Renewed>, ApiError> {
+    let jobs = queue(&app, &principal)?;
+    if body.lines.len() > LINES_MAX {
+        let message = format!("more than {LINES_MAX} lines in one call");
+        return Err(ApiError::invalid_field("lines", message));
+    }
+    let length = lease_length(jobs, body.lease_ms)?;
+    let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
+    let view = renewed(jobs, &lease, length).await?;
+    for line in &body.lines {
+        jobs.log(lease.id(), line).await?;
+    }
+    Ok(Json(view))
+}
+
+/// A worker that is gone.
+#[derive(Debug, Serialize, ToSchema)]
+struct Left {
+    /// The worker.
+    worker: String,
+}
+
+/// Take a worker off the list, as it does when it stops. Jobs it holds are not touched.
+#[utoipa::path(delete, path = "/api/v1/jobs/workers/{worker}", tag = "jobs",
+    operation_id = "leave_jobs",
+    params(("worker" = String, Path, description = "Id of the worker.")),
+    responses((status = 200, description = "Gone.", body = Left)))]
+async fn leave(
+    State(app): State<App>,
+    principal: Principal,
+    Path(worker): Path<String>,
+) -> Result<Json<Left>, ApiError> {
+    queue(&app, &principal)?.unregister(&jobs::ServerId::parse(worker.as_str())?).await?;
+    Ok(Json(Left { worker }))
 }

@@ -40,6 +40,18 @@ impl Answer {
     }
 }
 
+/// A body that does not end by itself.
+pub(crate) struct Pieces(Body);
+
+impl Pieces {
+    /// The next piece, which must come.
+    pub(crate) async fn next(&mut self) -> String {
+        let wait = std::time::Duration::from_secs(20);
+        let frame = tokio::time::timeout(wait, self.0.frame()).await.unwrap().unwrap().unwrap();
+        String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
+    }
+}
+
 impl Fixture {
     pub(crate) fn new(t: &TestStore) -> Fixture {
         Fixture::with(t, Settings::default())
@@ -91,6 +103,15 @@ impl Fixture {
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.call("", &format!("GET {path}"), Value::Null).await
+    }
+
+    /// The body of a GET as the admin, piece by piece.
+    pub(crate) async fn stream(&self, path: &str) -> Pieces {
+        let request = Request::get(path).header("authorization", format!("Bearer {ADMIN}"));
+        let request = request.body(Body::empty()).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        Pieces(response.into_body())
     }
 
     pub(crate) async fn admin(&self, what: &str, body: Value) -> Answer {

@@ -34,7 +34,7 @@ testkit::each_store! {
         let f = fixture(&t);
         let worker = f.token(Role::Worker).await;
         let id = dispatch(&f, json!({ "type": "mail", "payload": { "to": "ann" }, "priority": 8 })).await;
-        let early = f.call(&worker, &format!("GET /api/v1/jobs/{id}/wait?wait_ms=1"), Value::Null).await;
+        let early = f.call(&worker, &format!("GET /api/v1/job/{id}/wait?wait_ms=1"), Value::Null).await;
         assert_eq!((early.status, &early.json()["status"]), (StatusCode::ACCEPTED, &json!("waiting")));
         let lease = claim(&f, &worker).await;
         assert_eq!(lease["job"]["payload"], json!({ "to": "ann" }));
@@ -44,24 +44,24 @@ testkit::each_store! {
             body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             body
         };
-        let renewed = f.call(&worker, &format!("POST /api/v1/jobs/{id}/renew"), held(json!({ "lease_ms": 90_000 }))).await;
+        let renewed = f.call(&worker, &format!("POST /api/v1/job/{id}/renew"), held(json!({ "lease_ms": 90_000 }))).await;
         assert_eq!(renewed.status, StatusCode::OK, "{}", renewed.text);
         assert!(renewed.json()["until_ms"].as_i64() > lease["until_ms"].as_i64());
         assert_eq!(renewed.json()["cancelled"], false);
-        let told = f.call(&worker, &format!("POST /api/v1/jobs/{id}/progress"), held(json!({ "percent": 40 }))).await;
+        let told = f.call(&worker, &format!("POST /api/v1/job/{id}/progress"), held(json!({ "percent": 40 }))).await;
         assert_eq!(told.status, StatusCode::OK, "{}", told.text);
-        let seen = f.admin(&format!("GET /api/v1/jobs/{id}"), Value::Null).await.json();
+        let seen = f.admin(&format!("GET /api/v1/job/{id}"), Value::Null).await.json();
         assert_eq!((&seen["status"], &seen["worker"]), (&json!("active"), &json!("w1")));
         assert_eq!(seen["progress"]["percent"], 40.0);
 
         let stranger = json!({ "worker": "w2", "token": lease["token"] });
         for act in ["renew", "complete"] {
-            let refused = f.call(&worker, &format!("POST /api/v1/jobs/{id}/{act}"), stranger.clone()).await;
+            let refused = f.call(&worker, &format!("POST /api/v1/job/{id}/{act}"), stranger.clone()).await;
             assert_eq!((refused.status, refused.code().as_str()), (StatusCode::CONFLICT, "LEASE_LOST"));
         }
-        let done = f.call(&worker, &format!("POST /api/v1/jobs/{id}/complete"), held(json!({ "result": [1, 2], "took_ms": 7 }))).await;
+        let done = f.call(&worker, &format!("POST /api/v1/job/{id}/complete"), held(json!({ "result": [1, 2], "took_ms": 7 }))).await;
         assert_eq!((done.status, &done.json()["outcome"]), (StatusCode::OK, &json!("completed")), "{}", done.text);
-        let end = f.call(&worker, &format!("GET /api/v1/jobs/{id}/wait"), Value::Null).await;
+        let end = f.call(&worker, &format!("GET /api/v1/job/{id}/wait"), Value::Null).await;
         assert_eq!((end.status, &end.json()["result"]["data"]), (StatusCode::OK, &json!([1, 2])));
         let stats = f.admin("GET /api/v1/jobs/stats", Value::Null).await.json();
         assert_eq!((&stats["processed"], &stats["active"], &stats["workers"]), (&json!(1), &json!(0), &json!(1)));
@@ -73,20 +73,20 @@ testkit::each_store! {
         for outcome in ["retry", "dead"] {
             let lease = claim(&f, crate::fixture::ADMIN).await;
             let body = json!({ "worker": "w1", "token": lease["token"], "error": { "name": "Odd", "message": "no" } });
-            let failed = f.admin(&format!("POST /api/v1/jobs/{id}/fail"), body).await;
+            let failed = f.admin(&format!("POST /api/v1/job/{id}/fail"), body).await;
             assert_eq!((failed.status, &failed.json()["outcome"]), (StatusCode::OK, &json!(outcome)), "{}", failed.text);
         }
         let dead = f.admin("GET /api/v1/jobs/dead", Value::Null).await.json();
         assert_eq!((&dead["jobs"][0]["id"], &dead["jobs"][0]["result"]["error"]["name"]), (&json!(id), &json!("Odd")));
-        let history = f.admin(&format!("GET /api/v1/jobs/{id}"), Value::Null).await.json()["history"].clone();
+        let history = f.admin(&format!("GET /api/v1/job/{id}"), Value::Null).await.json()["history"].clone();
         assert_eq!(history.as_array().unwrap().len(), 2);
-        let again = f.admin(&format!("POST /api/v1/jobs/{id}/replay"), Value::Null).await;
+        let again = f.admin(&format!("POST /api/v1/job/{id}/replay"), Value::Null).await;
         assert_eq!(again.status, StatusCode::OK, "{}", again.text);
-        let twice = f.admin(&format!("POST /api/v1/jobs/{id}/replay"), Value::Null).await;
+        let twice = f.admin(&format!("POST /api/v1/job/{id}/replay"), Value::Null).await;
         assert_eq!((twice.status, twice.code().as_str()), (StatusCode::CONFLICT, "JOB_STATE"));
         let list = f.admin("GET /api/v1/jobs?state=waiting", Value::Null).await.json();
         assert_eq!(list["jobs"][0]["id"], json!(id));
-        let ended = f.admin(&format!("POST /api/v1/jobs/{id}/cancel"), json!({ "reason": "enough" })).await;
+        let ended = f.admin(&format!("POST /api/v1/job/{id}/cancel"), json!({ "reason": "enough" })).await;
         assert_eq!(ended.json()["outcome"], "ended", "{}", ended.text);
     }
 
@@ -135,10 +135,10 @@ testkit::each_store! {
         for (what, body) in [
             ("POST /api/v1/jobs".to_owned(), json!({ "type": "other" })),
             ("POST /api/v1/jobs/claim".to_owned(), json!({ "worker": "w1", "types": ["other"] })),
-            (format!("POST /api/v1/jobs/{other}/complete"), json!({ "worker": "w1", "token": 1 })),
-            (format!("GET /api/v1/jobs/{other}/wait?wait_ms=0"), Value::Null),
-            (format!("GET /api/v1/jobs/{other}"), Value::Null),
-            (format!("POST /api/v1/jobs/{other}/cancel"), Value::Null),
+            (format!("POST /api/v1/job/{other}/complete"), json!({ "worker": "w1", "token": 1 })),
+            (format!("GET /api/v1/job/{other}/wait?wait_ms=0"), Value::Null),
+            (format!("GET /api/v1/job/{other}"), Value::Null),
+            (format!("POST /api/v1/job/{other}/cancel"), Value::Null),
         ] {
             assert_eq!(f.call(mailer, &what, body).await.status, StatusCode::FORBIDDEN, "{what}");
         }
@@ -159,15 +159,176 @@ testkit::each_store! {
             ("POST /api/v1/jobs", json!({ "type": "mail", "run_at_ms": -1 }), 400, "INVALID_REQUEST"),
             ("POST /api/v1/jobs/claim", json!({ "worker": "w1", "lease_ms": 1 }), 400, "INVALID_REQUEST"),
             ("GET /api/v1/jobs?state=odd", Value::Null, 400, "INVALID_REQUEST"),
-            ("GET /api/v1/jobs/none", Value::Null, 404, "JOB_NOT_FOUND"),
-            ("GET /api/v1/jobs/none/wait", Value::Null, 404, "JOB_NOT_FOUND"),
-            ("POST /api/v1/jobs/none/cancel", Value::Null, 404, "JOB_NOT_FOUND"),
-            ("POST /api/v1/jobs/none/complete", json!({ "worker": "w1", "token": 1 }), 404, "JOB_NOT_FOUND"),
+            ("GET /api/v1/job/none", Value::Null, 404, "JOB_NOT_FOUND"),
+            ("GET /api/v1/job/none/wait", Value::Null, 404, "JOB_NOT_FOUND"),
+            ("POST /api/v1/job/none/cancel", Value::Null, 404, "JOB_NOT_FOUND"),
+            ("POST /api/v1/job/none/complete", json!({ "worker": "w1", "token": 1 }), 404, "JOB_NOT_FOUND"),
         ] {
             let got = f.admin(what, body).await;
             assert_eq!((got.status.as_u16(), got.code().as_str()), (status, code), "{what}: {}", got.text);
         }
         let off = Fixture::new(&t);
         assert_eq!(off.admin("GET /api/v1/jobs/stats", Value::Null).await.code(), "SERVICE_OFF");
+    }
+
+    async fn a_job_of_any_name_can_be_reached(t: TestStore) {
+        let f = fixture(&t);
+        for name in ["stats", "claim", "dead", "schedules", "events", "id@1.x_-"] {
+            dispatch(&f, json!({ "type": "mail", "id": name, "payload": name })).await;
+            let seen = f.admin(&format!("GET /api/v1/job/{name}"), Value::Null).await.json();
+            assert_eq!((&seen["job"]["id"], &seen["job"]["payload"]), (&json!(name), &json!(name)));
+        }
+        assert_eq!(f.admin("GET /api/v1/jobs/stats", Value::Null).await.json()["waiting"], 6);
+        // Stored by a program with names of its own.
+        let mut store = t.store.clone();
+        let data = r#"{"jobId":"order:7 a/b","type":"mail","payload":{}}"#;
+        let () = store::redis::AsyncCommands::set(&mut store, "bridge:jobs:data:order:7 a/b", data).await.unwrap();
+        let seen = f.admin("GET /api/v1/job/order:7%20a%2Fb", Value::Null).await;
+        assert_eq!(seen.json()["job"]["id"], "order:7 a/b", "{}", seen.text);
+        let moved = f.get("/api/v1/jobs/abc/wait?wait_ms=3").await;
+        assert_eq!((moved.status.as_u16(), moved.header("location")), (308, "/api/v1/job/abc/wait?wait_ms=3"));
+    }
+
+    async fn jobs_are_found_by_state_type_and_text(t: TestStore) {
+        let f = fixture(&t);
+        for n in 0..5 {
+            dispatch(&f, json!({ "type": "mail", "id": format!("m{n}"), "payload": { "to": format!("user{n}") } })).await;
+            dispatch(&f, json!({ "type": "film", "id": format!("f{n}"), "delay_ms": 1_000 * (n + 1) })).await;
+        }
+        let ids = async |query: &str| {
+            let (mut ids, mut from) = (Vec::new(), String::new());
+            for _ in 0..20 {
+                let page = f.admin(&format!("GET /api/v1/jobs?{query}&from={from}"), Value::Null).await;
+                assert_eq!(page.status, StatusCode::OK, "{}", page.text);
+                let page = page.json();
+                ids.extend(page["jobs"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()));
+                match page["next"].as_str() {
+                    Some(next) => from = next.to_owned(),
+                    None => return ids,
+                }
+            }
+            panic!("the list does not end");
+        };
+        assert_eq!(ids("limit=3").await, ["m0", "m1", "m2", "m3", "m4", "f0", "f1", "f2", "f3", "f4"]);
+        assert_eq!(ids("type=film&limit=2").await, ["f0", "f1", "f2", "f3", "f4"]);
+        assert_eq!(ids("state=waiting&text=user3").await, ["m3"]);
+        assert_eq!(ids("state=active").await, [""; 0]);
+        let row = f.admin("GET /api/v1/jobs?type=film&limit=1", Value::Null).await.json()["jobs"][0].clone();
+        assert_eq!((&row["status"], &row["job"]["type"]), (&json!("delayed"), &json!("film")));
+        assert_eq!(f.admin("GET /api/v1/jobs?from=odd", Value::Null).await.status, StatusCode::BAD_REQUEST);
+    }
+
+    async fn many_jobs_are_changed_in_one_call(t: TestStore) {
+        let f = fixture(&t);
+        for n in 0..4 {
+            dispatch(&f, json!({ "type": "mail", "id": format!("m{n}"), "retry": { "attempts": 0 } })).await;
+            dispatch(&f, json!({ "type": "film", "id": format!("f{n}") })).await;
+        }
+        let many = async |what: &str, body: Value| {
+            let got = f.admin(&format!("POST /api/v1/jobs/{what}"), body).await;
+            assert_eq!(got.status, StatusCode::OK, "{}", got.text);
+            let got = got.json();
+            assert_eq!((&got["refused"], &got["more"]), (&json!([]), &json!(false)), "{got}");
+            got["count"].as_u64().unwrap()
+        };
+        assert_eq!(many("cancel", json!({ "type": "film", "reason": "no" })).await, 4);
+        for _ in 0..4 {
+            let lease = claim(&f, crate::fixture::ADMIN).await;
+            let body = json!({ "worker": "w1", "token": lease["token"], "error": { "message": lease["job"]["id"] } });
+            let path = format!("POST /api/v1/job/{}/fail", lease["job"]["id"].as_str().unwrap());
+            assert_eq!(f.admin(&path, body).await.json()["outcome"], "dead");
+        }
+        assert_eq!(many("replay", json!({ "text": "m3" })).await, 1);
+        assert_eq!(many("retry", json!({ "state": "dead", "text": "m2" })).await, 1);
+        assert_eq!(many("remove", json!({ "state": "dead" })).await, 2);
+        assert_eq!(many("remove", json!({ "state": "finished" })).await, 4);
+        let stats = f.admin("GET /api/v1/jobs/stats", Value::Null).await.json();
+        assert_eq!((&stats["waiting"], &stats["dead"]), (&json!(2), &json!(0)));
+        assert_eq!(f.admin("GET /api/v1/job/m0", Value::Null).await.code(), "JOB_NOT_FOUND");
+        let wrong = f.admin("POST /api/v1/jobs/replay", json!({ "state": "waiting" })).await;
+        assert_eq!(wrong.status, StatusCode::BAD_REQUEST, "{}", wrong.text);
+    }
+
+    async fn a_worker_puts_off_hands_back_logs_and_stops(t: TestStore) {
+        let f = fixture(&t);
+        let id = dispatch(&f, json!({ "type": "mail" })).await;
+        let act = async |act: &str, more: Value| {
+            let lease = claim(&f, crate::fixture::ADMIN).await;
+            let mut body = json!({ "worker": "w1", "token": lease["token"] });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let got = f.admin(&format!("POST /api/v1/job/{id}/{act}"), body.clone()).await;
+            assert_eq!(got.status, StatusCode::OK, "{}", got.text);
+            (got.json(), body)
+        };
+        let (released, body) = act("release", json!({})).await;
+        assert_eq!(released["outcome"], "released");
+        let twice = f.admin(&format!("POST /api/v1/job/{id}/release"), body).await;
+        assert_eq!(twice.code(), "LEASE_LOST");
+        let (snoozed, _) = act("snooze", json!({ "wait_ms": 60_000 })).await;
+        assert_eq!(snoozed["outcome"], "snoozed");
+        let now = f.admin(&format!("POST /api/v1/job/{id}/retry"), Value::Null).await;
+        assert_eq!(now.json()["outcome"], "due", "{}", now.text);
+        f.app.services().jobs.as_ref().unwrap().scheduler().tick().await.unwrap();
+        let (retry, _) = act("fail", json!({ "error": { "message": "x" }, "retry_in_ms": 0 })).await;
+        assert_eq!((&retry["outcome"], &retry["retry_in_ms"]), (&json!("retry"), &json!(0)));
+        let (logged, body) = act("log", json!({ "lines": ["one", "two"] })).await;
+        assert_eq!(logged["cancelled"], false);
+        let log = f.admin(&format!("GET /api/v1/job/{id}/logs"), Value::Null).await.json();
+        assert_eq!((&log["lines"][0]["line"], &log["lines"][1]["line"]), (&json!("one"), &json!("two")));
+        let body = json!({ "worker": "w1", "token": body["token"], "reason": "enough" });
+        let stopped = f.admin(&format!("POST /api/v1/job/{id}/stop"), body).await;
+        assert_eq!(stopped.json()["outcome"], "stopped", "{}", stopped.text);
+        let seen = f.admin(&format!("GET /api/v1/job/{id}"), Value::Null).await.json();
+        assert_eq!((&seen["status"], &seen["result"]["error"]["message"]), (&json!("failed"), &json!("enough")));
+        let again = f.admin(&format!("POST /api/v1/job/{id}/replay"), json!({ "payload": { "to": "bob" } })).await;
+        assert_eq!(again.status, StatusCode::OK, "{}", again.text);
+        let seen = f.admin(&format!("GET /api/v1/job/{id}"), Value::Null).await.json();
+        assert_eq!((&seen["status"], &seen["job"]["payload"]), (&json!("waiting"), &json!({ "to": "bob" })));
+        assert_eq!(f.admin("DELETE /api/v1/jobs/workers/w1", Value::Null).await.status, StatusCode::OK);
+        let stats = f.admin("GET /api/v1/jobs/stats", Value::Null).await.json();
+        assert_eq!(stats["workers"], 0);
+    }
+
+    async fn jobs_nobody_can_take_are_seen(t: TestStore) {
+        let f = fixture(&t);
+        dispatch(&f, json!({ "type": "mail", "target": { "region": ["eu"], "capabilities": ["gpu"] }, "priority": 9 })).await;
+        let lanes = f.admin("GET /api/v1/jobs/unroutable", Value::Null).await.json()["lanes"].clone();
+        assert_eq!((&lanes[0]["type"], &lanes[0]["waiting"]), (&json!("mail"), &json!(1)), "{lanes}");
+        assert_eq!(lanes[0]["target"], json!({ "capabilities": ["gpu"], "region": ["eu"], "all": false }));
+        assert_eq!(lanes[0]["by_priority"][8], 1);
+        let body = json!({ "worker": "w1", "region": "eu", "capabilities": ["gpu"], "types": ["other"] });
+        f.admin("POST /api/v1/jobs/claim", body).await;
+        let lanes = f.admin("GET /api/v1/jobs/unroutable", Value::Null).await.json()["lanes"].clone();
+        assert_eq!(lanes.as_array().unwrap().len(), 1, "a worker for other types is no help: {lanes}");
+        let body = json!({ "worker": "w2", "region": "eu", "capabilities": ["gpu"], "types": ["mail"] });
+        f.admin("POST /api/v1/jobs/claim", body).await;
+        let lanes = f.admin("GET /api/v1/jobs/unroutable", Value::Null).await.json()["lanes"].clone();
+        assert_eq!(lanes, json!([]));
+    }
+
+    async fn events_are_followed_and_resumed(t: TestStore) {
+        let f = fixture(&t);
+        let one = dispatch(&f, json!({ "type": "mail" })).await;
+        let two = dispatch(&f, json!({ "type": "mail" })).await;
+        let follow = async |path: &str, until: &str| {
+            let (mut seen, mut body) = (String::new(), f.stream(path).await);
+            while !seen.contains(until) {
+                seen.push_str(&body.next().await);
+            }
+            seen
+        };
+        let all = follow("/api/v1/jobs/events?after=0", &two).await;
+        let first = all.split("\n\n").find(|event| event.contains(&one)).unwrap();
+        assert!(first.contains("event: dispatched") && first.contains("\"at_ms\""), "{all}");
+        let id = first.lines().find_map(|line| line.strip_prefix("id: ")).unwrap();
+        let rest = follow(&format!("/api/v1/jobs/events?after={id}"), &two).await;
+        assert!(!rest.contains(&one), "{rest}");
+        let mine = follow(&format!("/api/v1/jobs/events?after=0&job={two}"), &two).await;
+        assert!(!mine.contains(&one), "{mine}");
+        let next = async {
+            dispatch(&f, json!({ "type": "mail", "id": "later" })).await;
+        };
+        let (new, ()) = tokio::join!(follow("/api/v1/jobs/events?after=0", "later"), next);
+        assert!(new.contains("\"later\""));
     }
 }

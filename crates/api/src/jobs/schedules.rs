@@ -1,0 +1,150 @@
+//! Schedules: jobs that run again and again.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::response::IntoResponse;
+use jobs::{NewJob, ScheduleView};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::admin::Done;
+use super::lists::Page;
+use super::view::{JobBody, NewJobBody};
+use super::{job_id, queue};
+use crate::app::App;
+use crate::audit::Note;
+use crate::error::{ApiError, ErrorBody};
+use crate::extract::{Json, Path, Query};
+use crate::section::Section;
+
+/// The routes.
+pub(super) fn section() -> Section {
+    Section {
+        viewer: OpenApiRouter::new().routes(routes!(schedules)).routes(routes!(preview)),
+        operator: OpenApiRouter::new()
+            .routes(routes!(put_schedule, delete_schedule))
+            .routes(routes!(pause_schedule))
+            .routes(routes!(resume_schedule)),
+        ..Section::default()
+    }
+}
+
+/// A schedule.
+#[derive(Debug, Serialize, ToSchema)]
+struct ScheduleRow {
+    /// Its job.
+    job: JobBody,
+    /// When it comes next, in milliseconds since 1970.
+    next_ms: i64,
+    /// Does it let its occurrences pass by?
+    paused: bool,
+}
+
+impl From<ScheduleView> for ScheduleRow {
+    fn from(view: ScheduleView) -> ScheduleRow {
+        ScheduleRow { job: view.job.into(), next_ms: view.next.0, paused: view.paused }
+    }
+}
+
+/// Schedules.
+#[derive(Debug, Serialize, ToSchema)]
+struct Schedules {
+    /// The next to come first.
+    schedules: Vec<ScheduleRow>,
+}
+
+/// Jobs that run again and again, the next to come first.
+#[utoipa::path(get, path = "/api/v1/jobs/schedules", tag = "jobs", params(Page),
+    responses((status = 200, description = "A part of the list.", body = Schedules)))]
+async fn schedules(
+    State(app): State<App>,
+    Query(page): Query<Page>,
+) -> Result<Json<Schedules>, ApiError> {
+    let found = queue(&app)?.schedules(page.from(), page.most()).await?;
+    Ok(Json(Schedules { schedules: found.into_iter().map(ScheduleRow::from).collect() }))
+}
+
+/// Store a schedule, or change the one of this id. The body is a job with `cron`.
+#[utoipa::path(put, path = "/api/v1/jobs/schedules/{id}", tag = "jobs", request_body = NewJobBody,
+    params(("id" = String, Path, description = "Id of the schedule.")),
+    responses((status = 200, description = "Stored.", body = Done),
+        (status = 409, description = "A job of this id is no schedule.", body = ErrorBody)))]
+async fn put_schedule(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(body): Json<NewJobBody>,
+) -> Result<impl IntoResponse, ApiError> {
+    let new = NewJob::try_from(body)?.id(jobs::JobId::parse(id.as_str())?);
+    let done = queue(&app)?.schedule(new).await?;
+    let outcome = if done.new { "stored" } else { "changed" };
+    Ok((Extension(Note::new("schedule.put", &id)), Json(Done { id, outcome })))
+}
+
+/// Stop a schedule for good. What it has in line or running goes on.
+#[utoipa::path(delete, path = "/api/v1/jobs/schedules/{id}", tag = "jobs",
+    params(("id" = String, Path, description = "Id of the schedule.")),
+    responses((status = 200, description = "Gone.", body = Done)))]
+async fn delete_schedule(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<impl IntoResponse, ApiError> {
+    queue(&app)?.unschedule(&job_id(&id)?).await?;
+    Ok((Extension(Note::new("schedule.delete", &id)), Json(Done { id, outcome: "removed" })))
+}
+
+/// Let a schedule pass its occurrences by until it is resumed.
+#[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/pause", tag = "jobs",
+    params(("id" = String, Path, description = "Id of the schedule.")),
+    responses((status = 200, description = "Paused.", body = Done)))]
+async fn pause_schedule(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<impl IntoResponse, ApiError> {
+    queue(&app)?.pause_schedule(&job_id(&id)?).await?;
+    Ok((Extension(Note::new("schedule.pause", &id)), Json(Done { id, outcome: "paused" })))
+}
+
+/// Let a paused schedule run again, from its next occurrence on.
+#[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/resume", tag = "jobs",
+    params(("id" = String, Path, description = "Id of the schedule.")),
+    responses((status = 200, description = "Resumed.", body = Done)))]
+async fn resume_schedule(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<impl IntoResponse, ApiError> {
+    queue(&app)?.resume_schedule(&job_id(&id)?).await?;
+    Ok((Extension(Note::new("schedule.resume", &id)), Json(Done { id, outcome: "resumed" })))
+}
+
+/// An expression to try.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct PreviewQuery {
+    /// The cron expression.
+    cron: String,
+    /// The IANA time zone it is read in; UTC if left out.
+    timezone: Option<String>,
+    /// How many occurrences to give; 5 if left out, 100 at most.
+    count: Option<usize>,
+}
+
+/// What a schedule would do.
+#[derive(Debug, Serialize, ToSchema)]
+struct PreviewView {
+    /// The next occurrences, in milliseconds since 1970.
+    next_ms: Vec<i64>,
+}
+
+/// When a cron expression comes due next, without storing anything.
+#[utoipa::path(get, path = "/api/v1/jobs/preview", tag = "jobs", params(PreviewQuery),
+    operation_id = "preview_schedule",
+    responses((status = 200, description = "The next occurrences.", body = PreviewView)))]
+async fn preview(
+    State(app): State<App>,
+    Query(query): Query<PreviewQuery>,
+) -> Result<Json<PreviewView>, ApiError> {
+    let count = query.count.unwrap_or(5);
+    let preview = queue(&app)?.preview(&query.cron, query.timezone.as_deref(), count)?;
+    Ok(Json(PreviewView { next_ms: preview.next }))
+}
