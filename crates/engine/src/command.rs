@@ -312,6 +312,9 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     if ctx.session.multi.is_some() && command.flags & NO_MULTI != 0 {
         return Err(Error::fixed("ERR Command not allowed inside a transaction"));
     }
+    if let Some(busy) = &ctx.core.busy {
+        return if command.flags & ALLOW_BUSY == 0 { Err(busy.clone()) } else { Ok(()) };
+    }
     let flags = flags_now(ctx, command);
     if ctx.core.memory.on && !ctx.session.loading {
         let full = ctx.core.make_room(ctx.now);

@@ -103,6 +103,8 @@ pub(crate) struct Core {
     pub(crate) rng: fastrand::Rng,
     /// Commands that write are refused with this; see [`Engine::deny_writes`].
     pub(crate) deny_writes: Option<crate::Error>,
+    /// The command comes in the middle of a script; this is for those that must not.
+    pub(crate) busy: Option<crate::Error>,
     /// Sessions one of whose WATCHed keys has changed.
     pub(crate) cas_broken: HashSet<SessionId>,
     pub(crate) pubsub: Pubsub,
@@ -198,13 +200,7 @@ impl Engine {
 
     /// Opens a session for a client at `address`.
     pub fn connect(&mut self, address: &str) -> SessionId {
-        self.core.stats.connections += 1;
-        self.core.next_session += 1;
-        let id = SessionId(self.core.next_session);
-        let authenticated = self.core.config.requirepass.is_empty();
-        let session = Session::new(id, address.to_owned(), authenticated);
-        self.core.sessions.insert(id, Some(Box::new(session)));
-        id
+        self.core.open_session(address)
     }
 
     /// Ends a session: it waits for nothing, watches nothing, hears nothing any more.
@@ -258,8 +254,7 @@ impl Engine {
     /// The protocol a session speaks, 2 or 3: its replies are encoded by it. HELLO changes it, so
     /// ask after each command.
     pub fn protocol(&self, id: SessionId) -> u8 {
-        let session = self.core.sessions.get(&id).and_then(Option::as_ref);
-        session.map_or(2, |session| session.resp)
+        self.core.session(id).map_or(2, |session| session.resp)
     }
 
     /// What the last calls caused besides their replies.
@@ -270,13 +265,16 @@ impl Engine {
     }
 }
 
-fn run(core: &mut Core, session: &mut Session, now: Now, argv: &[&[u8]]) -> Outcome {
+pub(crate) fn run(core: &mut Core, session: &mut Session, now: Now, argv: &[&[u8]]) -> Outcome {
     if argv.is_empty() {
         return Outcome::Reply(Reply::none());
     }
     if session.blocked.is_some() {
         // Whoever embeds the engine reads no further while a session waits.
         return Outcome::Reply(Reply::Error(crate::Error::fixed("ERR this session waits")));
+    }
+    if session.closing {
+        return Outcome::Reply(Reply::none());
     }
     let now_ms = now.ms();
     if session.last_ms == 0 {
@@ -301,6 +299,17 @@ fn run(core: &mut Core, session: &mut Session, now: Now, argv: &[&[u8]]) -> Outc
 }
 
 impl Core {
+    /// Opens a session for a client at `address`.
+    pub(crate) fn open_session(&mut self, address: &str) -> SessionId {
+        self.stats.connections += 1;
+        self.next_session += 1;
+        let id = SessionId(self.next_session);
+        let authenticated = self.config.requirepass.is_empty();
+        let session = Session::new(id, address.to_owned(), authenticated);
+        self.sessions.insert(id, Some(Box::new(session)));
+        id
+    }
+
     /// Ends a session: it waits for nothing, watches nothing, hears nothing any more.
     pub(crate) fn end_session(&mut self, id: SessionId) {
         let Some(Some(mut session)) = self.sessions.remove(&id) else { return };

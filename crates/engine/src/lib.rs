@@ -54,7 +54,7 @@ pub use error::Error;
 pub use memory::Policy;
 pub use number::{format_f64 as format_double, format_g};
 pub use reply::Reply;
-pub use script::ScriptControl;
+pub use script::{Meanwhile, ScriptControl};
 pub use session::SessionId;
 
 /// A moment in time as the engine sees it: microseconds since the Unix epoch.

@@ -268,6 +268,12 @@ fn shutdown(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     if abort {
         return Err(Error::fixed("ERR No shutdown in progress."));
     }
+    if let Some(busy) = &ctx.core.busy {
+        if !nosave {
+            return Err(busy.clone());
+        }
+        ctx.core.scripts.control().stop();
+    }
     ctx.core.output.snapshot |= save;
     ctx.core.output.shutdown = true;
     Ok(Reply::none())
@@ -390,9 +396,7 @@ pub(crate) const FUNCTION: &[Command] = &[Command::new("function", -2, 0, comman
     .subcommands(&[
         Command::new("flush", -2, WRITE | NOSCRIPT, function_flush),
         Command::new("list", -2, NOSCRIPT, |_| Ok(Reply::Array(Vec::new()))),
-        Command::new("kill", 2, NOSCRIPT | ALLOW_BUSY, |_| {
-            Err(Error::fixed("NOTBUSY No scripts in execution right now."))
-        }),
+        Command::new("kill", 2, NOSCRIPT | ALLOW_BUSY, |ctx| ctx.core.scripts.control().kill(true)),
         Command::new("stats", 2, NOSCRIPT | ALLOW_BUSY, function_stats),
         Command::new("help", 2, LOADING | STALE, |_| {
             Ok(command::help(

@@ -4,7 +4,7 @@ use hashbrown::HashSet;
 
 use crate::blocked::Blocked;
 use crate::command::Command;
-use crate::engine::Engine;
+use crate::engine::{Core, Engine};
 use crate::multi::Multi;
 
 /// Names a session; given by [`crate::Engine::connect`]. Never used twice.
@@ -113,24 +113,27 @@ impl Session {
     }
 }
 
-impl Engine {
-    fn session(&self, id: SessionId) -> Option<&Session> {
-        self.core.sessions.get(&id).and_then(Option::as_ref).map(|session| &**session)
+impl Core {
+    /// A session, unless its own command is running.
+    pub(crate) fn session(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id).and_then(Option::as_ref).map(|session| &**session)
     }
+}
 
+impl Engine {
     /// Has the session shown its password, or needs none?
     pub fn is_authenticated(&self, id: SessionId) -> bool {
-        self.session(id).is_some_and(|session| session.authenticated)
+        self.core.session(id).is_some_and(|session| session.authenticated)
     }
 
     /// Does the session listen to channels?
     pub fn is_subscribed(&self, id: SessionId) -> bool {
-        self.session(id).is_some_and(Session::subscribed)
+        self.core.session(id).is_some_and(Session::subscribed)
     }
 
     /// Is the session over once its replies are sent? Nothing more of it may run.
     pub fn is_closing(&self, id: SessionId) -> bool {
-        self.session(id).is_none_or(|session| session.closing)
+        self.core.session(id).is_none_or(|session| session.closing)
     }
 
     /// Sessions that begin from now on must show this password; none if empty.

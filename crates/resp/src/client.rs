@@ -4,12 +4,15 @@
 //! released yet are there but not [sendable](Client::release).
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use mio::net::TcpStream;
-use store::embedded::{Reply, SessionId};
+use smallvec::SmallVec;
+use store::embedded::{Outcome, Reply, SessionId};
 
 use crate::codec::{Decoder, encode};
+use crate::listener::Runs;
 
 /// Memory that buffers keep when they are empty; more is given back.
 const KEEP: usize = 16 * 1024;
@@ -18,12 +21,17 @@ const KEEP: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
-    pub(crate) session: SessionId,
+    pub(crate) peer: SocketAddr,
+    /// None until the store knows it.
+    pub(crate) session: Option<SessionId>,
     pub(crate) decoder: Decoder,
-    /// Bytes that came and are not run yet.
+    /// Bytes that came and are not run yet, but for those `done` at the front.
     pub(crate) input: Vec<u8>,
+    pub(crate) done: usize,
     /// Speaks RESP3.
-    pub(crate) resp3: bool,
+    resp3: bool,
+    /// Has shown its password, or needs none.
+    pub(crate) authenticated: bool,
     /// Waits for a key: nothing more of it is run until then.
     pub(crate) blocked: Option<Blocked>,
     /// Stands in the list of this turn.
@@ -42,6 +50,33 @@ pub(crate) struct Client {
     released: usize,
     /// Batches of this client that the store has not released.
     held: u32,
+    /// Its replies in the batch under way.
+    batch: Option<InBatch>,
+    /// Its input is with a script that runs.
+    lent: bool,
+}
+
+/// Replies of one client in one batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InBatch {
+    /// Where in the output they begin.
+    mark: usize,
+    count: usize,
+}
+
+/// The input of a client while a command in it runs that may take long.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    input: Vec<u8>,
+    decoder: Decoder,
+    done: usize,
+}
+
+impl Lent {
+    /// The arguments of the command.
+    pub(crate) fn arguments(&self) -> SmallVec<[&[u8]; 16]> {
+        self.decoder.arguments(self.input.get(self.done..).unwrap_or_default())
+    }
 }
 
 /// How a blocked client waits.
@@ -63,13 +98,16 @@ pub(crate) enum Io {
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, session: SessionId) -> Client {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr) -> Client {
         Client {
             stream,
-            session,
+            peer,
+            session: None,
             decoder: Decoder::default(),
             input: Vec::new(),
+            done: 0,
             resp3: false,
+            authenticated: false,
             blocked: None,
             listed: false,
             pending: false,
@@ -80,6 +118,91 @@ impl Client {
             sent: 0,
             released: 0,
             held: 0,
+            batch: None,
+            lent: false,
+        }
+    }
+
+    /// The store knows it as this session.
+    pub(crate) fn introduce(&mut self, store: &impl Runs, session: SessionId) {
+        self.session = Some(session);
+        self.learn(store, session);
+    }
+
+    /// Looks how the session is now.
+    pub(crate) fn learn(&mut self, store: &impl Runs, session: SessionId) {
+        let manner = store.manner(session);
+        self.resp3 = manner.resp3;
+        self.authenticated = manner.authenticated;
+        self.closing |= manner.closing;
+    }
+
+    /// Has it something for the store to do?
+    pub(crate) fn wants_store(&self) -> bool {
+        self.session.is_none() || self.may_run()
+    }
+
+    /// May commands of it run now?
+    pub(crate) fn may_run(&self) -> bool {
+        self.pending && self.blocked.is_none() && !self.closing
+    }
+
+    /// Is there more to read or to run?
+    pub(crate) fn has_more(&self) -> bool {
+        self.blocked.is_none() && (self.pending || self.readable) && !self.closing
+    }
+
+    /// Replies from now on belong to the batch under way.
+    pub(crate) fn begin_batch(&mut self) {
+        self.batch.get_or_insert(InBatch { mark: self.output.len(), count: 0 });
+    }
+
+    /// Has it replies in the batch under way?
+    pub(crate) fn in_batch(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    /// The batch is over: its replies in it.
+    pub(crate) fn end_batch(&mut self) -> Option<InBatch> {
+        self.batch.take()
+    }
+
+    /// Gives the input away for the time of a command.
+    pub(crate) fn lend(&mut self) -> Lent {
+        self.lent = true;
+        Lent {
+            input: std::mem::take(&mut self.input),
+            decoder: std::mem::take(&mut self.decoder),
+            done: self.done,
+        }
+    }
+
+    /// The command has run.
+    pub(crate) fn take_back(&mut self, lent: Lent) {
+        self.lent = false;
+        self.input = lent.input;
+        self.decoder = lent.decoder;
+        self.done += self.decoder.forget();
+    }
+
+    /// Is a command of it running that may take long?
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent
+    }
+
+    /// A command was carried out.
+    pub(crate) fn answer(&mut self, outcome: Option<Outcome>) {
+        match outcome {
+            None => {}
+            Some(Outcome::Reply(reply)) => {
+                if let Some(batch) = &mut self.batch {
+                    batch.count += 1;
+                }
+                self.reply(&reply);
+            }
+            Some(Outcome::Blocked { deadline_ms }) => {
+                self.blocked = Some(Blocked { deadline_ms });
+            }
         }
     }
 
@@ -107,7 +230,8 @@ impl Client {
     }
 
     /// Drops what was run from the front of the input.
-    pub(crate) fn forget(&mut self, count: usize) {
+    pub(crate) fn forget(&mut self) {
+        let count = std::mem::take(&mut self.done);
         if count >= self.input.len() {
             self.input.clear();
             if self.input.capacity() > KEEP {
@@ -123,15 +247,10 @@ impl Client {
         encode(reply, self.resp3, &mut self.output);
     }
 
-    /// Where the next reply will begin.
-    pub(crate) fn mark(&self) -> usize {
-        self.output.len()
-    }
-
-    /// Takes back what was appended since `mark` and says `error` so many times in its place.
-    pub(crate) fn replace(&mut self, mark: usize, error: &Reply, times: usize) {
-        self.output.truncate(mark);
-        for _ in 0..times {
+    /// Takes back the replies of a batch and says `error` in place of each.
+    pub(crate) fn replace(&mut self, batch: InBatch, error: &Reply) {
+        self.output.truncate(batch.mark);
+        for _ in 0..batch.count {
             self.reply(error);
         }
     }

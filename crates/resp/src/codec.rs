@@ -104,7 +104,7 @@ impl Decoder {
                     let Some(line) = self.line(bytes, "too big mbulk count string")? else {
                         return Ok(false);
                     };
-                    let count = integer(&line)
+                    let count = integer(line)
                         .filter(|n| *n <= limits.arguments as i64)
                         .ok_or("invalid multibulk length")?;
                     let Some(count) = usize::try_from(count).ok().filter(|n| *n > 0) else {
@@ -133,7 +133,7 @@ impl Decoder {
                     let Some(line) = self.line(bytes, "too big bulk count string")? else {
                         return Ok(false);
                     };
-                    let length = integer(&line)
+                    let length = integer(line)
                         .and_then(|n| usize::try_from(n).ok())
                         .filter(|n| *n <= limits.argument)
                         .ok_or("invalid bulk length")?;
@@ -155,13 +155,13 @@ impl Decoder {
     }
 
     /// The line at the current place without its first byte and its end, once it is whole.
-    fn line(&mut self, bytes: &[u8], too_big: &str) -> Result<Option<Vec<u8>>, String> {
+    fn line<'b>(&mut self, bytes: &'b [u8], too_big: &str) -> Result<Option<&'b [u8]>, String> {
         let rest = bytes.get(self.at..).unwrap_or_default();
         let Some(end) = memchr::memchr(b'\r', rest).filter(|end| end + 1 < rest.len()) else {
             return if rest.len() > LINE_MAX { Err(too_big.to_owned()) } else { Ok(None) };
         };
         self.at += end + 2;
-        Ok(Some(rest.get(1..end).unwrap_or_default().to_vec()))
+        Ok(Some(rest.get(1..end).unwrap_or_default()))
     }
 
     fn inline(&mut self, bytes: &[u8]) -> Result<bool, String> {
@@ -181,6 +181,10 @@ impl Decoder {
 
 /// An integer as `string2ll` reads it.
 fn integer(digits: &[u8]) -> Option<i64> {
+    // Most lengths are this short.
+    if let [digit @ b'1'..=b'9'] = digits {
+        return Some(i64::from(digit - b'0'));
+    }
     let text = std::str::from_utf8(digits).ok()?;
     let canonical = text == "0"
         || text.strip_prefix('-').unwrap_or(text).starts_with(|c: char| ('1'..='9').contains(&c));

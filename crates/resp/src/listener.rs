@@ -3,16 +3,18 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
-use store::embedded::{Batch, Commit, Delivery, Embedded, Outcome, Port, Reply, SessionId};
+use store::embedded::{
+    Batch, Commit, Delivery, Embedded, EngineError, Meanwhile, Outcome, Port, Reply, SessionId,
+};
 
 use crate::client::{Blocked, Client, Io};
 use crate::codec::{Decoded, Limits};
@@ -98,11 +100,11 @@ impl Listener {
             waker: Waker::new(poll.registry(), WAKE)?,
             awake: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            server: Mutex::default(),
         });
         let port: Arc<dyn Port> = Arc::clone(&mailbox) as Arc<dyn Port>;
         embedded.add_port(Arc::clone(&port));
         let server = Server {
-            embedded,
             config,
             poll,
             socket,
@@ -112,11 +114,18 @@ impl Listener {
             sessions: HashMap::new(),
             deadlines: BTreeSet::new(),
             ready: Vec::new(),
+            turn: Vec::new(),
+            at: 0,
+            leaving: Vec::new(),
+            unattached: Vec::new(),
             held: Vec::new(),
             scratch: vec![0; READ_BYTES],
             looked_over: Instant::now(),
         };
-        let thread = std::thread::Builder::new().name("resp".into()).spawn(move || server.run())?;
+        let server = Arc::new(Mutex::new(server));
+        *mailbox.server.lock() = Arc::downgrade(&server);
+        let work = move || run(&server, &embedded);
+        let thread = std::thread::Builder::new().name("resp".into()).spawn(work)?;
         Ok(Listener { address, mailbox, thread: Some(thread) })
     }
 
@@ -146,6 +155,7 @@ struct Mailbox {
     /// The loop is at work and will look here before it waits again.
     awake: AtomicBool,
     stop: AtomicBool,
+    server: Mutex<Weak<Mutex<Server>>>,
 }
 
 #[derive(Debug, Default)]
@@ -160,6 +170,11 @@ impl Mailbox {
         if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "the RESP listener cannot be woken");
         }
+    }
+
+    fn has_letters(&self) -> bool {
+        let letters = self.letters.lock();
+        letters.synced || !letters.deliveries.is_empty() || !letters.closing.is_empty()
     }
 
     fn post(&self, write: impl FnOnce(&mut Letters)) {
@@ -182,17 +197,28 @@ impl Port for Mailbox {
     fn synced(&self) {
         self.post(|letters| letters.synced = true);
     }
+
+    fn busy(&self, meanwhile: &mut Meanwhile<'_, '_>) {
+        let server = self.server.lock().upgrade();
+        // Whoever has it now lets go of it before it waits for the script.
+        if let Some(mut server) = server.as_ref().and_then(|server| server.try_lock()) {
+            server.serve_meanwhile(meanwhile);
+        }
+    }
 }
 
 /// Replies that wait until a batch is on disk.
 #[derive(Debug)]
 struct Held {
     commit: Commit,
-    clients: Vec<usize>,
+    /// Number and session: a number is given to another client when one is gone.
+    clients: Vec<(usize, SessionId)>,
 }
 
+/// The sockets and who is behind them. The loop has it locked but for the times when it waits for
+/// the store's lock or for a script: then a script that takes too long can serve clients from
+/// where it is.
 struct Server {
-    embedded: Embedded,
     config: Config,
     poll: Poll,
     socket: TcpListener,
@@ -204,65 +230,276 @@ struct Server {
     deadlines: BTreeSet<(i64, usize)>,
     /// Clients with something to run or to read.
     ready: Vec<usize>,
+    /// Clients whose commands run in this turn, in order, and which of them is next.
+    turn: Vec<usize>,
+    at: usize,
+    /// Sessions that are over, and that the store must be told of.
+    leaving: Vec<SessionId>,
+    /// Sessions opened while the store could not be told where their deliveries go.
+    unattached: Vec<SessionId>,
     held: Vec<Held>,
     scratch: Vec<u8>,
     looked_over: Instant,
 }
 
-impl Server {
-    fn run(mut self) {
-        let mut events = Events::with_capacity(1024);
-        while !self.mailbox.stop.load(Ordering::SeqCst) {
-            let timeout = self.timeout();
-            self.mailbox.awake.store(false, Ordering::SeqCst);
-            let timeout = if self.has_letters() { Duration::ZERO } else { timeout };
-            if let Err(error) = self.poll.poll(&mut events, Some(timeout))
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                tracing::error!(%error, "the RESP listener cannot wait for clients and ends");
-                break;
+/// The thread's work until it is told to stop.
+fn run(server: &Mutex<Server>, embedded: &Embedded) {
+    let mut events = Events::with_capacity(1024);
+    let mut server = server.lock();
+    let mailbox = Arc::clone(&server.mailbox);
+    while !mailbox.stop.load(Ordering::SeqCst) {
+        let timeout = server.timeout(embedded);
+        mailbox.awake.store(false, Ordering::SeqCst);
+        let timeout = if mailbox.has_letters() { Duration::ZERO } else { timeout };
+        if let Err(error) = server.poll.poll(&mut events, Some(timeout))
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            tracing::error!(%error, "the RESP listener cannot wait for clients and ends");
+            break;
+        }
+        mailbox.awake.store(true, Ordering::SeqCst);
+        server.note(&events);
+        server.begin_turn();
+        run_commands(&mut server, embedded);
+        server.collect(embedded);
+        server.end_turn();
+    }
+    let numbers: Vec<usize> = server.clients.iter().map(|(number, _)| number).collect();
+    for number in numbers {
+        server.send(number);
+        server.close(number);
+    }
+    let mut batch = embedded.batch();
+    server.tell(&mut batch);
+    drop(batch.commit());
+    embedded.remove_port(&server.port);
+}
+
+/// Runs the commands of this turn under one lock, with one write of the log.
+fn run_commands(server: &mut MutexGuard<'_, Server>, embedded: &Embedded) {
+    if !server.needs_store(embedded) {
+        return;
+    }
+    let mut batch = match embedded.try_batch() {
+        Some(batch) => batch,
+        None => MutexGuard::unlocked(server, || embedded.batch()),
+    };
+    server.tell(&mut batch);
+    server.give_up(&mut batch);
+    server.look_over(&batch);
+    let mut left = BATCH_MAX;
+    while let Some(&number) = server.turn.get(server.at) {
+        server.at += 1;
+        run_client(server, number, &mut batch, &mut left);
+    }
+    let commit = batch.commit();
+    server.settle(commit);
+}
+
+/// Runs what a client sent, as long as there are commands `left` for this turn.
+fn run_client(
+    server: &mut MutexGuard<'_, Server>,
+    number: usize,
+    batch: &mut Batch<'_>,
+    left: &mut usize,
+) {
+    loop {
+        let Server { clients, config, deadlines, .. } = &mut **server;
+        let Some(client) = clients.get_mut(number).filter(|client| client.may_run()) else {
+            return;
+        };
+        client.begin_batch();
+        let ran = run_some(client, batch, config, left);
+        if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
+            deadlines.insert((at, number));
+        }
+        if ran == Ran::All {
+            return;
+        }
+        // A script may take long. Until it is back others can be served from within it.
+        let (lent, session) = (client.lend(), client.session);
+        let outcome = MutexGuard::unlocked(server, || {
+            let argv = lent.arguments();
+            session.map(|session| batch.execute(session, &argv))
+        });
+        *left = left.saturating_sub(1);
+        let Server { clients, deadlines, .. } = &mut **server;
+        let Some(client) = clients.get_mut(number) else { return };
+        client.take_back(lent);
+        if let Some(session) = session {
+            client.learn(&*batch, session);
+        }
+        client.answer(outcome);
+        if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
+            deadlines.insert((at, number));
+        }
+    }
+}
+
+/// What became of a client's commands.
+#[derive(Debug, PartialEq, Eq)]
+enum Ran {
+    /// There are no more, or no more may run in this turn.
+    All,
+    /// The next may take long.
+    UpToLong,
+}
+
+/// Runs commands of a client up to one that may take long.
+fn run_some(client: &mut Client, store: &mut impl Runs, config: &Config, left: &mut usize) -> Ran {
+    let Some(session) = client.session else { return Ran::All };
+    while *left > 0 && !client.closing && client.blocked.is_none() {
+        let limits = Limits {
+            arguments: config.max_arguments,
+            argument: config.max_argument,
+            authenticated: client.authenticated,
+        };
+        let input = client.input.get(client.done..).unwrap_or_default();
+        match client.decoder.next(input, limits) {
+            Decoded::Incomplete => {
+                let wanted = client.decoder.wanted(input.len());
+                client.pending = false;
+                client.forget();
+                client.input.reserve(wanted);
+                return Ran::All;
             }
-            self.mailbox.awake.store(true, Ordering::SeqCst);
-            for event in &events {
-                match event.token() {
-                    ACCEPT => self.accept(),
-                    WAKE => {}
-                    Token(number) => {
-                        if event.is_writable() {
-                            self.send(number);
-                        }
-                        let readable =
-                            event.is_readable() || event.is_error() || event.is_read_closed();
-                        if readable && let Some(client) = self.clients.get_mut(number) {
-                            client.readable = true;
-                            self.ready.push(number);
-                        }
+            Decoded::Malformed(text) => {
+                let error = EngineError::new(format!("ERR Protocol error: {text}"));
+                client.answer(Some(Outcome::Reply(Reply::Error(error))));
+                client.closing = true;
+            }
+            Decoded::Command => {
+                let argv = client.decoder.arguments(input);
+                let Some(name) = argv.first().copied() else {
+                    drop(argv);
+                    client.done += client.decoder.forget();
+                    continue;
+                };
+                // A web page that makes a browser talk to this port begins like this.
+                if name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:") {
+                    tracing::warn!("a client spoke HTTP to the RESP port and was cut off");
+                    client.closing = true;
+                    break;
+                }
+                if store.steps_aside_for(name) {
+                    return Ran::UpToLong;
+                }
+                let changes = changes_session(name);
+                let outcome = store.run(session, &argv);
+                drop(argv);
+                client.done += client.decoder.forget();
+                *left -= 1;
+                if changes {
+                    client.learn(store, session);
+                }
+                client.answer(Some(outcome));
+            }
+        }
+    }
+    client.forget();
+    Ran::All
+}
+
+/// Can a command of this name change how its session speaks, whether it is known, or end it? By
+/// its first letter: AUTH, CLIENT, EXEC, EVAL, HELLO, QUIT, RESET.
+fn changes_session(name: &[u8]) -> bool {
+    matches!(
+        name,
+        [b'a' | b'A' | b'c' | b'C' | b'e' | b'E' | b'h' | b'H' | b'q' | b'Q' | b'r' | b'R', ..]
+    )
+}
+
+/// Can a command of this name run a script?
+fn runs_scripts(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 7] =
+        [b"eval", b"evalsha", b"exec", b"fcall", b"eval_ro", b"evalsha_ro", b"fcall_ro"];
+    matches!(name, [b'e' | b'E' | b'f' | b'F', ..])
+        && NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// Where commands run: under the lock, or in the middle of a script.
+pub(crate) trait Runs {
+    /// Runs one.
+    fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> Outcome;
+    /// Is this command run in another way, because it may take long?
+    fn steps_aside_for(&self, name: &[u8]) -> bool;
+    /// How a session is now.
+    fn manner(&self, session: SessionId) -> Manner;
+}
+
+/// How a session is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    pub(crate) resp3: bool,
+    pub(crate) authenticated: bool,
+    /// What comes after QUIT does not count.
+    pub(crate) closing: bool,
+}
+
+impl Runs for Batch<'_> {
+    fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> Outcome {
+        self.execute(session, argv)
+    }
+
+    fn steps_aside_for(&self, name: &[u8]) -> bool {
+        runs_scripts(name)
+    }
+
+    fn manner(&self, session: SessionId) -> Manner {
+        Manner {
+            resp3: self.protocol(session) == 3,
+            authenticated: self.is_authenticated(session),
+            closing: self.is_closing(session),
+        }
+    }
+}
+
+impl Runs for Meanwhile<'_, '_> {
+    fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> Outcome {
+        self.execute(session, argv)
+    }
+
+    fn steps_aside_for(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    fn manner(&self, session: SessionId) -> Manner {
+        Manner {
+            resp3: self.protocol(session) == 3,
+            authenticated: self.is_authenticated(session),
+            closing: self.is_closing(session),
+        }
+    }
+}
+
+impl Server {
+    /// Takes note of what happened to sockets.
+    fn note(&mut self, events: &Events) {
+        for event in events {
+            match event.token() {
+                ACCEPT => self.accept(),
+                WAKE => {}
+                Token(number) => {
+                    if event.is_writable() {
+                        self.send(number);
+                    }
+                    let readable =
+                        event.is_readable() || event.is_error() || event.is_read_closed();
+                    if readable && let Some(client) = self.clients.get_mut(number) {
+                        client.readable = true;
+                        self.ready.push(number);
                     }
                 }
             }
-            self.give_up();
-            self.take_turn();
-            self.look_over();
         }
-        let numbers: Vec<usize> = self.clients.iter().map(|(number, _)| number).collect();
-        for number in numbers {
-            self.send(number);
-            self.close(number);
-        }
-        self.embedded.remove_port(&self.port);
-    }
-
-    fn has_letters(&self) -> bool {
-        let letters = self.mailbox.letters.lock();
-        letters.synced || !letters.deliveries.is_empty() || !letters.closing.is_empty()
     }
 
     /// How long nothing can need attention.
-    fn timeout(&self) -> Duration {
-        if !self.ready.is_empty() {
+    fn timeout(&self, embedded: &Embedded) -> Duration {
+        if !self.ready.is_empty() || !self.leaving.is_empty() {
             return Duration::ZERO;
         }
-        let next = self.deadlines.first().map(|(at, _)| at - self.embedded.clock().now().0);
+        let next = self.deadlines.first().map(|(at, _)| at - embedded.clock().now().0);
         let next = next.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
         next.unwrap_or(LOOK_OVER).min(LOOK_OVER)
     }
@@ -302,11 +539,7 @@ impl Server {
             tracing::warn!(%error, %peer, "a client could not be served");
             return;
         }
-        let mut batch = self.embedded.batch();
-        let session = batch.connect(&peer.to_string(), Arc::clone(&self.port));
-        drop(batch.commit());
-        place.insert(Client::new(stream, session));
-        self.sessions.insert(session, number);
+        place.insert(Client::new(stream, peer));
         self.ready.push(number);
     }
 
@@ -315,17 +548,17 @@ impl Server {
         if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
             self.deadlines.remove(&(at, number));
         }
-        self.sessions.remove(&client.session);
+        if let Some(session) = client.session {
+            self.sessions.remove(&session);
+            self.leaving.push(session);
+        }
         // A socket that is being dropped leaves the poll by itself.
         let _ = self.poll.registry().deregister(&mut client.stream);
-        let mut batch = self.embedded.batch();
-        batch.disconnect(client.session);
-        drop(batch.commit());
     }
 
     /// Sends what may be sent, and ends the connection if it is done with.
     fn send(&mut self, number: usize) {
-        let Some(client) = self.clients.get_mut(number) else { return };
+        let Some(client) = self.clients.get_mut(number).filter(|c| !c.is_lent()) else { return };
         let io = client.send();
         let over = client.backlog() > self.config.max_backlog;
         if over {
@@ -336,19 +569,65 @@ impl Server {
         }
     }
 
-    /// Answers blocked clients whose time is up.
-    fn give_up(&mut self) {
-        if self.deadlines.is_empty() {
-            return;
+    /// Reads what there is and lists those who have something to run.
+    fn begin_turn(&mut self) {
+        self.turn.clear();
+        self.at = 0;
+        std::mem::swap(&mut self.turn, &mut self.ready);
+        // Each once, in the order in which they became ready: so their commands run.
+        let clients = &mut self.clients;
+        self.turn.retain(|number| {
+            clients.get_mut(*number).is_some_and(|c| !std::mem::replace(&mut c.listed, true))
+        });
+        for at in 0..self.turn.len() {
+            let Some(&number) = self.turn.get(at) else { break };
+            let Some(client) = self.clients.get_mut(number) else { continue };
+            client.listed = false;
+            let reads = client.readable && client.blocked.is_none() && !client.closing;
+            if reads && client.read(&mut self.scratch) == Io::Gone {
+                self.close(number);
+            }
         }
-        let now = self.embedded.clock().now().0;
-        let mut batch = None;
+        let clients = &self.clients;
+        self.turn.retain(|number| clients.get(*number).is_some_and(Client::wants_store));
+    }
+
+    /// Is there anything to do for which the store's lock is needed?
+    fn needs_store(&self, embedded: &Embedded) -> bool {
+        let due = |(at, _): &(i64, usize)| *at <= embedded.clock().now().0;
+        !self.turn.is_empty()
+            || !self.leaving.is_empty()
+            || !self.unattached.is_empty()
+            || self.deadlines.first().is_some_and(due)
+            || self.is_time_to_look_over()
+    }
+
+    /// Tells the store who has come and who has gone.
+    fn tell(&mut self, batch: &mut Batch<'_>) {
+        for session in self.unattached.drain(..) {
+            batch.attach(session, Arc::clone(&self.port));
+        }
+        for session in self.leaving.drain(..) {
+            batch.disconnect(session);
+        }
+        for number in &self.turn {
+            let Some(client) = self.clients.get_mut(*number) else { continue };
+            if client.session.is_none() {
+                let session = batch.connect(&client.peer.to_string(), Arc::clone(&self.port));
+                client.introduce(&*batch, session);
+                self.sessions.insert(session, *number);
+            }
+        }
+    }
+
+    /// Answers blocked clients whose time is up.
+    fn give_up(&mut self, batch: &mut Batch<'_>) {
+        let now = batch.now_ms();
         while let Some(&(at, number)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
             self.deadlines.remove(&(at, number));
             let Some(client) = self.clients.get_mut(number) else { continue };
-            let batch = batch.get_or_insert_with(|| self.embedded.batch());
             // Nothing means that the answer is on its way by the mailbox.
-            if let Some(reply) = batch.timed_out(client.session) {
+            if let Some(reply) = client.session.and_then(|session| batch.timed_out(session)) {
                 client.blocked = None;
                 client.reply(&reply);
                 client.release();
@@ -356,91 +635,33 @@ impl Server {
                 self.ready.push(number);
             }
         }
-        drop(batch.map(Batch::commit));
     }
 
-    /// Reads and runs what there is, then delivers what it caused.
-    fn take_turn(&mut self) {
-        let mut numbers = std::mem::take(&mut self.ready);
-        // Each once, in the order in which they became ready: so their commands run.
-        numbers.retain(|number| {
-            self.clients.get_mut(*number).is_some_and(|c| !std::mem::replace(&mut c.listed, true))
-        });
-        for number in &numbers {
-            if let Some(client) = self.clients.get_mut(*number) {
-                client.listed = false;
-            }
-        }
-        for number in &numbers {
+    /// Hands out the replies of this turn, or holds them back, or says why there are none.
+    fn settle(&mut self, commit: Commit) {
+        let mut held = Vec::new();
+        for number in self.turn.iter().take(self.at) {
             let Some(client) = self.clients.get_mut(*number) else { continue };
-            let reads = client.readable && client.blocked.is_none() && !client.closing;
-            if reads && client.read(&mut self.scratch) == Io::Gone {
-                self.close(*number);
+            let Some(batch) = client.end_batch() else { continue };
+            match (&commit, client.session) {
+                (Commit::Failed(error), _) => {
+                    client.replace(batch, &Reply::Error(error.clone()));
+                    client.release();
+                }
+                (Commit::At(_), Some(session)) => {
+                    client.hold();
+                    held.push((*number, session));
+                }
+                (Commit::Done | Commit::At(_), _) => client.release(),
             }
         }
-        numbers.retain(|number| {
-            self.clients.get(*number).is_some_and(|c| c.pending && c.blocked.is_none())
-        });
-        self.run_commands(&numbers);
-        self.collect();
-        for number in numbers {
-            self.send(number);
-            let Some(client) = self.clients.get(number) else { continue };
-            if client.blocked.is_none() && (client.pending || client.readable) && !client.closing {
-                self.ready.push(number);
-            }
+        if !held.is_empty() {
+            self.held.push(Held { commit, clients: held });
         }
     }
 
-    /// Runs the commands of these clients under one lock, with one write of the log.
-    fn run_commands(&mut self, numbers: &[usize]) {
-        if numbers.is_empty() {
-            return;
-        }
-        let mut marks: Vec<(usize, usize, usize)> = Vec::with_capacity(numbers.len());
-        let mut left = BATCH_MAX;
-        let mut batch = self.embedded.batch();
-        for number in numbers {
-            let Some(client) = self.clients.get_mut(*number) else { continue };
-            let mark = client.mark();
-            let run = run_client(client, &mut batch, &self.config, left);
-            left -= run.min(left);
-            marks.push((*number, mark, run));
-            if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
-                self.deadlines.insert((at, *number));
-            }
-        }
-        match batch.commit() {
-            Commit::Done => {
-                for (number, ..) in marks {
-                    if let Some(client) = self.clients.get_mut(number) {
-                        client.release();
-                    }
-                }
-            }
-            Commit::Failed(error) => {
-                let error = Reply::Error(error);
-                for (number, mark, run) in marks {
-                    if let Some(client) = self.clients.get_mut(number) {
-                        client.replace(mark, &error, run);
-                        client.release();
-                    }
-                }
-            }
-            commit @ Commit::At(_) => {
-                let clients: Vec<usize> = marks.into_iter().map(|(number, ..)| number).collect();
-                for number in &clients {
-                    if let Some(client) = self.clients.get_mut(*number) {
-                        client.hold();
-                    }
-                }
-                self.held.push(Held { commit, clients });
-            }
-        }
-    }
-
-    /// Takes what others left, until there is nothing more.
-    fn collect(&mut self) {
+    /// Takes what others left.
+    fn collect(&mut self, embedded: &Embedded) {
         let letters = std::mem::take(&mut *self.mailbox.letters.lock());
         for delivery in letters.deliveries {
             let Some(&number) = self.sessions.get(&delivery.session) else { continue };
@@ -466,115 +687,122 @@ impl Server {
             self.send(number);
         }
         if letters.synced {
-            self.release_held();
+            self.release_held(embedded);
         }
     }
 
-    fn release_held(&mut self) {
+    fn release_held(&mut self, embedded: &Embedded) {
         let held = std::mem::take(&mut self.held);
         for batch in held {
-            match batch.commit.poll(&self.embedded) {
-                None => self.held.push(batch),
-                Some(Ok(())) => {
-                    for number in batch.clients {
-                        if let Some(client) = self.clients.get_mut(number) {
-                            client.unhold();
-                            client.release();
-                        }
+            let outcome = batch.commit.poll(embedded);
+            if outcome.is_none() {
+                self.held.push(batch);
+                continue;
+            }
+            for (number, session) in batch.clients {
+                let Some(client) = self.clients.get_mut(number) else { continue };
+                if client.session != Some(session) {
+                    continue;
+                }
+                match outcome {
+                    Some(Ok(())) => {
+                        client.unhold();
+                        client.release();
                         self.send(number);
                     }
+                    // What these replies say may not be true: the clients must not read them.
+                    _ => self.close(number),
                 }
-                // What these replies say may not be true: the clients must not read them.
-                Some(Err(_)) => batch.clients.into_iter().for_each(|number| self.close(number)),
             }
         }
+    }
+
+    /// Sends the replies of this turn and lists who has more.
+    fn end_turn(&mut self) {
+        for at in 0..self.turn.len() {
+            let Some(&number) = self.turn.get(at) else { break };
+            self.send(number);
+            if self.clients.get(number).is_some_and(Client::has_more) {
+                self.ready.push(number);
+            }
+        }
+    }
+
+    fn is_time_to_look_over(&self) -> bool {
+        !self.config.idle.is_zero() && self.looked_over.elapsed() >= LOOK_OVER
     }
 
     /// Closes connections that have been silent for too long.
-    fn look_over(&mut self) {
-        if self.config.idle.is_zero() || self.looked_over.elapsed() < LOOK_OVER {
+    fn look_over(&mut self, batch: &Batch<'_>) {
+        if !self.is_time_to_look_over() {
             return;
         }
         self.looked_over = Instant::now();
-        let silent: Vec<(usize, SessionId)> = self
+        let silent: Vec<usize> = self
             .clients
             .iter()
             .filter(|(_, c)| c.blocked.is_none() && c.last_heard.elapsed() > self.config.idle)
-            .map(|(number, client)| (number, client.session))
+            .filter(|(_, c)| !c.session.is_some_and(|session| batch.is_subscribed(session)))
+            .map(|(number, _)| number)
             .collect();
-        for (number, session) in silent {
-            let listens = self.embedded.batch().is_subscribed(session);
-            if !listens {
+        for number in silent {
+            self.close(number);
+        }
+    }
+
+    /// Serves clients in the middle of a script that keeps everybody waiting.
+    fn serve_meanwhile(&mut self, meanwhile: &mut Meanwhile<'_, '_>) {
+        let mut events = Events::with_capacity(128);
+        if self.poll.poll(&mut events, Some(Duration::ZERO)).is_err() {
+            return;
+        }
+        self.note(&events);
+        let mut numbers = std::mem::take(&mut self.ready);
+        // Those whose turn has not come yet are served here.
+        numbers.extend(self.turn.drain(self.at.min(self.turn.len())..));
+        for number in numbers {
+            self.serve_one_meanwhile(number, meanwhile);
+        }
+    }
+
+    fn serve_one_meanwhile(&mut self, number: usize, meanwhile: &mut Meanwhile<'_, '_>) {
+        let Some(client) = self.clients.get_mut(number) else { return };
+        // The loop looks at these again when it is their time.
+        if client.is_lent() || client.blocked.is_some() || client.closing {
+            return;
+        }
+        if client.readable && client.read(&mut self.scratch) == Io::Gone {
+            if client.in_batch() {
+                self.ready.push(number);
+            } else {
                 self.close(number);
             }
+            return;
+        }
+        if client.session.is_none() {
+            let session = meanwhile.connect(&client.peer.to_string());
+            client.introduce(&*meanwhile, session);
+            self.sessions.insert(session, number);
+            self.unattached.push(session);
+        }
+        let mut left = BATCH_MAX;
+        if client.pending {
+            run_some(client, meanwhile, &self.config, &mut left);
+        }
+        if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
+            self.deadlines.insert((at, number));
+        }
+        // Replies of commands that ran before the script wait for the end of their batch, and
+        // these wait behind them.
+        if !client.in_batch() {
+            client.release();
+        }
+        let more = client.has_more();
+        self.send(number);
+        if more {
+            self.ready.push(number);
         }
     }
-}
-
-/// Runs what a client sent, no more than `most` commands. How many it ran.
-fn run_client(client: &mut Client, batch: &mut Batch<'_>, config: &Config, most: usize) -> usize {
-    let mut run = 0;
-    let mut done = 0;
-    while run < most && !client.closing {
-        let limits = Limits {
-            arguments: config.max_arguments,
-            argument: config.max_argument,
-            authenticated: batch.is_authenticated(client.session),
-        };
-        let input = client.input.get(done..).unwrap_or_default();
-        match client.decoder.next(input, limits) {
-            Decoded::Incomplete => {
-                let wanted = client.decoder.wanted(input.len());
-                client.pending = false;
-                client.forget(done);
-                client.input.reserve(wanted);
-                return run;
-            }
-            Decoded::Malformed(text) => {
-                let text = format!("ERR Protocol error: {text}");
-                encode_error(client, &text);
-                client.closing = true;
-                run += 1;
-            }
-            Decoded::Command => {
-                let argv = client.decoder.arguments(input);
-                let Some(name) = argv.first().copied() else {
-                    drop(argv);
-                    done += client.decoder.forget();
-                    continue;
-                };
-                // A web page that makes a browser talk to this port begins like this.
-                if name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:") {
-                    tracing::warn!("a client spoke HTTP to the RESP port and was cut off");
-                    client.closing = true;
-                    break;
-                }
-                let speaks = matches!(name, [b'h' | b'H' | b'r' | b'R', ..]);
-                let outcome = batch.execute(client.session, &argv);
-                drop(argv);
-                done += client.decoder.forget();
-                run += 1;
-                if speaks {
-                    client.resp3 = batch.protocol(client.session) == 3;
-                }
-                // What comes after QUIT does not count.
-                client.closing = batch.is_closing(client.session);
-                match outcome {
-                    Outcome::Reply(reply) => client.reply(&reply),
-                    Outcome::Blocked { deadline_ms } => {
-                        client.blocked = Some(Blocked { deadline_ms });
-                        break;
-                    }
-                }
-            }
-        }
-    }
-    client.forget(done);
-    run
-}
-
-fn encode_error(client: &mut Client, text: &str) {
-    client.reply(&Reply::Error(store::embedded::EngineError::new(text)));
 }
 
 impl std::fmt::Debug for Server {

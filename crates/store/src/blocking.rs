@@ -67,8 +67,9 @@ impl BlockingConnection {
         Ok(Self { inner: Inner::Server(server), response: timeouts.response })
     }
 
-    pub(crate) fn on_embedded(embedded: &Embedded, timeouts: Timeouts) -> Self {
-        Self { inner: Inner::Embedded(Waiting::open(embedded)), response: timeouts.response }
+    pub(crate) async fn on_embedded(embedded: &Embedded, timeouts: Timeouts) -> RedisResult<Self> {
+        let inner = Inner::Embedded(Waiting::open(embedded).await?);
+        Ok(Self { inner, response: timeouts.response })
     }
 
     async fn command(&mut self, cmd: &Cmd) -> RedisResult<Value> {

@@ -206,7 +206,9 @@ impl Store {
             faults.before().await?;
         }
         match &self.backend {
-            Backend::Embedded(embedded) => subscribe::on_embedded(embedded, channels, patterns),
+            Backend::Embedded(embedded) => {
+                subscribe::on_embedded(embedded, channels, patterns).await
+            }
             Backend::Single(Kept { connector, .. }) | Backend::Sentinel(Kept { connector, .. }) => {
                 let connector = Arc::clone(connector);
                 subscribe::on_server(connector, self.timeouts, channels, patterns).await
@@ -226,7 +228,7 @@ impl Store {
         }
         match &self.backend {
             Backend::Embedded(embedded) => {
-                Ok(BlockingConnection::on_embedded(embedded, self.timeouts))
+                Ok(BlockingConnection::on_embedded(embedded, self.timeouts).await?)
             }
             Backend::Single(Kept { connector, .. }) | Backend::Sentinel(Kept { connector, .. }) => {
                 let connector = Arc::clone(connector);

@@ -8,10 +8,12 @@
 //! Read in this order: [`Embedded`], [`Batch`], `embedded/value.rs` (redis-rs's commands and values
 //! on one side, the engine's on the other), `embedded/session.rs` (calls that wait),
 //! `embedded/files.rs` (what is in the folder), `embedded/log.rs` (how it is written),
-//! `embedded/sync.rs` (how it reaches the disk), `embedded/replay.rs` and `embedded/open.rs` (how
+//! `embedded/busy.rs` (when a script keeps everybody waiting), `embedded/sync.rs` (how the log
+//! reaches the disk), `embedded/replay.rs` and `embedded/open.rs` (how
 //! it is read back), `embedded/compact.rs` (how it stays short), `embedded/keeper.rs` (the
 //! threads), `embedded/check.rs` (looking at a folder from outside).
 
+mod busy;
 mod check;
 mod compact;
 mod disk;
@@ -35,15 +37,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::{Config, Engine, Now};
+use engine::{Config, Engine, Now, ScriptControl};
 pub use engine::{Error as EngineError, Outcome, Reply, SessionId, format_double};
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::{mpsc, watch};
 
+pub use self::busy::Meanwhile;
 pub use self::check::{Report, Torn, check, repair};
 pub(crate) use self::session::{Own, Waiting};
 use self::{
+    busy::Ports,
     disk::Disk,
     keeper::{Compaction, Keeper},
     log::{Cure, Log},
@@ -59,6 +63,8 @@ use crate::{
 const SWEEP_BATCH: usize = 200;
 /// Logs shorter than this are not compacted, as in Redis.
 const COMPACT_AT: u64 = 64 << 20;
+/// How long a health check waits for the lock before it looks whether a script has it.
+const STATUS: Duration = Duration::from_millis(10);
 /// Arguments longer than this get disk space made for them before the command runs.
 const LARGE: usize = 16 << 10;
 
@@ -78,6 +84,11 @@ struct Shared {
     durable: watch::Sender<Durable>,
     sync_bell: Bell,
     address: String,
+    /// A hold on the script that has the lock.
+    control: ScriptControl,
+    ports: Ports,
+    /// Sessions that ended while a script had the lock.
+    leaving: Mutex<Vec<SessionId>>,
 }
 
 /// What the lock guards.
@@ -90,8 +101,6 @@ struct State {
     outlets: HashMap<SessionId, Outlet>,
     /// Deliveries that wait for a record to reach the disk.
     held: VecDeque<(u64, Delivery)>,
-    /// Those who want to know when the log has reached the disk.
-    ports: Vec<Arc<dyn Port>>,
 }
 
 /// What one command caused for a session that did not ask for it just then.
@@ -112,6 +121,9 @@ pub trait Port: Send + Sync + fmt::Debug {
     fn close(&self, session: SessionId);
     /// More of the log may have reached the disk.
     fn synced(&self);
+    /// A script keeps everybody waiting: clients can be told so, or kill it. Called about once in
+    /// a millisecond on the thread of the script.
+    fn busy(&self, _: &mut Meanwhile<'_, '_>) {}
 }
 
 /// Where a session's deliveries go.
@@ -183,7 +195,10 @@ impl Embedded {
         tokio::task::coop::consume_budget().await;
         let argv = Argv::of(cmd);
         let (outcome, commit) = {
-            let mut batch = self.batch();
+            let mut batch = match self.enter().await {
+                Ok(batch) => batch,
+                Err(busy) => return Ok(reply_value(argv.with(|argv| self.refused(argv, &busy)))),
+            };
             let common = batch.common();
             let outcome = argv.with(|argv| batch.execute(common, argv));
             (outcome, batch.commit())
@@ -200,16 +215,25 @@ impl Embedded {
     ) -> RedisResult<Vec<Value>> {
         tokio::task::coop::consume_budget().await;
         if pipeline.is_transaction() {
-            let (reply, commit) = {
-                let mut batch = self.batch();
-                let common = batch.common();
-                let reply = transaction(&mut batch, common, pipeline);
-                (reply, batch.commit())
+            let (reply, commit) = match self.enter().await {
+                Ok(mut batch) => {
+                    let common = batch.common();
+                    let reply = transaction(&mut batch, common, pipeline);
+                    (reply, batch.commit())
+                }
+                Err(busy) => (Reply::Error(busy), Commit::Done),
             };
             return Ok(vec![reply_value(commit.settle(self, reply).await).extract_error()?]);
         }
         let (replies, commit) = {
-            let mut batch = self.batch();
+            let mut batch = match self.enter().await {
+                Ok(batch) => batch,
+                Err(busy) => {
+                    let commands = pipeline.cmd_iter().skip(offset).take(count);
+                    let refuse = |cmd| Argv::of(cmd).with(|argv| self.refused(argv, &busy));
+                    return Ok(commands.map(|cmd| reply_value(refuse(cmd))).collect());
+                }
+            };
             let common = batch.common();
             let mut replies = Vec::with_capacity(count);
             for cmd in pipeline.cmd_iter().skip(offset).take(count) {
@@ -228,9 +252,15 @@ impl Embedded {
 
     /// Where the data is, and what is wrong with the store if something is.
     pub(crate) fn status(&self) -> (String, Option<String>) {
-        let state = self.shared.state.lock();
-        let trouble = state.log.as_ref().and_then(|log| log.trouble.as_ref());
-        let reason = trouble.map(|trouble| format!("writes are refused: {}", trouble.reason));
+        let reason = loop {
+            if let Some(state) = self.shared.state.try_lock_for(STATUS) {
+                let trouble = state.log.as_ref().and_then(|log| log.trouble.as_ref());
+                break trouble.map(|trouble| format!("writes are refused: {}", trouble.reason));
+            }
+            if self.shared.control.busy().is_some() {
+                break Some("a script runs for long".to_owned());
+            }
+        };
         (self.shared.address.clone(), reason)
     }
 
@@ -275,8 +305,9 @@ impl Shared {
         let common = engine.connect_trusted("store");
         let always = log.is_some() && options.fsync == Fsync::Always;
         let synced = log.as_ref().map_or(0, |log| log.synced);
-        let (held, ports) = (VecDeque::new(), Vec::new());
-        let state = State { engine, log, common, outlets: HashMap::new(), held, ports };
+        let (control, ports) = (engine.script_control(), Ports::default());
+        busy::serve(&control, &ports, &clock);
+        let state = State { engine, log, common, outlets: HashMap::new(), held: VecDeque::new() };
         let shared = Arc::new(Self {
             state: Mutex::new(state),
             clock,
@@ -284,14 +315,20 @@ impl Shared {
             durable: watch::Sender::new(Durable { synced, failed: 0 }),
             sync_bell: Bell::default(),
             address,
+            control,
+            ports,
+            leaving: Mutex::default(),
         });
         let least = options.compact_at.unwrap_or(COMPACT_AT);
         Ok((shared, Compaction { least, config: second }))
     }
 
     fn batch(&self) -> Batch<'_> {
+        self.begin(self.state.lock())
+    }
+
+    fn begin<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Batch<'a> {
         let now = Now::from_millis(self.clock.now().0);
-        let mut state = self.state.lock();
         let mut denied = false;
         let State { engine, log, .. } = &mut *state;
         if let Some(log) = log {
@@ -304,6 +341,16 @@ impl Shared {
             }
         }
         Batch { shared: self, state, now, deliveries: Vec::new(), closing: Vec::new(), denied }
+    }
+
+    /// Ends the sessions of those who have gone while a script had the lock.
+    fn see_off(&self) {
+        let leaving = std::mem::take(&mut *self.leaving.lock());
+        if !leaving.is_empty() {
+            let mut batch = self.batch();
+            leaving.into_iter().for_each(|session| batch.disconnect(session));
+            drop(batch.commit());
+        }
     }
 
     /// Takes out keys that are past their deadline, a bounded number of them at a time.
@@ -471,8 +518,13 @@ impl Batch<'_> {
     /// Opens a session for a client at `address`, whose deliveries go to a listener.
     pub fn connect(&mut self, address: &str, port: Arc<dyn Port>) -> SessionId {
         let id = self.state.engine.connect(address);
-        self.state.outlets.insert(id, Outlet::Port(port));
+        self.attach(id, port);
         id
+    }
+
+    /// Says where the deliveries of a session go that was opened [meanwhile](Meanwhile::connect).
+    pub fn attach(&mut self, session: SessionId, port: Arc<dyn Port>) {
+        self.state.outlets.insert(session, Outlet::Port(port));
     }
 
     /// Ends a session.

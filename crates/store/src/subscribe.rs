@@ -127,7 +127,7 @@ pub(crate) fn buffer(size: usize) -> (Publisher, Subscription) {
 }
 
 /// Subscribes with a session of its own on the built-in store, which fills the buffer itself.
-pub(crate) fn on_embedded(
+pub(crate) async fn on_embedded(
     embedded: &Embedded,
     channels: &[&str],
     patterns: &[&str],
@@ -136,7 +136,7 @@ pub(crate) fn on_embedded(
         return Err(Error::invalid("a subscription needs a channel or a pattern"));
     }
     let (publisher, mut subscription) = buffer(BUFFER);
-    subscription._session = Some(Own::listen(embedded, publisher, channels, patterns)?);
+    subscription._session = Some(Own::listen(embedded, publisher, channels, patterns).await?);
     Ok(subscription)
 }
 

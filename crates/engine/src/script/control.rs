@@ -4,10 +4,13 @@
 //! [`ScriptControl`], which works without that lock: it tells whether a script keeps everybody
 //! waiting, and kills it as `SCRIPT KILL` does, that is, only while it has written nothing.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::Meanwhile;
+use crate::engine::Core;
 use crate::error::Error;
 use crate::{Config, Reply};
 
@@ -36,6 +39,18 @@ pub(crate) struct Control {
     busy_ms: AtomicU64,
     deadline_ms: AtomicU64,
     deadline_written_ms: AtomicU64,
+    /// Serves others while a script keeps them waiting, and when it last did.
+    server: OnceLock<Server>,
+    served_ms: AtomicU64,
+}
+
+/// What [`ScriptControl::while_busy`] was given.
+struct Server(Box<dyn Fn(&mut Meanwhile<'_>) + Send + Sync>);
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
 }
 
 impl Control {
@@ -84,8 +99,9 @@ impl Control {
         self.state.load(Ordering::Acquire) & (KILLED | OVERDUE) != 0
     }
 
-    /// Looks at the clock, or at the instructions executed so far if there is none.
-    pub(super) fn look(&self, executed: u64) {
+    /// Looks at the clock, or at the instructions executed so far if there is none. Is it time to
+    /// let others have a word? That is once in a millisecond, after the script has become busy.
+    pub(super) fn look(&self, executed: u64) -> bool {
         let elapsed_ms = match self.clock {
             Some(clock) => {
                 let started = self.started_us.load(Ordering::Relaxed);
@@ -106,6 +122,30 @@ impl Control {
         if set != 0 {
             self.state.fetch_or(set, Ordering::AcqRel);
         }
+        set & BUSY != 0
+            && self.server.get().is_some()
+            && self.served_ms.swap(elapsed_ms, Ordering::Relaxed) != elapsed_ms
+    }
+
+    /// Lets others have a word while the script waits.
+    pub(super) fn serve(&self, core: &mut Core) {
+        if let Some(server) = self.server.get()
+            && let Some(busy) = self.busy()
+        {
+            (server.0)(&mut Meanwhile::new(core, busy));
+        }
+    }
+
+    /// What others are told while a script keeps them waiting.
+    fn busy(&self) -> Option<Error> {
+        let state = self.state.load(Ordering::Acquire);
+        let function = state & FUNCTION != 0;
+        (state & BUSY != 0).then_some(if function { BUSY_FUNCTION } else { BUSY_EVAL })
+    }
+
+    /// The script must stop whatever it has done: everything ends.
+    pub(crate) fn stop(&self) {
+        self.state.fetch_or(OVERDUE, Ordering::AcqRel);
     }
 
     /// What its caller is told when it was stopped.
@@ -177,9 +217,13 @@ impl ScriptControl {
     /// What others should be told instead of being made to wait: there is a script that has run
     /// for longer than `script_busy_ms`.
     pub fn busy(&self) -> Option<Error> {
-        let state = self.0.state.load(Ordering::Acquire);
-        let function = state & FUNCTION != 0;
-        (state & BUSY != 0).then_some(if function { BUSY_FUNCTION } else { BUSY_EVAL })
+        self.0.busy()
+    }
+
+    /// Has `serve` called about once in a millisecond while a script keeps everybody waiting, on
+    /// the thread that runs the script. To be set once: a second call changes nothing.
+    pub fn while_busy(&self, serve: impl Fn(&mut Meanwhile<'_>) + Send + Sync + 'static) {
+        self.0.server.get_or_init(|| Server(Box::new(serve)));
     }
 
     /// Answers `SCRIPT KILL` (or `FUNCTION KILL`): the script is stopped at its next step, unless

@@ -189,10 +189,15 @@ impl Host {
         }
     }
 
-    /// Counts work done and looks at the clock.
+    /// Counts work done and looks at the clock. When others have waited for long they have a word.
     fn tick(&self, instructions: u64) {
         let executed = self.executed.fetch_add(instructions, Ordering::Relaxed);
-        self.control.look(executed.saturating_add(instructions));
+        if self.control.look(executed.saturating_add(instructions))
+            && let Some(mut slot) = self.slot.try_lock()
+            && let Some(running) = slot.as_mut()
+        {
+            self.control.serve(&mut running.core);
+        }
     }
 }
 

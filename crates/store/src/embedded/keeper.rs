@@ -103,6 +103,7 @@ fn keep(shared: &Shared, bell: &Bell, compaction: &Compaction) {
             if let Some(ended) = running.take_if(|running| running.is_finished()) {
                 pause.after(&report(ended));
             }
+            shared.see_off();
             match shared.trouble() {
                 None => shared.sweep(),
                 Some(Cure::WriteAgain) => shared.write_again(),

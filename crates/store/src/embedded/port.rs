@@ -9,12 +9,12 @@ use super::{Batch, Commit, Embedded, Port};
 impl Embedded {
     /// Tells a listener whenever more of the log has reached the disk.
     pub fn add_port(&self, port: Arc<dyn Port>) {
-        self.shared.state.lock().ports.push(port);
+        self.shared.ports.lock().push(port);
     }
 
     /// The listener has ended.
     pub fn remove_port(&self, port: &Arc<dyn Port>) {
-        self.shared.state.lock().ports.retain(|other| !Arc::ptr_eq(other, port));
+        self.shared.ports.lock().retain(|other| !Arc::ptr_eq(other, port));
     }
 
     /// Clients that connect from now on must show this password; none if empty.

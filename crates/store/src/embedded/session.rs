@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use engine::{Outcome, Reply, SessionId};
-use redis::{Cmd, Pipeline, RedisResult, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::mpsc;
 
 use super::{
-    Batch, Delivery, Embedded, Outlet, transaction,
+    Batch, Commit, Delivery, Embedded, Outlet,
+    busy::PATIENCE,
+    transaction,
     value::{Argv, reply_value},
 };
 use crate::subscribe::Publisher;
@@ -19,22 +21,22 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    fn open(embedded: &Embedded, outlet: Outlet) -> Self {
-        let mut batch = embedded.batch();
+    async fn open(embedded: &Embedded, outlet: Outlet) -> RedisResult<Self> {
+        let mut batch = embedded.enter().await.map_err(told)?;
         let id = batch.open(outlet);
         drop(batch.commit());
-        Self { embedded: embedded.clone(), id }
+        Ok(Self { embedded: embedded.clone(), id })
     }
 
     /// A session that only listens. Deliveries go to the publisher from now on.
-    pub(crate) fn listen(
+    pub(crate) async fn listen(
         embedded: &Embedded,
         publisher: Publisher,
         channels: &[&str],
         patterns: &[&str],
     ) -> RedisResult<Self> {
-        let own = Self::open(embedded, Outlet::Publisher(publisher));
-        let mut batch = embedded.batch();
+        let own = Self::open(embedded, Outlet::Publisher(publisher)).await?;
+        let mut batch = embedded.enter().await.map_err(told)?;
         for (command, names) in [("SUBSCRIBE", channels), ("PSUBSCRIBE", patterns)] {
             if !names.is_empty() {
                 let argv: Vec<&[u8]> =
@@ -51,9 +53,21 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        let mut batch = self.embedded.batch();
+        // A script that takes long is not waited for: it waits for nothing, so there is time.
+        let Some(mut batch) = self.embedded.shared.try_batch_for(PATIENCE) else {
+            self.embedded.shared.leaving.lock().push(self.id);
+            return;
+        };
         batch.disconnect(self.id);
         drop(batch.commit());
+    }
+}
+
+/// An error of the engine as redis-rs's.
+fn told(error: engine::Error) -> RedisError {
+    match reply_value(Reply::Error(error)).extract_error() {
+        Err(error) => error,
+        Ok(_) => RedisError::from((ErrorKind::Client, "the store is busy")),
     }
 }
 
@@ -64,17 +78,23 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    pub(crate) fn open(embedded: &Embedded) -> Self {
+    pub(crate) async fn open(embedded: &Embedded) -> RedisResult<Self> {
         // A call waits for one reply, and nothing else is sent to such a session.
         let (sender, receiver) = mpsc::channel(1);
-        Self { own: Own::open(embedded, Outlet::Channel(sender)), receiver }
+        Ok(Self { own: Own::open(embedded, Outlet::Channel(sender)).await?, receiver })
     }
 
     pub(crate) async fn command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         let argv = Argv::of(cmd);
         let id = self.own.id;
         let (outcome, commit) = {
-            let mut batch = self.own.embedded.batch();
+            let embedded = &self.own.embedded;
+            let mut batch = match embedded.enter().await {
+                Ok(batch) => batch,
+                Err(busy) => {
+                    return Ok(reply_value(argv.with(|argv| embedded.refused(argv, &busy))));
+                }
+            };
             let outcome = argv.with(|argv| batch.execute(id, argv));
             (outcome, batch.commit())
         };
@@ -92,10 +112,12 @@ impl Waiting {
         count: usize,
     ) -> RedisResult<Vec<Value>> {
         if pipeline.is_transaction() {
-            let (reply, commit) = {
-                let mut batch = self.own.embedded.batch();
-                let reply = transaction(&mut batch, self.own.id, pipeline);
-                (reply, batch.commit())
+            let (reply, commit) = match self.own.embedded.enter().await {
+                Ok(mut batch) => {
+                    let reply = transaction(&mut batch, self.own.id, pipeline);
+                    (reply, batch.commit())
+                }
+                Err(busy) => (Reply::Error(busy), Commit::Done),
             };
             let reply = commit.settle(&self.own.embedded, reply).await;
             return Ok(vec![reply_value(reply).extract_error()?]);
@@ -120,7 +142,7 @@ impl Waiting {
                     Ok(delivery) => delivery,
                     Err(_) => {
                         // Still blocked: this is the answer. Not any more: it is on its way.
-                        match giving_up.now() {
+                        match giving_up.in_time().await {
                             Some(reply) => return reply,
                             None => self.receiver.recv().await,
                         }
@@ -139,8 +161,11 @@ struct GiveUp<'a> {
 }
 
 impl GiveUp<'_> {
-    fn now(&self) -> Option<Reply> {
-        let mut batch: Batch<'_> = self.own.embedded.batch();
+    async fn in_time(&self) -> Option<Reply> {
+        self.end(self.own.embedded.enter_at_last().await)
+    }
+
+    fn end(&self, mut batch: Batch<'_>) -> Option<Reply> {
         let reply = batch.timed_out(self.own.id);
         drop(batch.commit());
         reply
@@ -149,6 +174,6 @@ impl GiveUp<'_> {
 
 impl Drop for GiveUp<'_> {
     fn drop(&mut self) {
-        self.now();
+        self.end(self.own.embedded.batch());
     }
 }

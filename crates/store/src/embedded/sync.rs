@@ -114,7 +114,7 @@ impl Shared {
             *durable = now;
             changed
         });
-        for port in &state.ports {
+        for port in self.ports.lock().iter() {
             port.synced();
         }
     }

@@ -1,0 +1,187 @@
+//! A script that takes long: what others are told, and how they end it.
+
+use store::redis::{self, AsyncCommands, Value};
+
+use crate::support::{Client, Served, serve};
+
+const BUSY: &str =
+    "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
+const UNKILLABLE: &str = "-UNKILLABLE Sorry the script already executed write commands against \
+    the dataset. You can either wait the script termination or kill the server in a hard way \
+    using the SHUTDOWN NOSAVE command.\r\n";
+
+impl Client {
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            std::io::Read::read_exact(&mut self.stream, &mut byte).unwrap();
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        self.send(format!("{command}\r\n"));
+        self.line()
+    }
+
+    /// Until others are told that a script takes long.
+    fn until_busy(&mut self) {
+        loop {
+            let reply = self.ask("PING");
+            if reply == BUSY {
+                return;
+            }
+            assert_eq!(reply, "+PONG\r\n");
+        }
+    }
+}
+
+async fn impatient() -> Served {
+    let served = serve(|_| {}).await;
+    assert_eq!(served.client().ask("CONFIG SET lua-time-limit 20"), "+OK\r\n");
+    served
+}
+
+fn eval(script: &str) -> String {
+    let keys = "$1\r\n1\r\n$1\r\nk\r\n";
+    format!("*4\r\n$4\r\nEVAL\r\n${}\r\n{script}\r\n{keys}", script.len())
+}
+
+#[tokio::test]
+async fn others_are_told_busy_and_can_kill_the_script() {
+    let served = impatient().await;
+    let (mut runs, mut other) = (served.client(), served.client());
+    runs.send(eval("while true do end"));
+    runs.send("PING\r\n");
+    other.until_busy();
+    assert_eq!(other.ask("GET a"), BUSY);
+    assert_eq!(other.ask("SHUTDOWN"), BUSY, "only without saving");
+    assert_eq!(other.ask("FUNCTION KILL"), BUSY, "it is not a function");
+    // One that comes only now, too.
+    let mut late = served.client();
+    assert_eq!(late.ask("GET a"), BUSY);
+    assert_eq!(late.ask("SCRIPT KILL"), "+OK\r\n");
+    let told = runs.line();
+    assert!(told.contains("Script killed by user with SCRIPT KILL"), "{told}");
+    runs.expect("+PONG\r\n");
+    assert_eq!(late.ask("SET a 1"), "+OK\r\n");
+    assert_eq!(other.ask("SCRIPT KILL"), "-NOTBUSY No scripts in execution right now.\r\n");
+    // The late one is a session like any other.
+    let mut store = served.store.clone();
+    let list: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut store).await.unwrap();
+    let port = late.stream.local_addr().unwrap().to_string();
+    assert!(list.contains(&port), "{list}");
+    late.send("SUBSCRIBE news\r\n");
+    late.expect("*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+    assert_eq!(store.publish::<_, _, i64>("news", "x").await.unwrap(), 1);
+    late.expect("*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\nx\r\n");
+}
+
+#[tokio::test]
+async fn a_script_that_has_written_cannot_be_killed_and_runs_to_its_end() {
+    let served = impatient().await;
+    let (mut runs, mut other) = (served.client(), served.client());
+    runs.send(eval("redis.call('SET', KEYS[1], 1) for i = 1, 5e7 do end return 'done'"));
+    other.until_busy();
+    assert_eq!(other.ask("SCRIPT KILL"), UNKILLABLE);
+    assert_eq!(other.ask("GET k"), BUSY);
+    assert_eq!(runs.line(), "$4\r\n");
+    runs.expect("done\r\n");
+    assert_eq!(other.ask("DEL k"), ":1\r\n");
+}
+
+#[tokio::test]
+async fn logging_in_and_transactions_go_on_meanwhile() {
+    let served = impatient().await;
+    let mut runs = served.client();
+    assert_eq!(runs.ask("PING"), "+PONG\r\n");
+    served.store.embedded().unwrap().set_password("secret");
+    runs.send(eval("while true do end"));
+    let mut late = served.client();
+    // Unknown until it has shown the password, busy or not.
+    assert!(late.ask("SCRIPT KILL").starts_with("-NOAUTH"));
+    assert!(late.ask("AUTH wrong").starts_with("-WRONGPASS"));
+    assert_eq!(late.ask("AUTH secret"), "+OK\r\n");
+    late.until_busy();
+    assert_eq!(late.ask("MULTI"), "+OK\r\n");
+    assert_eq!(late.ask("SET a 1"), BUSY);
+    assert_eq!(late.ask("DISCARD"), "+OK\r\n");
+    assert_eq!(late.ask("MULTI"), "+OK\r\n");
+    assert_eq!(late.ask("SET a 1"), BUSY);
+    let mut third = served.client();
+    assert_eq!(third.ask("AUTH secret"), "+OK\r\n");
+    assert_eq!(third.ask("SCRIPT KILL"), "+OK\r\n");
+    assert!(runs.line().contains("killed by user"));
+    assert!(late.ask("EXEC").starts_with("-EXECABORT"));
+    third.send("QUIT\r\n");
+    third.expect("+OK\r\n");
+    assert_eq!(third.rest(), "");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_meanwhile_is_forgotten() {
+    let served = impatient().await;
+    let (mut runs, mut other) = (served.client(), served.client());
+    runs.send(eval("while true do end"));
+    other.until_busy();
+    for _ in 0..20 {
+        let mut passing = served.client();
+        assert_eq!(passing.ask("PING"), BUSY);
+    }
+    drop(runs);
+    assert_eq!(other.ask("SCRIPT KILL"), "+OK\r\n");
+    loop {
+        other.send("INFO clients\r\n");
+        let length: usize = other.line()[1..].trim().parse().unwrap();
+        let mut text = vec![0; length + 2];
+        std::io::Read::read_exact(&mut other.stream, &mut text).unwrap();
+        // The store's own session and this one.
+        if String::from_utf8(text).unwrap().contains("connected_clients:2\r\n") {
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_of_the_process_itself_is_ended_from_outside() {
+    let served = impatient().await;
+    let mut store = served.store.clone();
+    let script = tokio::spawn(async move {
+        redis::cmd("EVAL").arg("while true do end").arg(0).query_async::<Value>(&mut store).await
+    });
+    let mut other = served.client();
+    other.until_busy();
+    assert_eq!(other.ask("SCRIPT KILL"), "+OK\r\n");
+    let error = script.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("killed by user"), "{error}");
+    assert_eq!(other.ask("PING"), "+PONG\r\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_process_itself_is_told_busy_and_can_end_a_clients_script() {
+    let served = impatient().await;
+    let mut runs = served.client();
+    runs.send(eval("while true do end"));
+    let mut store = served.store.clone();
+    let error = loop {
+        match store.get::<_, Option<String>>("a").await {
+            Ok(_) => tokio::task::yield_now().await,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.code(), Some("BUSY"), "{error}");
+    assert!(store::Error::from(error).is_unavailable());
+    let error = redis::pipe().atomic().get("a").query_async::<Value>(&mut store).await;
+    assert_eq!(error.unwrap_err().code(), Some("BUSY"));
+    let health = served.store.health();
+    assert!(!health.reachable, "{health:?}");
+    assert!(served.store.blocking().await.is_err_and(|error| error.is_unavailable()));
+    assert!(served.store.subscribe(&["a"], &[]).await.is_err_and(|error| error.is_unavailable()));
+    let _: () = redis::cmd("SCRIPT").arg("KILL").query_async(&mut store).await.unwrap();
+    assert!(runs.line().contains("killed by user"));
+    assert!(served.store.health().reachable);
+    let missing: Option<String> = store.get("a").await.unwrap();
+    assert_eq!(missing, None);
+}
