@@ -186,6 +186,24 @@ pub(crate) fn percent(text: &str) -> String {
     })
 }
 
+/// Percent-encodes what is not ASCII, and the few ASCII characters a header or an attribute could
+/// stumble over; leaves the rest of an address as it is.
+pub(crate) fn percent_foreign(text: &str) -> String {
+    use std::fmt::Write;
+    text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
+        match byte {
+            b'"' | b'<' | b'>' | b'`' | b'{' | b'}' | b'|' | b'^' => {
+                let _ = write!(out, "%{byte:02X}"); // writing to a String cannot fail
+            }
+            byte if byte.is_ascii_graphic() => out.push(char::from(byte)),
+            byte => {
+                let _ = write!(out, "%{byte:02X}"); // as above
+            }
+        }
+        out
+    })
+}
+
 /// Why a body could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {

@@ -30,6 +30,7 @@ pub mod serve;
 pub mod settings;
 pub mod sse;
 pub mod store;
+mod waiting;
 
 pub use app::{App, Parts, Services, app, document};
 pub use error::ApiError;

@@ -5,6 +5,8 @@
 //! bodies both answer with.
 
 mod admin;
+pub(crate) mod cookie;
+pub(crate) mod site;
 mod view;
 mod visitor;
 
@@ -22,13 +24,13 @@ pub(crate) fn section() -> Section {
 }
 
 /// The room, if it runs here.
-fn room(app: &App) -> Result<&Room, ApiError> {
+pub(crate) fn room(app: &App) -> Result<&Room, ApiError> {
     app.services().room.as_ref().ok_or_else(|| {
         ApiError::unavailable("SERVICE_OFF", "the waiting room does not run on this instance")
     })
 }
 
-fn queue_id(text: &str) -> Result<room::QueueId, ApiError> {
+pub(crate) fn queue_id(text: &str) -> Result<room::QueueId, ApiError> {
     // A name that cannot be is a queue that is not.
     room::QueueId::parse(text).map_err(|_| Error::UnknownQueue.into())
 }

@@ -95,6 +95,12 @@ impl Room {
         Ok(view(id, &pulse))
     }
 
+    /// One queue as it was within the last second; for what is asked with every request.
+    pub async fn queue_lately(&self, id: &QueueId) -> Result<Queue, Error> {
+        let pulse = self.pulse(id).await?;
+        Ok(view(id, &pulse))
+    }
+
     /// All queues, by name.
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         let mut queues = Vec::new();

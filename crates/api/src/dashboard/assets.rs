@@ -24,6 +24,8 @@ const FILES: &[(&str, &str, &[u8])] = &[
     ("time.js", JS, include_bytes!("../../../../web/time.js")),
     ("keyboard.js", JS, include_bytes!("../../../../web/keyboard.js")),
     ("try.js", JS, include_bytes!("../../../../web/try.js")),
+    ("waiting.css", CSS, include_bytes!("../../../../web/waiting.css")),
+    ("waiting.js", JS, include_bytes!("../../../../web/waiting.js")),
     ("icon.svg", SVG, include_bytes!("../../../../web/icon.svg")),
 ];
 
@@ -45,6 +47,11 @@ pub(crate) fn url(name: &str) -> String {
     format!("/assets/{version}/{name}")
 }
 
+/// Where a file is for the waiting page, which must find everything under its own path.
+pub(crate) fn room_url(name: &str) -> String {
+    format!("/_wr{}", url(name))
+}
+
 pub(crate) fn router() -> Router<App> {
     Router::new()
         .route("/assets/{version}/{name}", get(file))
@@ -52,7 +59,7 @@ pub(crate) fn router() -> Router<App> {
 }
 
 /// Any version is served with the newest content: an old page that asks late gets a working file.
-async fn file(Path((_, name)): Path<(String, String)>) -> Result<Response, ApiError> {
+pub(crate) async fn file(Path((_, name)): Path<(String, String)>) -> Result<Response, ApiError> {
     serve(&name)
 }
 

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use super::site::{self, Site};
 use super::view::{PlaceView, QueueView, SessionView, StatsView};
 use super::{queue_id, room};
 use crate::app::App;
@@ -92,12 +93,19 @@ struct Change {
     /// `token` or `ip`.
     duplicates: Option<String>,
     store_addresses: Option<bool>,
+    /// Origins visitors may be sent back to, and whose pages may call for them, besides that of
+    /// `target_url`. Such as `https://shop.example`.
+    allowed_origins: Option<Vec<String>>,
+    /// Paths visitors may be sent back to, with all below them; empty means all.
+    allowed_paths: Option<Vec<String>>,
 }
 
 impl Change {
     fn checked(self) -> Result<impl Fn(&mut QueueConfig), ApiError> {
         let policy = self.priority_policy.as_deref().map(Policy::parse).transpose()?;
         let duplicates = self.duplicates.as_deref().map(Duplicates::parse).transpose()?;
+        let origins = self.allowed_origins.as_deref().map(site::check_origins).transpose()?;
+        let paths = self.allowed_paths.as_deref().map(site::check_paths).transpose()?;
         Ok(move |config: &mut QueueConfig| {
             let seconds = |n: u32| Duration::from_secs(n.into());
             fn set<T: Clone>(field: &mut T, value: &Option<T>) {
@@ -121,6 +129,12 @@ impl Change {
             set(&mut config.session_renewal, &self.session_renewal);
             set(&mut config.duplicates, &duplicates);
             set(&mut config.store_addresses, &self.store_addresses);
+            if let Some(origins) = &origins {
+                Site::put_origins(&mut config.attributes, origins);
+            }
+            if let Some(paths) = &paths {
+                Site::put_paths(&mut config.attributes, paths);
+            }
         })
     }
 }

@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 use store::Millis;
 use utoipa::ToSchema;
 
+use super::site::Site;
+
 /// How long it may still take.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct WaitView {
@@ -172,6 +174,10 @@ pub(super) struct QueueView {
     session_renewal: bool,
     /// `token` or `ip`.
     duplicates: &'static str,
+    /// Origins visitors may be sent back to besides that of `target_url`.
+    allowed_origins: Vec<String>,
+    /// Paths visitors may be sent back to, with all below them; empty means all.
+    allowed_paths: Vec<String>,
     #[schema(value_type = Object)]
     message: Map<String, Value>,
     /// Grows with every change; send it as `If-Match`.
@@ -187,6 +193,7 @@ impl QueueView {
     pub(super) fn of(queue: &Queue) -> QueueView {
         let QueueConfig { admission, .. } = &queue.config;
         let config = &queue.config;
+        let site = Site::of(config);
         QueueView {
             id: queue.id.to_string(),
             name: config.name.clone(),
@@ -209,6 +216,8 @@ impl QueueView {
             session_max_seconds: config.session_max.as_secs(),
             session_renewal: config.session_renewal,
             duplicates: config.duplicates.as_str(),
+            allowed_origins: site.origins,
+            allowed_paths: site.paths,
             message: config.message.clone(),
             version: queue.version,
             created_at_ms: queue.created.0,

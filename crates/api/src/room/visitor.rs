@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::view::{PlaceView, SessionView};
-use super::{queue_id, room};
+use super::{cookie, queue_id, room};
 use crate::app::App;
 use crate::client::Client;
 use crate::error::{ApiError, ErrorBody};
@@ -106,7 +106,7 @@ async fn enqueue(
     let token = room.place_token(&joined.place).await?;
     let status = if joined.new { StatusCode::CREATED } else { StatusCode::OK };
     let mut view = PlaceView::of(&joined.place, app.store().now());
-    let cookie = cookie(&queue, &token, client.secure)?;
+    let cookie = cookie::place(&queue, &token, client.secure)?;
     view.token = Some(token);
     Ok((status, [(header::SET_COOKIE, cookie)], Json(view)).into_response())
 }
@@ -362,26 +362,5 @@ fn token(headers: &HeaderMap, query: &TokenQuery, queue: &QueueId) -> Option<Str
     if let Some(bearer) = bearer {
         return Some(bearer.trim().to_owned());
     }
-    let name = cookie_name(queue);
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let found = cookies
-        .flat_map(|line| line.split(';'))
-        .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(found, _)| *found == name)
-        .map(|(_, value)| value.to_owned());
-    found.or_else(|| query.t.clone())
-}
-
-/// Letters, digits and underscores only: some proxies read no others.
-fn cookie_name(queue: &QueueId) -> String {
-    format!("wr_{}", queue.as_str().replace('-', "_"))
-}
-
-fn cookie(queue: &QueueId, token: &str, secure: bool) -> Result<HeaderValue, ApiError> {
-    let secure = if secure { "; Secure" } else { "" };
-    let text = format!(
-        "{}={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age=86400{secure}",
-        cookie_name(queue)
-    );
-    HeaderValue::from_str(&text).map_err(|error| ApiError::internal(&error))
+    cookie::read(headers, queue).map(str::to_owned).or_else(|| query.t.clone())
 }

@@ -12,3 +12,4 @@ mod live;
 mod openapi;
 mod room;
 mod store;
+mod waiting;
