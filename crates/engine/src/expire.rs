@@ -31,6 +31,8 @@ pub(crate) struct Timers {
     /// Buckets count from here, so that their numbers are small.
     base_ms: i64,
     buckets: BTreeMap<u32, Bucket>,
+    /// Some keys with a deadline have no timer yet, because they were loaded: there is no time then.
+    unarmed: bool,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,10 @@ impl Bucket {
 impl Timers {
     /// Sees to it that the entry, called `name` in its table, is looked at by its deadline.
     pub(crate) fn arm(&mut self, name: u64, entry: &mut Entry, now_ms: i64) {
+        if now_ms <= 0 {
+            self.unarmed = true;
+            return;
+        }
         if self.buckets.is_empty() {
             // No deadline to come lies before this, even if the clock is put back a little.
             self.base_ms = now_ms.saturating_sub(CLOCK_BACK_MS);
@@ -154,6 +160,20 @@ impl Db {
         found
     }
 
+    /// Gives a timer to every key that was loaded with a deadline, now that it is known what time
+    /// it is.
+    fn arm_loaded(&mut self, now_ms: i64) {
+        if !self.timers.unarmed || now_ms <= 0 {
+            return;
+        }
+        self.timers.unarmed = false;
+        for (name, entry) in self.keys.iter_named_mut() {
+            if entry.expires_at != NEVER && entry.timer == NO_TIMER {
+                self.timers.arm(name, entry, now_ms);
+            }
+        }
+    }
+
     /// The entry is gone: so is its timer.
     pub(crate) fn forget_timer(&mut self, entry: &Entry) {
         if entry.timer != NO_TIMER {
@@ -169,6 +189,9 @@ impl Core {
         let now_ms = now.ms();
         let mut left = budget;
         for number in 0..self.dbs.len() {
+            if let Some(db) = self.dbs.get_mut(number) {
+                db.arm_loaded(now_ms);
+            }
             while let Some(db) = self.dbs.get_mut(number) {
                 if left == 0 {
                     return budget;

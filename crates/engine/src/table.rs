@@ -153,6 +153,13 @@ impl<T: Keyed> Table<T> {
         self.hash(key)
     }
 
+    /// All entries with their names, to change (never their keys), in no promised order.
+    pub(crate) fn iter_named_mut(&mut self) -> impl Iterator<Item = (u64, &mut T)> {
+        let hasher = &self.hasher;
+        let entries = self.segments.iter_mut().flat_map(|segment| segment.entries.iter_mut());
+        entries.map(move |entry| (hasher.hash_one(entry.key()), entry))
+    }
+
     /// An entry of this name that `fits`.
     pub(crate) fn named(&self, name: u64, fits: impl Fn(&T) -> bool) -> Option<&T> {
         let segment = self.segments.get(self.segment_of(name)?)?;

@@ -445,3 +445,27 @@ fn any_bytes_are_decoded_without_a_panic() {
         persist::resync(rest, 0);
     }
 }
+
+#[test]
+fn what_was_loaded_is_swept_on_time_and_the_sweep_ends() {
+    const T: i64 = 1_700_000_000_000;
+    let mut first = engine(false, 1);
+    let client = first.connect("test");
+    let mut set = |n: usize, ms: i64| {
+        let (key, ms) = (format!("key{n}"), ms.to_string());
+        let argv: [&[u8]; 5] = [b"SET", key.as_bytes(), b"v", b"PX", ms.as_bytes()];
+        first.execute(Now::from_millis(T), client, &argv);
+    };
+    (0..300).for_each(|n| set(n, 1_000 + n as i64));
+    set(300, 60_000);
+    set(301, 400 * 86_400_000);
+    let mut second = restored(&first, 50);
+    let mut swept = |ms: i64| {
+        // A sweep that never gets to the end would look at the same keys for ever.
+        (0..100).map(|_| second.sweep(Now::from_millis(T + ms), 100)).sum::<usize>()
+    };
+    assert_eq!(swept(900), 0);
+    assert_eq!(swept(5_000), 300);
+    assert_eq!(swept(61_000), 1);
+    assert_eq!(swept(90_000), 0);
+}
