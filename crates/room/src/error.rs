@@ -50,6 +50,9 @@ pub enum Error {
     /// A token or an invite was refused.
     #[error("the token is not valid: {0}")]
     Token(#[from] Fault),
+    /// The keys in the store are sealed with another secret, or there is a secret missing here.
+    #[error("the signing keys in the store are sealed with another secret")]
+    Sealed,
     /// Too many instances joined at the same instant. Try again.
     #[error("the queue is busy")]
     Busy,

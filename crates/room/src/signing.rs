@@ -59,6 +59,8 @@ pub(crate) struct SigningKey {
     pub(crate) id: String,
     created: Millis,
     retired: Option<Millis>,
+    /// It is stored sealed, or there is no secret to seal it with.
+    may_sign: bool,
     material: Material,
 }
 
@@ -166,7 +168,7 @@ impl KeySet {
                 continue;
             }
             let key = Arc::new(key);
-            if key.retired.is_none() {
+            if key.retired.is_none() && key.may_sign {
                 let signs = match key.algorithm() {
                     None => &mut set.signs_tokens,
                     Some(_) => &mut set.signs_passes,
@@ -184,12 +186,15 @@ impl KeySet {
 
 fn read_key(id: &str, record: &str, secret: Option<&[u8; 32]>) -> Option<SigningKey> {
     let record: Value = serde_json::from_str(record).ok()?;
-    let bytes = unseal(record.get("key")?.as_str()?, id, secret)?;
+    let stored = record.get("key")?.as_str()?;
+    let bytes = unseal(stored, id, secret)?;
     let material = material(record.get("kind")?.as_str()?, &bytes)?;
     Some(SigningKey {
         id: id.to_owned(),
         created: Millis(record.get("created_ms")?.as_i64()?),
         retired: record.get("retired_ms").and_then(Value::as_i64).map(Millis),
+        // A key from before there was a secret goes on verifying, and signs nothing more.
+        may_sign: secret.is_none() || stored.starts_with("sealed."),
         material,
     })
 }
@@ -235,13 +240,26 @@ fn unseal(text: &str, id: &str, secret: Option<&[u8; 32]>) -> Option<Vec<u8>> {
     }
 }
 
-/// Reads the keys, and makes those that are missing.
+/// Is this a key that signs, sealed with another secret than ours?
+fn is_foreign(id: &str, record: &str, secret: Option<&[u8; 32]>) -> bool {
+    let Ok(record) = serde_json::from_str::<Value>(record) else { return false };
+    let stored = record["key"].as_str().unwrap_or_default();
+    let signs = record["retired_ms"].is_null();
+    signs && stored.starts_with("sealed.") && unseal(stored, id, secret).is_none()
+}
+
+/// Reads the keys, and makes those that are missing. Refuses keys that other instances sealed with
+/// another secret: what they sign would be worth nothing here, and the other way round.
 pub(crate) async fn open(
     store: &Store,
     keys: &RoomKeys,
     secret: Option<&[u8; 32]>,
 ) -> Result<KeySet, Error> {
-    let set = load(store, keys, secret).await?;
+    let records = records(store, keys).await?;
+    if records.iter().any(|(id, record)| is_foreign(id, record, secret)) {
+        return Err(Error::Sealed);
+    }
+    let set = KeySet::read(records, secret, store.now());
     let mut missing = Vec::new();
     if set.signs_tokens.is_none() {
         missing.push(("HMAC", random::<32>()?.to_vec()));
@@ -259,10 +277,12 @@ pub(crate) async fn open(
     load(store, keys, secret).await
 }
 
+async fn records(store: &Store, keys: &RoomKeys) -> Result<HashMap<String, String>, Error> {
+    Ok(redis::cmd("HGETALL").arg(&keys.signing).query_async(&mut store.clone()).await?)
+}
+
 async fn load(store: &Store, keys: &RoomKeys, secret: Option<&[u8; 32]>) -> Result<KeySet, Error> {
-    let records: HashMap<String, String> =
-        redis::cmd("HGETALL").arg(&keys.signing).query_async(&mut store.clone()).await?;
-    Ok(KeySet::read(records, secret, store.now()))
+    Ok(KeySet::read(records(store, keys).await?, secret, store.now()))
 }
 
 async fn write(
@@ -331,8 +351,7 @@ impl Room {
         let secret = inner.options.secret.as_ref();
         let (store, keys) = (&inner.store, &inner.keys);
         let made = write(store, keys, secret, kind, bytes).await?;
-        let records: HashMap<String, String> =
-            redis::cmd("HGETALL").arg(&keys.signing).query_async(&mut store.clone()).await?;
+        let records = records(store, keys).await?;
         let now = store.now();
         let mut pipe = redis::pipe();
         let mut changes = 0;

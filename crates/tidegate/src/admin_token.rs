@@ -41,11 +41,7 @@ pub(crate) fn read_or_make(data: &Path) -> anyhow::Result<AdminToken> {
     let path = path(data);
     match read(data) {
         Ok(text) if text.len() >= 20 => {
-            let mode = fs::metadata(&path)?.permissions().mode();
-            if mode & 0o077 != 0 {
-                tracing::warn!(path = %path.display(), "the admin token was readable by others; closed");
-                fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-            }
+            close(&path)?;
             Ok(AdminToken { secret: Secret::new(text), is_new: false, path })
         }
         Ok(_) => anyhow::bail!(
@@ -60,11 +56,26 @@ pub(crate) fn read_or_make(data: &Path) -> anyhow::Result<AdminToken> {
 fn make(path: PathBuf) -> anyhow::Result<AdminToken> {
     let secret = Secret::generate(Role::Admin)
         .map_err(|error| anyhow::anyhow!("cannot make a token: {}", error.message()))?;
+    write_private(&path, secret.reveal())?;
+    Ok(AdminToken { secret, is_new: true, path })
+}
+
+/// Writes a line into a new file that only its owner can read, and makes sure it is on the disk.
+pub(crate) fn write_private(path: &Path, line: &str) -> anyhow::Result<()> {
     let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        writeln!(file, "{}", secret.reveal())?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        writeln!(file, "{line}")?;
         file.sync_all()
     };
-    write().with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(AdminToken { secret, is_new: true, path })
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Closes a file with a secret to other users.
+pub(crate) fn close(path: &Path) -> io::Result<()> {
+    let mode = fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        tracing::warn!(path = %path.display(), "a secret was readable by others; closed");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
 }

@@ -163,6 +163,23 @@ settings! {
         /// Address and port, or `off`. Other than loopback it asks for the admin token.
         listen: Listen = "127.0.0.1:6380", restart;
     }
+    /// The waiting room.
+    room: RoomConfig {
+        /// File with the secret that seals the signing keys in the store: 64 hexadecimal digits,
+        /// the same for all instances on one store. `TIDEGATE_ROOM_SECRET` with the digits
+        /// themselves comes first. Empty: on the built-in store the file `room-secret` in the data
+        /// folder, made at first start; on another store none, and whoever can read that store
+        /// can sign passes.
+        secret_file: PathBuf = "", restart;
+        /// Who signs passes (`iss`).
+        issuer: String = "tidegate", restart;
+        /// How often people are let in and places looked after. The limits do not depend on it.
+        tick: Duration = "100ms", "10ms" ..= "1s", restart;
+        /// A gap in that work after which it counts as an outage and clocks start afresh.
+        stall: Duration = "10s", "1s" ..= "10m", restart;
+        /// How long a repeated idempotency key finds its place.
+        idempotency: Duration = "10m", "1m" ..= "1d", restart;
+    }
     /// Who gets in.
     auth: AuthConfig {
         /// A dashboard session ends after this long without a request.

@@ -12,6 +12,7 @@ mod failure;
 mod logging;
 mod output;
 mod port;
+mod room_secret;
 mod serve;
 mod shutdown;
 

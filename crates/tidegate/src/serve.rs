@@ -25,7 +25,7 @@ use crate::config::{Config, SETTINGS};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Tone};
 use crate::shutdown::Signals;
-use crate::{cli, logging, port};
+use crate::{cli, logging, port, room_secret};
 
 /// Runs until told to stop.
 pub(crate) fn run(sources: Sources, output: &Output) -> Outcome {
@@ -108,10 +108,7 @@ async fn start_services(
 ) -> Outcome<Services> {
     let mut services = Services::default();
     if config.server.only.contains(&Service::Room) {
-        let room =
-            room::Room::open(store.clone(), room::Options::default()).await.map_err(|error| {
-                Failure::failed(format!("cannot open the waiting room: {}", chain(&error)))
-            })?;
+        let room = open_room(config, store).await?;
         let (keeper, stop) = (room::Keeper::new(room.clone()), stop.clone());
         tasks.spawn(async move { keeper.run(stop).await });
         services.room = Some(room);
@@ -125,6 +122,24 @@ async fn start_services(
         services.jobs = Some(jobs);
     }
     Ok(services)
+}
+
+async fn open_room(config: &Config, store: &Store) -> Outcome<room::Room> {
+    let options = room::Options {
+        tick: config.room.tick,
+        stall: config.room.stall,
+        idempotency: config.room.idempotency,
+        issuer: config.room.issuer.clone(),
+        secret: room_secret::find(config, store.embedded().is_some())?,
+    };
+    room::Room::open(store.clone(), options).await.map_err(|error| match error {
+        room::Error::Sealed => Failure::failed(format!("cannot open the waiting room: {error}"))
+            .next(
+                "give all instances the same room.secret_file; if the secret is lost for good, \
+                 delete the key room:signing, and visitors join again",
+            ),
+        error => Failure::failed(format!("cannot open the waiting room: {}", chain(&error))),
+    })
 }
 
 /// Binds an address, or says who has it and how to move.

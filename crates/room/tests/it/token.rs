@@ -270,11 +270,27 @@ each_store! {
         let token = sealed.place_token(&place).await.unwrap();
         let again = Room::open(b.store.clone(), options(Some([7; 32]))).await.unwrap();
         assert!(again.check_place_token(&b.queue, &token).await.is_ok());
-        let stranger = Room::open(b.store.clone(), options(Some([8; 32]))).await.unwrap();
-        assert_eq!(fault(stranger.check_place_token(&b.queue, &token).await), Fault::UnknownKey);
+        for other in [Some([8; 32]), None] {
+            assert!(matches!(Room::open(b.store.clone(), options(other)).await, Err(Error::Sealed)));
+        }
         let records: Vec<String> = b.redis(&["HVALS", "room:signing"]).await;
         assert!(records.iter().all(|record| !record.contains("plain.")), "{records:?}");
         assert!(!format!("{:?}", options(Some([7; 32]))).contains('7'));
+    }
+
+    async fn what_was_signed_before_there_was_a_secret_stays_valid(t: TestStore) {
+        let b = Bench::still(t).await;
+        let place = b.room.join(&b.queue, NewPlace::default()).await.unwrap().place;
+        let old = b.room.place_token(&place).await.unwrap();
+        let options = Options { secret: Some([7; 32]), ..Options::default() };
+        let sealed = Room::open(b.store.clone(), options).await.unwrap();
+        assert!(sealed.check_place_token(&b.queue, &old).await.is_ok());
+        // What is signed from now on is signed by a key that the store alone does not give away.
+        let new = sealed.place_token(&place).await.unwrap();
+        let _: i64 = b.redis(&["DEL", "room:signing"]).await;
+        let plain = Room::open(b.store.clone(), Options::default()).await.unwrap();
+        assert_eq!(fault(plain.check_place_token(&b.queue, &new).await), Fault::UnknownKey);
+        assert_ne!(old.split('.').nth(1).map(|p| &p[..5]), new.split('.').nth(1).map(|p| &p[..5]));
     }
 
     async fn an_invite_gives_its_level_as_often_as_it_says(t: TestStore) {

@@ -179,3 +179,76 @@ fn watching_shows_each_event_once_and_in_order() {
     assert!(some.status.success());
     assert_eq!(text(&some.stdout).lines().count(), 1, "{}", text(&some.stdout));
 }
+
+fn keys_in(store: &str) -> String {
+    let host = store.trim_start_matches("redis://").trim_end_matches('/');
+    let port = host.rsplit(':').next().unwrap();
+    let got = std::process::Command::new("redis-cli")
+        .args(["-p", port, "HVALS", "room:signing"])
+        .output()
+        .unwrap();
+    text(&got.stdout)
+}
+
+#[test]
+fn signing_keys_are_sealed_with_a_secret_of_the_data_folder() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut gate = Tidegate::start("embedded:{data}", &[]);
+    let file = gate.path().join("tidegate-data/room-secret");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let port = gate.banner.lines().find_map(|line| line.trim().strip_prefix("RESP")).unwrap();
+    let keys = keys_in(port.trim());
+    assert!(keys.contains("sealed.") && !keys.contains("plain."), "{keys}");
+    let secret = std::fs::read_to_string(&file).unwrap();
+    assert!(!gate.log().contains(secret.trim()), "the secret is in the log");
+    assert!(gate.run(&["room", "create", "sale", "--max-active", "1"]).status.success());
+    join(&gate, "sale");
+    let token = join(&gate, "sale")["token"].as_str().unwrap().to_owned();
+    gate.signal("-TERM");
+    gate.wait();
+
+    // The same secret after a restart: what visitors hold is still good.
+    let folder = std::mem::replace(&mut gate.folder, tempfile::tempdir().unwrap());
+    let mut again = Tidegate::start_in(folder, "embedded:{data}", &[]);
+    let status = ureq::get(format!("{}/api/v1/queues/sale/status", again.base))
+        .header("authorization", format!("Bearer {token}"))
+        .call()
+        .unwrap();
+    assert_eq!(status.status(), 200);
+    again.signal("-TERM");
+    again.wait();
+
+    // Another secret: it says so instead of voiding everything in silence.
+    std::fs::write(again.path().join("tidegate-data/room-secret"), "ab".repeat(32)).unwrap();
+    let refused = again.run(&["serve", "--listen", "127.0.0.1:0", "--set", "resp.listen=off"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("room.secret_file"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn instances_on_one_store_share_a_secret_they_are_given() {
+    let redis = RedisServer::start();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "5a".repeat(32)).unwrap();
+    let setting = format!("room.secret_file={}", file.path().display());
+    let one = Tidegate::start(&redis.url(), &["--set", &setting]);
+    let two = Tidegate::start(&redis.url(), &["--set", &setting]);
+    assert!(keys_in(&redis.url()).contains("sealed."));
+    assert!(one.run(&["room", "create", "sale"]).status.success());
+    let place = join(&one, "sale");
+    let status = ureq::get(format!("{}/api/v1/queues/sale/status", two.base))
+        .header("authorization", format!("Bearer {}", place["token"].as_str().unwrap()))
+        .call()
+        .unwrap();
+    assert_eq!(status.status(), 200);
+
+    // One that was not given it is told; so is one with a secret that is none.
+    let folder = tempfile::tempdir().unwrap();
+    let url = redis.url();
+    let args = ["serve", "--store", &url, "--listen", "127.0.0.1:0"];
+    assert_eq!(run(folder.path(), &args).status.code(), Some(1));
+    let by_variable = command(folder.path(), &args).env("TIDEGATE_ROOM_SECRET", "short").output();
+    let by_variable = by_variable.unwrap();
+    assert_eq!(by_variable.status.code(), Some(2), "{}", text(&by_variable.stderr));
+    assert!(text(&by_variable.stderr).contains("64 hexadecimal digits"));
+}

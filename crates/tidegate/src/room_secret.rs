@@ -1,0 +1,102 @@
+//! The secret that seals the waiting room's signing keys, so that reading the store is not enough
+//! to sign passes. It is not in the store, and not in the configuration either: in a file, or in
+//! the environment.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::admin_token;
+use crate::config::Config;
+use crate::failure::{Failure, Outcome};
+
+/// The environment variable with the digits themselves.
+const VARIABLE: &str = "TIDEGATE_ROOM_SECRET";
+
+/// The secret, if there is to be one. The built-in store has one owner, so one can be made for it;
+/// on a shared store every instance must be given the same.
+pub(crate) fn find(config: &Config, built_in: bool) -> Outcome<Option<[u8; 32]>> {
+    if let Ok(digits) = std::env::var(VARIABLE)
+        && !digits.is_empty()
+    {
+        return parse(&digits).map(Some).ok_or_else(|| wrong(VARIABLE));
+    }
+    let file = &config.room.secret_file;
+    if !file.as_os_str().is_empty() {
+        return read(file).map(Some);
+    }
+    let kept = path(&config.server.data);
+    match (kept.exists(), built_in) {
+        (true, _) => read(&kept).map(Some),
+        (false, true) => make(&kept).map(Some),
+        (false, false) => {
+            tracing::warn!(
+                "signing keys are kept plain in the store; set room.secret_file to seal them"
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// Where the secret is kept if nothing else is said.
+pub(crate) fn path(data: &Path) -> PathBuf {
+    data.join("room-secret")
+}
+
+fn read(path: &Path) -> Outcome<[u8; 32]> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let told = Failure::usage(format!("cannot read {}: {error}", path.display()));
+        match error.kind() {
+            io::ErrorKind::NotFound => told.next(format!(
+                "make one: (umask 077; head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \\n' > {})",
+                path.display()
+            )),
+            _ => told.next("check room.secret_file"),
+        }
+    })?;
+    let secret = parse(&text).ok_or_else(|| wrong(&path.display().to_string()))?;
+    // A mounted secret may be read-only; then it is its owner's business who can read it.
+    if let Err(error) = admin_token::close(path) {
+        tracing::warn!(path = %path.display(), %error, "cannot close the secret to other users");
+    }
+    Ok(secret)
+}
+
+fn make(path: &Path) -> Outcome<[u8; 32]> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret)
+        .map_err(|error| Failure::failed(format!("the system gives no random bytes: {error}")))?;
+    let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    admin_token::write_private(path, &digits)?;
+    Ok(secret)
+}
+
+fn parse(text: &str) -> Option<[u8; 32]> {
+    let digits = text.trim().as_bytes();
+    let mut secret = [0; 32];
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    for (byte, pair) in secret.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(secret)
+}
+
+fn wrong(what: &str) -> Failure {
+    Failure::usage(format!("{what} does not hold 64 hexadecimal digits"))
+        .next("head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \\n'   (makes some)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_64_digits() {
+        assert_eq!(parse(&format!("{}\n", "0f".repeat(32))), Some([15; 32]));
+        for bad in ["", "0f", &"0g".repeat(32), &"0f".repeat(33), &"+f".repeat(32), &"ä".repeat(32)]
+        {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}
