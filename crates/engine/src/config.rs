@@ -64,6 +64,8 @@ pub struct Config {
     pub zset_max_listpack_entries: usize,
     /// See [`Config::zset_max_listpack_entries`].
     pub zset_max_listpack_value: usize,
+    /// A HyperLogLog of more bytes than this has all its registers written out.
+    pub hll_sparse_max_bytes: usize,
     /// Entries in one node of a stream; approximate trimming drops whole nodes.
     pub stream_node_max_entries: usize,
     /// Bytes in one node of a stream.
@@ -98,6 +100,7 @@ impl Default for Config {
             set_max_intset_entries: 512,
             zset_max_listpack_entries: 128,
             zset_max_listpack_value: 64,
+            hll_sparse_max_bytes: 3000,
             stream_node_max_entries: 100,
             stream_node_max_bytes: 4096,
         }

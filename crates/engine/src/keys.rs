@@ -96,15 +96,11 @@ fn sort(argv: &[&[u8]]) -> Positions {
 }
 
 fn georadius(argv: &[&[u8]]) -> Positions {
-    let mut found: Positions = SmallVec::from_slice(&[1]);
-    for at in 5..argv.len().saturating_sub(1) {
-        let word = argv.get(at).copied().unwrap_or_default();
-        if args::is(word, "STORE") || args::is(word, "STOREDIST") {
-            found.truncate(1);
-            found.push(at + 1);
-        }
-    }
-    found
+    let after = |option: &str| {
+        let words = argv.get(..argv.len().saturating_sub(1)).unwrap_or_default();
+        words.iter().skip(5).position(|word| args::is(word, option)).map(|found| found + 6)
+    };
+    std::iter::once(1).chain(after("STORE")).chain(after("STOREDIST")).collect()
 }
 
 fn migrate(argv: &[&[u8]]) -> Positions {

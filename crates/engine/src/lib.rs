@@ -22,6 +22,8 @@ mod engine;
 mod error;
 mod expire;
 mod generic;
+mod geo;
+mod hyperloglog;
 mod info;
 mod keys;
 mod memory;

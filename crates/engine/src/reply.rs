@@ -31,6 +31,8 @@ pub enum Reply {
     Push(Vec<Reply>),
     /// A float; a bulk string of `%.17g` in RESP2.
     Double(f64),
+    /// A float with the digits as they shall be shown; a bulk string of them in RESP2.
+    Decimal(Vec<u8>),
     /// A boolean; `:1` or `:0` in RESP2.
     Bool(bool),
     /// An integer of any size, as decimal digits; a bulk string in RESP2.

@@ -15,10 +15,11 @@ use std::ops::ControlFlow;
 
 use crate::config::Config;
 use crate::pack::{Code, Elem, PACK_MAX, Pack, compare};
-use range::{LexRange, ScoreRange};
+use range::LexRange;
 use tree::Tree;
 
-pub(crate) use commands::COMMANDS;
+pub(crate) use commands::{COMMANDS, zadd};
+pub(crate) use range::ScoreRange;
 
 /// Entries up to which a sorted set past Redis's limits stays packed.
 const PACKED_ENTRIES: usize = 32;

@@ -307,6 +307,8 @@ pub fn encode(reply: &Reply, resp3: bool, out: &mut Vec<u8>) {
         }
         Reply::Double(value) if resp3 => line(out, b',', &format_double(*value)),
         Reply::Double(value) => bulk(out, b'$', &format_double(*value)),
+        Reply::Decimal(digits) if resp3 => line(out, b',', digits),
+        Reply::Decimal(digits) => bulk(out, b'$', digits),
         Reply::Bool(value) if resp3 => {
             out.extend_from_slice(if *value { b"#t\r\n" } else { b"#f\r\n" });
         }

@@ -66,7 +66,7 @@ pub(super) fn answer(reply: Reply, resp3: bool) -> Answer {
         }
         Reply::Bool(b) => Answer::Number(f64::from(u8::from(b))),
         Reply::Double(n) if !resp3 => Answer::String(format_f64(n)),
-        Reply::BigNumber(digits) if !resp3 => Answer::String(digits),
+        Reply::BigNumber(digits) | Reply::Decimal(digits) if !resp3 => Answer::String(digits),
         Reply::Verbatim(_, text) if !resp3 => Answer::String(text),
         Reply::Several(mut replies) => match replies.is_empty() {
             true => Answer::False,
@@ -127,6 +127,11 @@ fn write(writer: &mut Writer, reply: &Reply, resp3: bool) {
         }),
         Reply::Double(n) if resp3 => field(writer, b"double", |w| w.number(*n)),
         Reply::Double(n) => writer.string(&format_f64(*n)),
+        Reply::Decimal(digits) if resp3 => {
+            let n = crate::number::parse_f64(digits).unwrap_or_default();
+            field(writer, b"double", |w| w.number(n));
+        }
+        Reply::Decimal(digits) => writer.string(digits),
         Reply::Bool(b) if resp3 => writer.bool(*b),
         Reply::Bool(b) => writer.number(f64::from(u8::from(*b))),
         Reply::BigNumber(digits) if resp3 => field(writer, b"big_number", |w| w.string(digits)),

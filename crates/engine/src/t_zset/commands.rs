@@ -60,7 +60,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("zrandmember", -2, READONLY, zrandmember).keys(1, 1, 1),
 ];
 
-fn zadd(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+pub(crate) fn zadd(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     add(ctx, When::default())
 }
 

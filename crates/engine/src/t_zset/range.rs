@@ -25,6 +25,11 @@ impl ScoreRange {
         Ok(ScoreRange { min, min_open, max, max_open })
     }
 
+    /// From `min` on, up to what is below `end`.
+    pub(crate) fn until(min: f64, end: f64) -> ScoreRange {
+        ScoreRange { min, min_open: false, max: end, max_open: true }
+    }
+
     /// Is the score not below the range?
     pub(crate) fn reaches(&self, score: f64) -> bool {
         if self.min_open { score > self.min } else { score >= self.min }

@@ -5,8 +5,10 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, missing_docs)]
 
 mod generic;
+mod geo;
 mod harness;
 mod hashes;
+mod hyperloglog;
 mod lists;
 mod script;
 mod server;

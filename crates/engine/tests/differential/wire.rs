@@ -64,6 +64,8 @@ impl Wire {
             Reply::Push(items) => Wire::Array(all(items)),
             Reply::Double(value) if three => Wire::Double(engine::format_double(*value)),
             Reply::Double(value) => Wire::Bulk(engine::format_double(*value)),
+            Reply::Decimal(digits) if three => Wire::Double(digits.clone()),
+            Reply::Decimal(digits) => Wire::Bulk(digits.clone()),
             Reply::Bool(value) if three => Wire::Bool(*value),
             Reply::Bool(value) => Wire::Int(i64::from(*value)),
             Reply::BigNumber(digits) if three => Wire::Big(digits.clone()),

@@ -110,7 +110,7 @@ pub(crate) fn show(reply: &Reply) -> String {
         }
         Reply::Double(value) => format!("({value})"),
         Reply::Bool(value) => format!("({value})"),
-        Reply::BigNumber(digits) | Reply::Verbatim(_, digits) => {
+        Reply::Decimal(digits) | Reply::BigNumber(digits) | Reply::Verbatim(_, digits) => {
             String::from_utf8_lossy(digits).into_owned()
         }
     }

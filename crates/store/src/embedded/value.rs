@@ -62,9 +62,10 @@ pub(super) fn reply_value(reply: Reply) -> Value {
         Reply::Status(text) => Value::SimpleString(String::from_utf8_lossy(&text).into_owned()),
         Reply::Error(error) => error_value(&error),
         Reply::Int(n) => Value::Int(n),
-        Reply::Bulk(bytes) | Reply::BigNumber(bytes) | Reply::Verbatim(_, bytes) => {
-            Value::BulkString(bytes)
-        }
+        Reply::Bulk(bytes)
+        | Reply::BigNumber(bytes)
+        | Reply::Decimal(bytes)
+        | Reply::Verbatim(_, bytes) => Value::BulkString(bytes),
         Reply::Nil | Reply::NilArray => Value::Nil,
         Reply::Array(items) | Reply::Set(items) | Reply::Push(items) | Reply::Several(items) => {
             values(items)

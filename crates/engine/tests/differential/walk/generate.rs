@@ -9,7 +9,7 @@ pub(super) struct Generator {
 }
 
 /// Groups of templates; each group is as likely as any other.
-const GROUPS: &[&[&str]] = &[STRINGS, KEYS, LISTS, SETS, HASHES, ZSETS, STREAMS];
+const GROUPS: &[&[&str]] = &[STRINGS, KEYS, LISTS, SETS, HASHES, ZSETS, STREAMS, SKETCHES, PLACES];
 
 const STRINGS: &[&str] = &[
     "SET {s} {v}",
@@ -259,6 +259,50 @@ const STREAMS: &[&str] = &[
     "XADD {k} {id} {m} {v}",
 ];
 
+const SKETCHES: &[&str] = &[
+    "PFADD {p} {m} {v}",
+    "PFADD {p} {v} {v} {v} {v} {i} {f}",
+    "PFADD {p} {i} {i} {i} {i} {i} {i} {i} {i} {i} {i}",
+    "PFADD {p}",
+    "PFCOUNT {p}",
+    "PFCOUNT {p} {p}",
+    "PFMERGE {p} {p} {p}",
+    "PFADD {k} {m}",
+    "PFCOUNT {k}",
+    "PFDEBUG ENCODING {p}",
+    "GETRANGE {p} 0 -1",
+    "STRLEN {p}",
+    "SETBIT {p} {n} {bit}",
+    "APPEND {p} {v}",
+    "DEL {p}",
+];
+
+const PLACES: &[&str] = &[
+    "GEOADD {e} {lon} {lat} {m}",
+    "GEOADD {e} {lon} {lat} {m} {lon} {lat} {m}",
+    "GEOADD {e} {when} {lon} {lat} {m}",
+    "GEOADD {e} CH {lon} {lat} {m}",
+    "GEODIST {e} {m} {m}",
+    "GEODIST {e} {m} {m} {unit}",
+    "GEOHASH {e} {m} {m}",
+    "GEOPOS {e} {m} {m}",
+    "GEOPOS {z} {m} {m}",
+    "GEODIST {z} {m} {m}",
+    "GEORADIUS {e} {lon} {lat} {n}00 {unit} WITHDIST WITHHASH WITHCOORD",
+    "GEORADIUS_RO {e} {lon} {lat} {n}000 {unit} COUNT {n} ANY",
+    "GEORADIUSBYMEMBER {e} {m} {n}00 {unit}",
+    "GEORADIUSBYMEMBER_RO {e} {m} {n}000 {unit} WITHCOORD",
+    "GEORADIUS {e} {lon} {lat} {n}000 km STORE {e}",
+    "GEOSEARCH {e} FROMLONLAT {lon} {lat} BYRADIUS {n}00 {unit} WITHDIST",
+    "GEOSEARCH {e} FROMLONLAT {lon} {lat} BYBOX {n}00 {n}000 km",
+    "GEOSEARCH {e} FROMMEMBER {m} BYBOX {n}00 {n}00 mi WITHCOORD WITHHASH",
+    "GEOSEARCH {k} FROMMEMBER {m} BYRADIUS {n}000 km",
+    "GEOSEARCHSTORE {e} {e} FROMLONLAT {lon} {lat} BYRADIUS {n}000 km",
+    "GEOSEARCHSTORE {e} {e} FROMMEMBER {m} BYRADIUS {n}000 km STOREDIST",
+    "ZREM {e} {m}",
+    "DEL {e}",
+];
+
 /// Would a number put anywhere make the answer depend on the millisecond, or Redis busy for ever?
 fn timed(template: &str) -> bool {
     template.contains("EX") || template.contains("RANDMEMBER")
@@ -319,10 +363,12 @@ impl Generator {
         match what {
             // Keys: of a type mostly, of any type, of the type's first letter.
             "k" => {
-                let kind = *rng.choice(b"sltzhx").unwrap();
+                let kind = *rng.choice(b"sltzhxpe").unwrap();
                 format!("{}{}", char::from(kind), rng.u32(..4)).into_bytes()
             }
-            "s" | "l" | "t" | "h" | "z" | "x" => format!("{what}{}", rng.u32(..4)).into_bytes(),
+            "s" | "l" | "t" | "h" | "z" | "x" | "p" | "e" => {
+                format!("{what}{}", rng.u32(..4)).into_bytes()
+            }
             "v" => self.value(),
             "m" => format!("m{}", rng.u32(..12)).into_bytes(),
             "i" => match rng.u32(..30) {
@@ -347,6 +393,9 @@ impl Generator {
                 2 => format!("({}", rng.i32(-12..12)).into_bytes(),
                 _ => rng.i32(-12..12).to_string().into_bytes(),
             },
+            "lon" => format!("{:.3}", rng.f64() * 370.0 - 185.0).into_bytes(),
+            "lat" => format!("{:.3}", rng.f64() * 172.0 - 86.0).into_bytes(),
+            "unit" => among(rng, &["m", "km", "mi", "ft"]),
             "g" => format!("g{}", rng.u32(..2)).into_bytes(),
             "where" => among(rng, &["BEFORE", "AFTER"]),
             "when" => among(rng, &["NX", "XX", "GT", "LT"]),
