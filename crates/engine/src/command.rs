@@ -11,9 +11,9 @@ use crate::engine::Core;
 use crate::error::{self, Error};
 use crate::session::Session;
 use crate::{
-    Now, Reply, bitops, client, command_info, config, connection, debug, expire, generic, geo,
-    hyperloglog, info, keys, memory, multi, pubsub, script, server, slowlog, sort, t_hash, t_list,
-    t_set, t_stream, t_string, t_zset,
+    Now, Reply, bitops, client, command_info, config, connection, debug, dump, expire, generic,
+    geo, hyperloglog, info, keys, memory, multi, pubsub, script, server, slowlog, sort, t_hash,
+    t_list, t_set, t_stream, t_string, t_zset,
 };
 
 /// What a command's function works with.
@@ -174,6 +174,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         sort::COMMANDS,
         hyperloglog::COMMANDS,
         geo::COMMANDS,
+        dump::COMMANDS,
         script::COMMANDS,
         connection::COMMANDS,
         client::COMMANDS,

@@ -17,6 +17,7 @@ mod config;
 mod connection;
 mod db;
 mod debug;
+mod dump;
 mod effect;
 mod engine;
 mod error;

@@ -122,6 +122,20 @@ pub(crate) fn first_use(policy: Policy, now_ms: i64) -> u32 {
     }
 }
 
+/// The mark of a key that RESTORE says was last used some time ago, or often.
+pub(crate) fn restored_use(
+    policy: Policy,
+    now_ms: i64,
+    idle_seconds: Option<i64>,
+    frequency: Option<u8>,
+) -> u32 {
+    match (policy.counts_uses(), frequency, idle_seconds) {
+        (true, Some(frequency), _) => minutes(now_ms) << 8 | u32::from(frequency),
+        (false, _, Some(idle)) => (now_ms / 1000).saturating_sub(idle).max(0) as u32,
+        _ => first_use(policy, now_ms),
+    }
+}
+
 /// Minutes since the epoch, the last 16 bits.
 fn minutes(now_ms: i64) -> u32 {
     (now_ms / 60_000) as u32 & 0xffff

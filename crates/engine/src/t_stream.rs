@@ -18,9 +18,9 @@ use crate::command::{
     BLOCKING, Command, DENYOOM, FAST, LOADING, MOVABLE_KEYS, READONLY, STALE, WRITE, container,
 };
 use crate::config::Config;
-pub(crate) use group::{Group, Pending};
+pub(crate) use group::{Consumer, Group, Pending};
 pub(crate) use id::Id;
-use node::Node;
+pub(crate) use node::Node;
 pub(crate) use node::{Entry, NodeLimits};
 
 /// A stream.
@@ -221,6 +221,53 @@ impl Stream {
     /// Nodes there are, and ids of their first entries.
     pub(crate) fn node_ids(&self) -> impl ExactSizeIterator<Item = Id> {
         self.nodes.keys().copied()
+    }
+
+    /// The nodes, in order.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// Begins a node that was written elsewhere. None if it does not belong behind the last.
+    pub(crate) fn begin_node(&mut self, base: Id, names: &[Vec<u8>]) -> Option<()> {
+        if self.nodes.last_key_value().is_some_and(|(before, _)| *before >= base) {
+            return None;
+        }
+        let fields: Vec<&[u8]> = names.iter().flat_map(|name| [name.as_slice(), b""]).collect();
+        let node = Node::new(base, &fields);
+        self.bytes += node.heap_size();
+        self.nodes.insert(base, node);
+        Some(())
+    }
+
+    /// Adds an entry to the node begun last; one that was deleted only counts. None if its id is
+    /// not greater than all before.
+    pub(crate) fn push_to_node(&mut self, id: Id, fields: &[&[u8]], deleted: bool) -> Option<()> {
+        let mut node = self.nodes.last_entry()?;
+        let node = node.get_mut();
+        let first = node.is_untouched() && id >= node.base && self.last < id;
+        if !(first || (id > node.last && id > self.last)) || fields.is_empty() {
+            return None;
+        }
+        self.bytes -= node.heap_size();
+        node.push(id, fields);
+        if deleted {
+            node.remove(id);
+        }
+        self.bytes += node.heap_size();
+        self.last = id;
+        if !deleted {
+            self.len += 1;
+            if self.len == 1 {
+                self.first = id;
+            }
+        }
+        Some(())
+    }
+
+    /// How many entries were ever added up to this id, if that can be known.
+    pub(crate) fn entries_up_to(&self, id: Id) -> Option<i64> {
+        group::Position::of(self).distance(id)
     }
 
     /// Tells the commands that rebuild the stream, for a snapshot.

@@ -353,7 +353,6 @@ pub(super) fn describe(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

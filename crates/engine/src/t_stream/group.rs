@@ -172,7 +172,7 @@ impl Position {
     }
 
     /// How many entries were ever added up to this id, if that can be known.
-    fn distance(&self, id: Id) -> Option<i64> {
+    pub(super) fn distance(&self, id: Id) -> Option<i64> {
         let added = self.added as i64;
         if self.added == 0 {
             return Some(0);

@@ -18,9 +18,9 @@ pub(crate) struct NodeLimits {
 
 /// Some entries of a stream.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// The id of the first entry ever put in.
-    base: Id,
+    pub(crate) base: Id,
     /// The id of the last entry ever put in.
     pub(super) last: Id,
     /// The field names of the first entry ever put in.
@@ -28,7 +28,7 @@ pub(super) struct Node {
     /// Entries: differences to the base id, length of the rest, number of fields (0: the node's
     /// names, values follow; else names and values follow in turn).
     entries: Vec<u8>,
-    pub(super) live: u32,
+    pub(crate) live: u32,
     /// Entries deleted from the node.
     dead: u32,
     /// Bytes in Redis's encoding.
@@ -45,6 +45,11 @@ pub(crate) struct Entry<'s> {
 }
 
 impl<'s> Entry<'s> {
+    /// Are its names those of the node's first entry?
+    pub(crate) fn has_names_of_node(&self) -> bool {
+        self.names.is_some()
+    }
+
     /// Names and values in turn.
     pub(crate) fn fields(&self) -> impl Iterator<Item = Elem<'s>> + use<'s> {
         let (mut names, mut rest) = (self.names.map(Pack::iter), self.body);
@@ -181,8 +186,18 @@ impl Node {
         Some((Entry { id: Id { ms, seq }, names, body }, after))
     }
 
+    /// The field names of the first entry ever put in.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Elem<'_>> {
+        self.names.iter()
+    }
+
+    /// Was nothing put in yet?
+    pub(super) fn is_untouched(&self) -> bool {
+        self.live == 0 && self.dead == 0
+    }
+
     /// All entries in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
         let mut offset = 0;
         std::iter::from_fn(move || {
             let (entry, after) = self.at(offset)?;

@@ -60,6 +60,12 @@ const COMMANDS: &[&str] = &[
     "SETBIT K N 1",
     "BITOP XOR K K K",
     "BITFIELD K INCRBY u8 N 200",
+    "PFADD K M V",
+    "PFCOUNT K",
+    "PFMERGE K K K",
+    "GEOADD K 13.N 38.N M",
+    "GEOSEARCHSTORE K K FROMLONLAT 13 38 BYRADIUS N km",
+    "GEORADIUS K 13 38 N km STOREDIST K",
     "DEL K K",
     "UNLINK K",
     "EXPIRE K 2",
@@ -146,6 +152,8 @@ const SCRIPTS: &[&str] = &[
     "redis.pcall('RPUSH', KEYS[1], ARGV[1]) error('half way')",
     "redis.pcall('ZADD', KEYS[1], 1.5, ARGV[1]) redis.pcall('LPOP', KEYS[2]) return false",
     "return redis.call('TIME')",
+    "local p = redis.call('DUMP', KEYS[1]) return p and redis.call('RESTORE', KEYS[2], 1500, p, 'REPLACE')",
+    "local p = redis.call('DUMP', KEYS[1]) return p and redis.call('RESTORE', KEYS[2], 0, p)",
 ];
 
 impl Walker {
