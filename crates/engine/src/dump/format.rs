@@ -217,12 +217,10 @@ fn decompress(packed: &[u8], len: usize) -> Result<Vec<u8>, BadFormat> {
             count += usize::from(reader.byte()?);
         }
         let back = ((control & 31) << 8 | usize::from(reader.byte()?)) + 1;
-        let mut from = out.len().checked_sub(back).ok_or(BadFormat)?;
+        let from = out.len().checked_sub(back).ok_or(BadFormat)?;
         // It may reach into what it makes itself.
-        for _ in 0..count + 2 {
-            let byte = out.get(from).copied().ok_or(BadFormat)?;
-            out.push(byte);
-            from += 1;
+        for from in from..from + count + 2 {
+            out.push(out.get(from).copied().ok_or(BadFormat)?);
         }
         if out.len() > len {
             return Err(BadFormat);
