@@ -5,6 +5,7 @@
 //! built-in store has one owner.
 
 mod config;
+mod jobs;
 #[cfg(test)]
 mod reference;
 mod room;
@@ -29,6 +30,7 @@ use crate::{doctor, serve};
   tidegate                                   run everything, data in ./tidegate-data
   tidegate serve --only room --store redis://10.0.0.5
   tidegate room create sale --rate 500/m     a waiting room that lets in 500 a minute
+  tidegate jobs dispatch mail '{\"to\":\"ann\"}'  a job for whoever takes its type
   tidegate doctor                            look for what could go wrong
   tidegate config show --origin              every setting and where it came from
   tidegate token create --role operator --name 'on call'",
@@ -131,6 +133,17 @@ pub(crate) enum Command {
         #[command(subcommand)]
         verb: room::Verb,
     },
+    /// Dispatch jobs, look at them, steer them, and work on them with any command
+    #[command(before_help = "Examples:
+  tidegate jobs dispatch mail '{\"to\":\"ann@example.org\"}'
+  tidegate jobs exec --type mail -- ./send-mail.sh
+  tidegate jobs ls --state waiting
+  tidegate jobs dead
+  tidegate jobs tail")]
+    Jobs {
+        #[command(subcommand)]
+        verb: jobs::Verb,
+    },
     /// Serve and check the built-in store
     #[command(before_help = "Examples:
   tidegate store serve --listen 127.0.0.1:6400
@@ -163,6 +176,7 @@ pub(crate) fn run(cli: Cli, output: &Output) -> Outcome {
         Command::Config { verb } => config::run(verb, global, output),
         Command::Token { verb } => token::run(verb, global, output),
         Command::Room { verb } => room::run(verb, global, output),
+        Command::Jobs { verb } => jobs::run(verb, global, output),
         Command::Store { verb } => store::run(verb, global, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();

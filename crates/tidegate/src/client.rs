@@ -1,5 +1,6 @@
 //! How commands talk to the running server: its API, with the token from the data folder.
 
+use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -17,6 +18,8 @@ pub(crate) struct Running {
     /// Its process.
     pub(crate) pid: u32,
 }
+
+type Answer = Result<ureq::http::Response<ureq::Body>, ureq::Error>;
 
 /// Name of the file with [`Running`] in the data folder.
 pub(crate) const RUNNING: &str = "running.json";
@@ -68,6 +71,38 @@ impl Client {
         self.finish(request.content_type("application/json").send(body.to_string()))
     }
 
+    /// POST with a body that is JSON already.
+    pub(crate) fn post_text(&self, path: &str, body: &str) -> Outcome<Value> {
+        self.exchange(path, body).map(|text| serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    /// As [`post_text`](Client::post_text), and the answer as it came.
+    pub(crate) fn exchange(&self, path: &str, body: &str) -> Outcome<String> {
+        let request = self.agent.post(self.url(path)).header("authorization", self.bearer());
+        self.finish_text(request.content_type("application/json").send(body))
+    }
+
+    /// PUT with a body that is JSON already.
+    pub(crate) fn put_text(&self, path: &str, body: &str) -> Outcome<Value> {
+        let request = self.agent.put(self.url(path)).header("authorization", self.bearer());
+        self.finish(request.content_type("application/json").send(body))
+    }
+
+    /// GET whose answer comes bit by bit and does not end by itself.
+    pub(crate) fn follow(&self, path: &str) -> Outcome<impl BufRead + use<>> {
+        let request = self.agent.get(self.url(path)).header("authorization", self.bearer());
+        let answer = request.config().timeout_global(None).build().call();
+        match answer {
+            Ok(answer) if answer.status().as_u16() < 400 => {
+                Ok(BufReader::new(answer.into_body().into_reader()))
+            }
+            answer => match self.finish_text(answer) {
+                Ok(_) => Err(Failure::failed("the answer is no stream")),
+                Err(failure) => Err(failure),
+            },
+        }
+    }
+
     /// PATCH with a JSON body.
     pub(crate) fn patch(&self, path: &str, body: &Value) -> Outcome<Value> {
         let request = self.agent.patch(self.url(path)).header("authorization", self.bearer());
@@ -95,10 +130,11 @@ impl Client {
         format!("Bearer {}", self.token)
     }
 
-    fn finish(
-        &self,
-        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
-    ) -> Outcome<Value> {
+    fn finish(&self, answer: Answer) -> Outcome<Value> {
+        self.finish_text(answer).map(|text| serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    fn finish_text(&self, answer: Answer) -> Outcome<String> {
         let mut answer = answer.map_err(|error| {
             Failure::unreachable(format!("no answer from {}: {error}", self.base))
                 .next("is the server running? start it with `tidegate`, or name it with --server")
@@ -108,10 +144,10 @@ impl Client {
             .body_mut()
             .read_to_string()
             .map_err(|error| Failure::unreachable(format!("the answer broke off: {error}")))?;
-        let body: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if status < 400 {
-            return Ok(body);
+            return Ok(text);
         }
+        let body: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         let reason = body["error"]["message"].as_str().unwrap_or("no reason given");
         // The field at fault is what a person needs to know first.
         let message = match body["error"]["details"]["field"].as_str() {

@@ -180,6 +180,38 @@ settings! {
         /// How long a repeated idempotency key finds its place.
         idempotency: Duration = "10m", "1m" ..= "1d", restart;
     }
+    /// The job queue.
+    jobs: JobsConfig {
+        /// Whose keys: every key of the queue starts with it. v1 clients use `bridge`.
+        namespace: String = "bridge", restart;
+        /// How long a worker that says nothing keeps a job; then somebody else gets it.
+        lock_ttl: Duration = "30s", "1s" ..= "1d", restart;
+        /// How often workers in this process tell that they live. Less than `lock_ttl`.
+        heartbeat: Duration = "10s", "100ms" ..= "1d", restart;
+        /// How long results are kept.
+        result_ttl: Duration = "1d", "1s" ..= "365d", restart;
+        /// Ended jobs kept at most; the oldest go first.
+        keep_finished: usize = "100000", "0" ..= "100000000", restart;
+        /// How long ended jobs are kept.
+        keep_finished_for: Duration = "1d", "1s" ..= "365d", restart;
+        /// Dead letters kept at most; the oldest go first.
+        keep_dead: usize = "10000", "0" ..= "100000000", restart;
+        /// How long dead letters are kept.
+        keep_dead_for: Duration = "30d", "1s" ..= "3650d", restart;
+        /// Events kept, about; 0 writes none.
+        events: usize = "10000", "0" ..= "10000000", restart;
+        /// Failed attempts remembered of each job.
+        history: usize = "20", "1" ..= "1000", restart;
+        /// Log lines kept of each job.
+        log_lines: usize = "200", "1" ..= "10000", restart;
+        /// How often a job may take its worker down before it is put away as poison.
+        poison_after: u32 = "3", "1" ..= "1000", restart;
+        /// How long an id without data, as some v1 producers leave behind for a moment, may stand
+        /// in line before it is dropped.
+        limbo: Duration = "1m", "1s" ..= "1d", restart;
+        /// Write every field of a job as v1 does, also those at their default. Costs memory.
+        full_jobs: bool = "false", restart;
+    }
     /// Who gets in.
     auth: AuthConfig {
         /// A dashboard session ends after this long without a request.

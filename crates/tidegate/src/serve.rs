@@ -114,9 +114,12 @@ async fn start_services(
         services.room = Some(room);
     }
     if config.server.only.contains(&Service::Jobs) {
-        let jobs = jobs::Jobs::new(store.clone(), jobs::Config::default()).map_err(|error| {
-            Failure::failed(format!("cannot open the job queue: {}", chain(&error)))
-        })?;
+        let jobs = jobs_config(config)
+            .and_then(|settings| jobs::Jobs::new(store.clone(), settings))
+            .map_err(|error| {
+                Failure::usage(format!("cannot open the job queue: {}", chain(&error)))
+                    .next("tidegate config reference   (the settings that start with jobs.)")
+            })?;
         let (keeper, name, stop) = (jobs.clone(), name.to_owned(), stop.clone());
         tasks.spawn(async move { keeper.run_roles(&name, stop).await });
         services.jobs = Some(jobs);
@@ -139,6 +142,27 @@ async fn open_room(config: &Config, store: &Store) -> Outcome<room::Room> {
                  delete the key room:signing, and visitors join again",
             ),
         error => Failure::failed(format!("cannot open the waiting room: {}", chain(&error))),
+    })
+}
+
+/// The job queue's settings.
+fn jobs_config(config: &Config) -> Result<jobs::Config, jobs::Error> {
+    let given = &config.jobs;
+    Ok(jobs::Config {
+        namespace: jobs::Namespace::parse(given.namespace.as_str())?,
+        lock_ttl: given.lock_ttl,
+        heartbeat: given.heartbeat,
+        result_ttl: given.result_ttl,
+        keep_finished: given.keep_finished,
+        keep_finished_for: given.keep_finished_for,
+        keep_dead: given.keep_dead,
+        keep_dead_for: given.keep_dead_for,
+        events_max: given.events,
+        history_max: given.history,
+        log_max: given.log_lines,
+        poison_after: given.poison_after,
+        limbo: given.limbo,
+        shape: if given.full_jobs { jobs::Shape::Full } else { jobs::Shape::Lean },
     })
 }
 

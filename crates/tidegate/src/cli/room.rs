@@ -351,7 +351,7 @@ fn known(queue: &str) -> impl FnOnce(Failure) -> Failure {
 }
 
 /// A name as one segment of a path, whatever is in it.
-fn segment(text: &str) -> String {
+pub(super) fn segment(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
@@ -569,11 +569,11 @@ fn pairs(rows: &[(&str, String)], output: &Output) -> Outcome {
     output.text(&page)
 }
 
-fn text(value: &Value, name: &str) -> String {
+pub(super) fn text(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or_default().to_owned()
 }
 
-fn number(value: &Value, name: &str) -> String {
+pub(super) fn number(value: &Value, name: &str) -> String {
     value[name].as_u64().unwrap_or(0).to_string()
 }
 

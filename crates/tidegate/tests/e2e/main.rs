@@ -3,6 +3,7 @@
 
 mod browser;
 mod cli;
+mod jobs;
 mod process;
 mod room;
 mod start_stop;
