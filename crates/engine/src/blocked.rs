@@ -38,7 +38,7 @@ pub(crate) struct Blocked {
     db: usize,
     keys: Vec<Box<[u8]>>,
     serve: Option<Serve>,
-    on_timeout: Reply,
+    pub(crate) on_timeout: Reply,
     pub(crate) argv: Vec<Vec<u8>>,
     pub(crate) deadline_ms: Option<i64>,
 }

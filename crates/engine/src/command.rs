@@ -181,6 +181,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         config::COMMANDS,
         server::COMMANDS,
         server::ACL,
+        crate::persist::COMMANDS,
         server::FUNCTION,
         info::COMMANDS,
         memory::COMMANDS,

@@ -62,8 +62,10 @@ pub struct Output {
     pub snapshot: bool,
     /// Someone asked for the end (`SHUTDOWN`).
     pub shutdown: bool,
-    /// The reply must not go out before everything written so far is on disk (`WAITAOF`).
+    /// Someone waits for the log to reach the disk (`WAITAOF`).
     pub durable: bool,
+    /// Settings were changed (`CONFIG SET`); see [`Engine::setting`].
+    pub settings: bool,
     /// What was flushed. Freeing it may take long: drop it where nobody waits.
     pub garbage: Garbage,
 }
@@ -81,6 +83,13 @@ impl Output {
 /// Values nobody needs any more, of any kind; made to be dropped.
 #[derive(Default)]
 pub struct Garbage(pub(crate) Vec<Box<dyn std::any::Any + Send>>);
+
+impl Garbage {
+    /// Is there nothing?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 impl std::fmt::Debug for Garbage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -127,7 +136,9 @@ pub(crate) struct Core {
     pub(crate) slowlog: Slowlog,
     /// Settings that are only kept, by name.
     pub(crate) settings: HashMap<&'static str, Vec<u8>>,
-    /// When the first command came, and when a snapshot was last asked for.
+    /// What is known of the log.
+    pub(crate) keeping: crate::persist::Keeping,
+    /// When the first command came, and when a snapshot was last made.
     pub(crate) started_ms: i64,
     pub(crate) saved_at_ms: i64,
     /// Does the sweep run? `DEBUG SET-ACTIVE-EXPIRE` stops it for tests.

@@ -6,6 +6,7 @@ use crate::command::{self, Command, Ctx, LOADING, STALE};
 use crate::connection::VERSION;
 use crate::db::NEVER;
 use crate::error::Error;
+use crate::persist::Saving;
 use crate::{Reply, args};
 
 /// The commands of this file.
@@ -176,26 +177,49 @@ pub(crate) fn human(n: u64) -> String {
 
 fn persistence(ctx: &Ctx<'_>, out: &mut String) {
     let core = &ctx.core;
+    let keeping = &core.keeping;
+    let seconds = |running: bool| match running {
+        true => (ctx.now.ms() - keeping.began_ms).max(0) / 1000,
+        false => -1,
+    };
+    let (saving, rewriting) =
+        (keeping.saving == Some(Saving::Save), keeping.saving == Some(Saving::Rewrite));
+    let status = if keeping.failures > 0 { "err" } else { "ok" };
+    let took = keeping.took_s.unwrap_or(-1);
     lines(out, &[("loading", 0), ("async_loading", 0)]);
     lines(out, &[("current_cow_peak", 0), ("current_cow_size", 0), ("current_cow_size_age", 0)]);
     line(out, "current_fork_perc", "0.00");
     lines(out, &[("current_save_keys_processed", 0), ("current_save_keys_total", 0)]);
-    line(out, "rdb_changes_since_last_save", core.dirty);
-    line(out, "rdb_bgsave_in_progress", 0);
+    line(out, "rdb_changes_since_last_save", core.dirty.saturating_sub(keeping.dirty));
+    line(out, "rdb_bgsave_in_progress", u8::from(saving));
     line(out, "rdb_last_save_time", core.saved_at_ms / 1000);
-    line(out, "rdb_last_bgsave_status", "ok");
-    lines(out, &[("rdb_last_bgsave_time_sec", -1), ("rdb_current_bgsave_time_sec", -1)]);
-    lines(out, &[("rdb_saves", 0), ("rdb_last_cow_size", 0)]);
+    line(out, "rdb_last_bgsave_status", status);
+    line(out, "rdb_last_bgsave_time_sec", took);
+    line(out, "rdb_current_bgsave_time_sec", seconds(saving));
+    line(out, "rdb_saves", keeping.saves);
+    line(out, "rdb_last_cow_size", 0);
     lines(out, &[("rdb_last_load_keys_expired", 0), ("rdb_last_load_keys_loaded", 0)]);
     line(out, "aof_enabled", u8::from(core.config.log_effects));
-    lines(out, &[("aof_rewrite_in_progress", 0), ("aof_rewrite_scheduled", 0)]);
-    lines(out, &[("aof_last_rewrite_time_sec", -1), ("aof_current_rewrite_time_sec", -1)]);
-    line(out, "aof_last_bgrewrite_status", "ok");
-    lines(out, &[("aof_rewrites", 0), ("aof_rewrites_consecutive_failures", 0)]);
+    line(out, "aof_rewrite_in_progress", u8::from(rewriting));
+    line(out, "aof_rewrite_scheduled", 0);
+    line(out, "aof_last_rewrite_time_sec", took);
+    line(out, "aof_current_rewrite_time_sec", seconds(rewriting));
+    line(out, "aof_last_bgrewrite_status", status);
+    line(out, "aof_rewrites", keeping.saves);
+    line(out, "aof_rewrites_consecutive_failures", keeping.failures);
     let status = if core.deny_writes.is_some() { "err" } else { "ok" };
     line(out, "aof_last_write_status", status);
     lines(out, &[("aof_last_cow_size", 0), ("module_fork_in_progress", 0)]);
     line(out, "module_fork_last_cow_size", 0);
+    if core.config.log_effects {
+        line(out, "aof_current_size", keeping.base_bytes + keeping.log_bytes);
+        line(out, "aof_base_size", keeping.base_bytes);
+        for name in
+            ["aof_pending_rewrite", "aof_buffer_length", "aof_pending_bio_fsync", "aof_delayed_fsync"]
+        {
+            line(out, name, 0);
+        }
+    }
 }
 
 fn stats(ctx: &Ctx<'_>, out: &mut String) {

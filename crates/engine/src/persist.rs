@@ -3,14 +3,17 @@
 //! The log is a sequence of records, each the effects of one command, script or transaction, framed
 //! with its length, a checksum and its number (`persist/log.rs`). A snapshot is the same kind of
 //! records, holding commands that rebuild every key (`persist/snapshot.rs`). Both are read back by
-//! running the effects (`persist/load.rs`), so there is one way into the keyspace. Invariant:
+//! running the effects (`persist/load.rs`), so there is one way into the keyspace. What clients ask
+//! for is in `persist/commands.rs`. Invariant:
 //! whatever the bytes are, reading them ends with the state as of some record, or with an error;
 //! never with a panic, and never with a value nobody wrote.
 
+mod commands;
 mod load;
 mod log;
 mod snapshot;
 
+pub(crate) use commands::{COMMANDS, Keeping, Saving};
 pub use load::{Applied, BadEffects};
 pub use log::{Decoded, Fault, HEADER, Kind, MOST, append_mark, append_record, decode, resync};
 pub use snapshot::{SnapshotCursor, SnapshotStep};
@@ -31,7 +34,15 @@ impl Engine {
 
     /// Is there anything that [`Engine::take_output`] would give besides effects?
     pub fn has_deliveries(&self) -> bool {
-        !self.core.output.deliveries.is_empty() || !self.core.output.closing.is_empty()
+        let output = &self.core.output;
+        !output.deliveries.is_empty()
+            || !output.closing.is_empty()
+            || output.snapshot
+            || output.shutdown
+            || output.durable
+            || output.settings
+            || !output.script_logs.is_empty()
+            || !output.garbage.0.is_empty()
     }
 
     /// Effects gathered since they were last cleared, for the log; see `effect.rs`.

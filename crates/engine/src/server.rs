@@ -1,8 +1,8 @@
-//! Commands about the server as a whole: TIME DBSIZE FLUSHALL SWAPDB WAIT ROLE SAVE SHUTDOWN …
+//! Commands about the server as a whole: TIME DBSIZE FLUSHALL SWAPDB WAIT ROLE MONITOR …
 
 use crate::blocked::Wait;
 use crate::command::{
-    self, ADMIN, ALLOW_BUSY, Command, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT,
+    self, ADMIN, ALLOW_BUSY, Command, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NOSCRIPT,
     READONLY, STALE, WRITE,
 };
 use crate::db::Db;
@@ -17,24 +17,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("flushall", -1, WRITE, flushall),
     Command::new("swapdb", 3, WRITE | FAST, swapdb),
     Command::new("wait", 3, NOSCRIPT, wait),
-    Command::new("waitaof", 4, NOSCRIPT, waitaof),
     Command::new("role", 1, NOSCRIPT | LOADING | STALE | FAST, role),
-    Command::new("lastsave", 1, LOADING | STALE | FAST, lastsave),
-    Command::new("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, |ctx| {
-        snapshot(ctx);
-        Ok(Reply::Ok)
-    }),
-    Command::new("bgsave", -1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, bgsave),
-    Command::new("bgrewriteaof", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, |ctx| {
-        snapshot(ctx);
-        Ok(Reply::status("Background append only file rewriting started"))
-    }),
-    Command::new(
-        "shutdown",
-        -1,
-        ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,
-        shutdown,
-    ),
     Command::new("monitor", 1, ADMIN | NOSCRIPT | LOADING | STALE, monitor),
     Command::new("replicaof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, replicaof),
     Command::new("slaveof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, replicaof),
@@ -202,81 +185,8 @@ fn wait(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     }))
 }
 
-/// What was written before is on disk when this is answered: [`crate::Output::durable`] asks
-/// whoever owns the log to hold the answer back until then.
-fn waitaof(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let local = args::int_in(ctx.arg(1), 0, 1)?;
-    let replicas = args::positive(ctx.arg(2))?;
-    let deadline_ms = args::timeout_ms(ctx.now, ctx.arg(3))?;
-    if local == 1 && !ctx.core.config.log_effects {
-        return Err(Error::fixed(
-            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
-        ));
-    }
-    ctx.core.output.durable |= local == 1;
-    let answer = Reply::Array(vec![Reply::Int(local), Reply::Int(0)]);
-    if replicas == 0 {
-        return Ok(answer);
-    }
-    Ok(ctx.block(Wait {
-        keys: &[],
-        deadline_ms,
-        serve: |_, _| None,
-        on_timeout: answer,
-        argv: None,
-    }))
-}
-
 fn role(_: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(Reply::Array(vec![Reply::bulk("master"), Reply::Int(0), Reply::Array(Vec::new())]))
-}
-
-fn lastsave(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    Ok(Reply::Int(ctx.core.saved_at_ms / 1000))
-}
-
-/// Asks whoever embeds the engine to write a snapshot.
-fn snapshot(ctx: &mut Ctx<'_>) {
-    ctx.core.output.snapshot = true;
-    ctx.core.saved_at_ms = ctx.now.ms();
-}
-
-fn bgsave(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    match ctx.argv {
-        [_] => {}
-        [_, word] if args::is(word, "SCHEDULE") => {}
-        _ => return Err(SYNTAX),
-    }
-    snapshot(ctx);
-    Ok(Reply::status("Background saving started"))
-}
-
-fn shutdown(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let (mut save, mut nosave, mut abort) = (false, false, false);
-    for word in ctx.argv.iter().skip(1) {
-        match () {
-            () if args::is(word, "SAVE") => save = true,
-            () if args::is(word, "NOSAVE") => nosave = true,
-            () if args::is(word, "NOW") || args::is(word, "FORCE") => {}
-            () if args::is(word, "ABORT") => abort = true,
-            () => return Err(SYNTAX),
-        }
-    }
-    if (save && nosave) || (abort && ctx.argv.len() > 2) {
-        return Err(SYNTAX);
-    }
-    if abort {
-        return Err(Error::fixed("ERR No shutdown in progress."));
-    }
-    if let Some(busy) = &ctx.core.busy {
-        if !nosave {
-            return Err(busy.clone());
-        }
-        ctx.core.scripts.control().stop();
-    }
-    ctx.core.output.snapshot |= save;
-    ctx.core.output.shutdown = true;
-    Ok(Reply::none())
 }
 
 fn monitor(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

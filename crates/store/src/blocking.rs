@@ -290,6 +290,7 @@ pub(crate) fn fit_to_share(cmd: &Cmd) -> RedisResult<()> {
         (b'P', 12) => &["PUNSUBSCRIBE"],
         (b'Q', 4) => &["QUIT"],
         (b'R', 5) => &["RESET"],
+        (b'S', 4) => &["SAVE"],
         (b'S', 6) => &["SELECT"],
         (b'S', 9) => &["SUBSCRIBE"],
         (b'S', 10) => &["SSUBSCRIBE"],

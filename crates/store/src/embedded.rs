@@ -33,11 +33,14 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt,
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use engine::{Config, Engine, Now, ScriptControl};
+use engine::{Config, Engine, Garbage, Now, Output, ScriptControl};
 pub use engine::{Error as EngineError, Outcome, Reply, SessionId, format_double};
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, Pipeline, RedisResult, Value};
@@ -72,17 +75,24 @@ const LARGE: usize = 16 << 10;
 #[derive(Clone)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    keeper: Arc<Keeper>,
+    _keeper: Arc<Keeper>,
 }
 
 /// What all clones and the keeper share.
 struct Shared {
     state: Mutex<State>,
     clock: Clock,
-    /// Does a reply wait for the disk?
-    always: bool,
+    /// When the log reaches the disk; `CONFIG SET appendfsync` changes it.
+    fsync: AtomicU8,
     durable: watch::Sender<Durable>,
     sync_bell: Bell,
+    /// Rings for the thread that keeps things, which makes a snapshot then.
+    bell: Bell,
+    /// Has somebody asked the process to end?
+    ending: watch::Sender<bool>,
+    end_when_saved: AtomicBool,
+    /// What takes long to free.
+    garbage: Mutex<Vec<Garbage>>,
     address: String,
     /// A hold on the script that has the lock.
     control: ScriptControl,
@@ -182,11 +192,11 @@ impl Embedded {
     }
 
     fn start(disk: Option<Arc<dyn Disk>>, options: &Options, clock: Clock) -> Result<Self, Error> {
-        let policy = disk.as_ref().map(|_| options.fsync);
+        let on_disk = disk.is_some();
         let (shared, compaction) = Shared::open(disk, options, clock)?;
-        let keeper = Keeper::start(Arc::clone(&shared), policy, compaction)
+        let keeper = Keeper::start(Arc::clone(&shared), on_disk, compaction)
             .map_err(|error| Error::invalid(format!("cannot start the store: {error}")))?;
-        Ok(Self { shared, keeper: Arc::new(keeper) })
+        Ok(Self { shared, _keeper: Arc::new(keeper) })
     }
 
     /// Runs one command of a caller that shares the common session.
@@ -276,7 +286,15 @@ impl Embedded {
 
     /// Makes the log as short as can be, in the background; nothing for a store in memory.
     pub fn compact(&self) {
-        self.keeper.compact();
+        self.shared.bell.work();
+    }
+
+    /// Waits until a client asks the process to end (`SHUTDOWN`). Whoever owns the process should
+    /// end it then.
+    pub async fn asked_to_end(&self) {
+        let mut ending = self.shared.ending.subscribe();
+        // The sender lives as long as this store.
+        let _ = ending.wait_for(|asked| *asked).await;
     }
 }
 
@@ -294,26 +312,38 @@ impl Shared {
         clock: Clock,
     ) -> Result<(Arc<Self>, Compaction), Error> {
         let mut config = Config::default();
+        let address = disk.as_ref().map_or_else(|| "memory".to_owned(), |disk| disk.shown());
         configure(&mut config, options);
+        if disk.is_some() {
+            config.server.dir = address.clone();
+        }
         // A second keyspace to compact in knows no bound: what is there is there.
         let mut second = config.clone();
         second.maxmemory = 0;
         config.log_effects = disk.is_some();
         let mut engine = Engine::new(config);
-        let address = disk.as_ref().map_or_else(|| "memory".to_owned(), |disk| disk.shown());
         let log = disk.map(|disk| open::open(disk, &mut engine)).transpose()?;
         let common = engine.connect_trusted("store");
-        let always = log.is_some() && options.fsync == Fsync::Always;
         let synced = log.as_ref().map_or(0, |log| log.synced);
+        engine.log_made(synced);
+        engine.log_synced(synced);
+        if let Some(log) = &log {
+            engine.log_sizes(log.bytes(), log.base_bytes);
+        }
+        engine.show_setting("appendfsync", options.fsync.name());
         let (control, ports) = (engine.script_control(), Ports::default());
         busy::serve(&control, &ports, &clock);
         let state = State { engine, log, common, outlets: HashMap::new(), held: VecDeque::new() };
         let shared = Arc::new(Self {
             state: Mutex::new(state),
             clock,
-            always,
+            fsync: AtomicU8::new(options.fsync as u8),
             durable: watch::Sender::new(Durable { synced, failed: 0 }),
             sync_bell: Bell::default(),
+            bell: Bell::default(),
+            ending: watch::Sender::new(false),
+            end_when_saved: AtomicBool::new(false),
+            garbage: Mutex::default(),
             address,
             control,
             ports,
@@ -367,6 +397,25 @@ impl Shared {
         }
     }
 
+    fn fsync(&self) -> Fsync {
+        Fsync::numbered(self.fsync.load(Ordering::Relaxed))
+    }
+
+    /// Frees what took too long to free under the lock.
+    fn take_out_garbage(&self) {
+        let garbage = std::mem::take(&mut *self.garbage.lock());
+        drop(garbage);
+    }
+
+    /// Tells the engine what becomes of a snapshot, and those who waited for it.
+    fn save(&self, change: impl FnOnce(&mut Engine, Now)) {
+        let mut batch = self.batch();
+        let now = batch.now;
+        change(&mut batch.state.engine, now);
+        batch.gather();
+        drop(batch.commit());
+    }
+
     /// What would end the log's trouble, if it has one.
     fn trouble(&self) -> Option<Cure> {
         let state = self.state.lock();
@@ -384,6 +433,10 @@ impl Shared {
             }
             Err(error) => tracing::debug!(%error, "the store's log still cannot be written"),
         }
+    }
+
+    fn has_log(&self) -> bool {
+        self.state.lock().log.is_some()
     }
 
     /// Is the log so long that a new base is worth it: as long as the base, and no less than this?
@@ -413,6 +466,8 @@ fn configure(config: &mut Config, options: &Options) {
     config.maxmemory = options.maxmemory.unwrap_or(0);
     config.strict_scripts = options.strict_scripts;
     config.script_clock = Some(since_first_asked);
+    config.server.process_id = std::process::id();
+    config.server.run_id = (0..40).filter_map(|_| char::from_digit(fastrand::u32(..16), 16)).collect();
 }
 
 impl fmt::Debug for Embedded {
@@ -497,16 +552,54 @@ impl Batch<'_> {
             if !effects.is_empty() {
                 log.append(effects);
                 engine.clear_effects();
+                engine.log_made(log.lsn);
             }
         }
-        if !engine.has_deliveries() {
-            return;
+        if engine.has_deliveries() {
+            let output = engine.take_output();
+            self.handle(output);
         }
-        let output = engine.take_output();
+    }
+
+    /// What commands caused besides their own replies.
+    fn handle(&mut self, output: Output) {
         self.closing.extend(output.closing);
         self.deliveries.extend(
             output.deliveries.into_iter().map(|(session, reply)| Delivery { session, reply }),
         );
+        let shared = self.shared;
+        if output.snapshot {
+            shared.bell.work();
+        }
+        if output.durable && shared.fsync() != Fsync::No {
+            shared.sync_bell.work();
+        }
+        if output.shutdown {
+            tracing::info!("a client asked the process to end");
+            // With a snapshot first, if it asked for one too.
+            if output.snapshot {
+                shared.end_when_saved.store(true, Ordering::Relaxed);
+            } else {
+                shared.ending.send_replace(true);
+            }
+        }
+        if output.settings
+            && let Some(fsync) =
+                self.state.engine.setting("appendfsync").and_then(|name| Fsync::named(&name))
+        {
+            shared.fsync.store(fsync as u8, Ordering::Relaxed);
+        }
+        for (level, text) in output.script_logs {
+            let text = String::from_utf8_lossy(&text);
+            match level {
+                0 => tracing::debug!(%text, "a script says"),
+                1 | 2 => tracing::info!(%text, "a script says"),
+                _ => tracing::warn!(%text, "a script says"),
+            }
+        }
+        if !output.garbage.is_empty() {
+            shared.garbage.lock().push(output.garbage);
+        }
     }
 
     fn open(&mut self, outlet: Outlet) -> SessionId {
@@ -553,13 +646,14 @@ impl Batch<'_> {
         let mut commit = Commit::Done;
         let mut hold = 0;
         if let Some(log) = log {
+            engine.log_sizes(log.bytes(), log.base_bytes);
             // A store that refuses writes anyway goes on answering; what expires meanwhile is
             // written with the rest.
             if !self.denied {
                 if let Err(trouble) = log.write() {
                     engine.deny_writes(Some(trouble.reply()));
                     commit = Commit::Failed(trouble.reply());
-                } else if self.shared.always && log.written > log.synced {
+                } else if log.written > log.synced && self.shared.fsync() == Fsync::Always {
                     hold = log.written;
                     commit = Commit::At(hold);
                     self.shared.sync_bell.work();

@@ -55,6 +55,30 @@ pub enum Fsync {
     No,
 }
 
+impl Fsync {
+    /// Its name in settings, as Redis's `appendfsync` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Everysec => "everysec",
+            Self::No => "no",
+        }
+    }
+
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        [Self::Always, Self::Everysec, Self::No].into_iter().find(|f| f.name().as_bytes() == name)
+    }
+
+    /// The one with this number, as `as u8` gave it.
+    pub(crate) fn numbered(number: u8) -> Self {
+        match number {
+            0 => Self::Always,
+            1 => Self::Everysec,
+            _ => Self::No,
+        }
+    }
+}
+
 /// How long calls may take. Each is a bound on waiting, so that a store that is away is an error
 /// and never a hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

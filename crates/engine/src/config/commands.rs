@@ -5,7 +5,7 @@
 
 use super::params::{Kind, PARAMS, Param};
 use crate::command::{self, ADMIN, Command, Ctx, LOADING, NOSCRIPT, STALE};
-use crate::engine::Core;
+use crate::engine::{Core, Engine};
 use crate::error::{Error, SYNTAX};
 use crate::memory::Policy;
 use crate::{Reply, notify, number, scan};
@@ -89,6 +89,7 @@ fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     for (name, value) in values {
         ctx.core.apply_setting(name, value);
     }
+    ctx.core.output.settings = true;
     Ok(Reply::Ok)
 }
 
@@ -193,6 +194,20 @@ fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
             ("REWRITE", "Write the settings to the file they came from."),
         ],
     ))
+}
+
+impl Engine {
+    /// A setting as CONFIG GET shows it; none if there is no such.
+    pub fn setting(&self, name: &str) -> Option<Vec<u8>> {
+        find(name.as_bytes()).map(|param| self.core.setting(param.name, param.default))
+    }
+
+    /// Sets what whoever embeds the engine decides, as CONFIG GET shall show it.
+    pub fn show_setting(&mut self, name: &str, value: &str) {
+        if let Some(param) = find(name.as_bytes()) {
+            self.core.settings.insert(param.name, value.as_bytes().to_vec());
+        }
+    }
 }
 
 impl Core {

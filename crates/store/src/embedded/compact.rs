@@ -45,20 +45,24 @@ pub(super) enum Failed {
     Replay(#[from] Fault),
     #[error("reading the log back gave record {found}, but {expected} was the last written")]
     Differs { found: u64, expected: u64 },
+    #[error("the log cannot be written now")]
+    Refused,
     #[error("stopped")]
     Stopped,
 }
 
 /// Makes a new base from the files, while the log goes on.
 pub(super) fn compact(shared: &Shared, config: Config, stop: &AtomicBool) -> Result<(), Failed> {
-    let Some((disk, old, generation)) = shared.begin_compaction() else { return Ok(()) };
+    let Some((disk, old, generation)) = shared.begin_compaction() else {
+        return Err(Failed::Refused);
+    };
     let disk = disk.as_ref();
     // The new log must be in the manifest before a record is in it.
     let file = files::create_log(disk, generation)?;
     let mut manifest = old.clone();
     manifest.logs.push(generation);
     manifest.write(disk)?;
-    let Some(lsn) = shared.rotate(&manifest, file) else { return Ok(()) };
+    let Some(lsn) = shared.rotate(&manifest, file) else { return Err(Failed::Refused) };
 
     let mut engine = Engine::new(config);
     let session = engine.connect_loader();

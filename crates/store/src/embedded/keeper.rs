@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::Config;
+use engine::{Config, Engine};
 
 use super::{
     Shared,
@@ -21,7 +21,6 @@ use super::{
     log::Cure,
     sync::{self, Bell},
 };
-use crate::Fsync;
 
 /// How often expired keys are looked for. Expiry on access hides them sooner; ten times a second
 /// as Redis does keeps memory and `expired` events close to the deadline.
@@ -33,7 +32,6 @@ const RETRY_MOST: Duration = Duration::from_secs(60);
 /// Owns the threads.
 pub(super) struct Keeper {
     shared: Arc<Shared>,
-    bell: Arc<Bell>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -47,19 +45,18 @@ pub(super) struct Compaction {
 }
 
 impl Keeper {
-    /// Starts the threads; `policy` is for a store that has a log.
+    /// Starts the threads; the second is for a store that has a log.
     pub(super) fn start(
         shared: Arc<Shared>,
-        policy: Option<Fsync>,
+        on_disk: bool,
         compaction: Compaction,
     ) -> io::Result<Self> {
-        let bell = Arc::new(Bell::default());
-        let mut keeper = Self { shared, bell, threads: Vec::new() };
-        let (shared, bell) = (Arc::clone(&keeper.shared), Arc::clone(&keeper.bell));
-        keeper.spawn("store", move || keep(&shared, &bell, &compaction))?;
-        if let Some(policy @ (Fsync::Always | Fsync::Everysec)) = policy {
+        let mut keeper = Self { shared, threads: Vec::new() };
+        let shared = Arc::clone(&keeper.shared);
+        keeper.spawn("store", move || keep(&shared, &shared.bell, &compaction))?;
+        if on_disk {
             let shared = Arc::clone(&keeper.shared);
-            keeper.spawn("store-sync", move || sync::run(&shared, &shared.sync_bell, policy))?;
+            keeper.spawn("store-sync", move || sync::run(&shared, &shared.sync_bell))?;
         }
         Ok(keeper)
     }
@@ -68,16 +65,11 @@ impl Keeper {
         self.threads.push(thread::Builder::new().name(name.to_owned()).spawn(work)?);
         Ok(())
     }
-
-    /// Asks for a compaction now, whatever the length of the log.
-    pub(super) fn compact(&self) {
-        self.bell.work();
-    }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.bell.stop();
+        self.shared.bell.stop();
         self.shared.sync_bell.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -94,8 +86,10 @@ fn keep(shared: &Shared, bell: &Bell, compaction: &Compaction) {
     thread::scope(|scope| {
         let mut running: Option<thread::ScopedJoinHandle<'_, Result<(), Failed>>> = None;
         let mut pause = Pause::default();
+        let mut asked = false;
         loop {
             let rung = bell.wait(TICK);
+            asked |= rung.work;
             if rung.stop {
                 stop.store(true, Ordering::Relaxed);
                 break;
@@ -104,6 +98,7 @@ fn keep(shared: &Shared, bell: &Bell, compaction: &Compaction) {
                 pause.after(&report(ended));
             }
             shared.see_off();
+            shared.take_out_garbage();
             match shared.trouble() {
                 None => shared.sweep(),
                 Some(Cure::WriteAgain) => shared.write_again(),
@@ -118,14 +113,27 @@ fn keep(shared: &Shared, bell: &Bell, compaction: &Compaction) {
                 }
                 Some(Cure::StartOver) => {}
             }
-            let wanted = rung.work || (pause.over() && shared.is_long(compaction.least));
-            if wanted && running.is_none() {
+            let wanted = asked || (pause.over() && shared.is_long(compaction.least));
+            if wanted && running.is_none() && shared.has_log() {
+                asked = false;
+                shared.save(Engine::save_began);
                 let stop = &stop;
                 let config = compaction.config.clone();
                 let thread = thread::Builder::new().name("store-compact".to_owned());
-                match thread.spawn_scoped(scope, move || compact::compact(shared, config, stop)) {
+                let work = move || {
+                    let result = compact::compact(shared, config, stop);
+                    shared.save(|engine, now| engine.save_ended(now, result.is_ok()));
+                    if shared.end_when_saved.load(Ordering::Relaxed) {
+                        shared.ending.send_replace(true);
+                    }
+                    result
+                };
+                match thread.spawn_scoped(scope, work) {
                     Ok(thread) => running = Some(thread),
-                    Err(error) => tracing::warn!(%error, "no thread to compact the log"),
+                    Err(error) => {
+                        tracing::warn!(%error, "no thread to compact the log");
+                        shared.save(|engine, now| engine.save_ended(now, false));
+                    }
                 }
             }
         }

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use engine::Reply;
 use parking_lot::{Condvar, Mutex};
 
-use super::{Shared, State};
+use super::{Delivery, Shared, State};
 use crate::Fsync;
 
 /// How far the log is on disk, for those who wait.
@@ -60,13 +60,13 @@ impl Bell {
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The thread's work until the bell says stop.
-pub(super) fn run(shared: &Shared, bell: &Bell, policy: Fsync) {
+pub(super) fn run(shared: &Shared, bell: &Bell) {
     loop {
         let rung = bell.wait(EVERY);
         if rung.stop {
             break;
         }
-        if rung.work || policy == Fsync::Everysec {
+        if rung.work || shared.fsync() == Fsync::Everysec {
             shared.sync();
         }
     }
@@ -126,6 +126,14 @@ impl State {
         let Some(log) = &self.log else { return };
         let trouble = log.trouble.as_ref().map(|trouble| trouble.reply());
         self.engine.deny_writes(trouble.clone());
+        self.engine.log_synced(log.synced);
+        if self.engine.has_deliveries() {
+            let output = self.engine.take_output();
+            let deliveries = output.deliveries.into_iter();
+            self.held.extend(
+                deliveries.map(|(session, reply)| (log.synced, Delivery { session, reply })),
+            );
+        }
         while let Some((lsn, _)) = self.held.front() {
             if *lsn > log.synced && trouble.is_none() {
                 break;

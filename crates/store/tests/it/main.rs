@@ -12,6 +12,7 @@ mod lease;
 mod limit;
 mod outage_redis;
 mod persist;
+mod save;
 mod script;
 mod sentinel_redis;
 mod subscribe;
