@@ -214,9 +214,12 @@ fn persistence(ctx: &Ctx<'_>, out: &mut String) {
     if core.config.log_effects {
         line(out, "aof_current_size", keeping.base_bytes + keeping.log_bytes);
         line(out, "aof_base_size", keeping.base_bytes);
-        for name in
-            ["aof_pending_rewrite", "aof_buffer_length", "aof_pending_bio_fsync", "aof_delayed_fsync"]
-        {
+        for name in [
+            "aof_pending_rewrite",
+            "aof_buffer_length",
+            "aof_pending_bio_fsync",
+            "aof_delayed_fsync",
+        ] {
             line(out, name, 0);
         }
     }

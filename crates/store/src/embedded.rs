@@ -464,10 +464,12 @@ impl Shared {
 fn configure(config: &mut Config, options: &Options) {
     config.seed = fastrand::u64(..);
     config.maxmemory = options.maxmemory.unwrap_or(0);
+    config.maxmemory_policy = options.maxmemory_policy;
     config.strict_scripts = options.strict_scripts;
     config.script_clock = Some(since_first_asked);
     config.server.process_id = std::process::id();
-    config.server.run_id = (0..40).filter_map(|_| char::from_digit(fastrand::u32(..16), 16)).collect();
+    config.server.run_id =
+        (0..40).filter_map(|_| char::from_digit(fastrand::u32(..16), 16)).collect();
 }
 
 impl fmt::Debug for Embedded {

@@ -39,6 +39,7 @@ mod scripts;
 mod server;
 pub mod subscribe;
 
+pub use engine::Policy;
 pub use redis;
 
 pub use crate::{

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use engine::Policy;
+
 use crate::{Clock, Faults, Layout};
 
 /// How a store is opened. Start from `Options::default()` and change what differs.
@@ -30,6 +32,8 @@ pub struct Options {
     /// Bytes the built-in store may use for data before writes are refused; `None` is no limit.
     /// Ignored for a server.
     pub maxmemory: Option<u64>,
+    /// Which keys go when that limit is reached; by default none, and writes are refused.
+    pub maxmemory_policy: Policy,
     /// How long, in bytes, the built-in store's log may get before it is made short again; it must
     /// also have doubled since the last time. `None` is 64 MiB. Ignored for a server.
     pub compact_at: Option<u64>,

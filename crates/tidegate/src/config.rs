@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use self::value::{Bytes, Fsync, Listen, LogFormat, Networks, Service, Value};
+use self::value::{Bytes, Fsync, Listen, LogFormat, MemoryPolicy, Networks, Service, Value};
 
 /// One row of the table.
 #[derive(Debug)]
@@ -126,6 +126,9 @@ settings! {
         /// Memory the built-in store may use; when full, writes are refused and reads go on.
         /// 0 means no limit.
         max_memory: Bytes = "0", "0" ..= "1tb", restart;
+        /// What the built-in store does when that memory is full, in Redis's words. Anything but
+        /// `noeviction` loses data the services rely on: only for a store used as a cache.
+        max_memory_policy: MemoryPolicy = "noeviction", restart;
     }
     /// Dashboard, API and waiting room over HTTP.
     http: HttpConfig {

@@ -13,7 +13,7 @@ use crate::cli::Global;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::serve::{chain, open_store};
+use crate::serve::{chain, end_when_asked, open_store};
 use crate::shutdown::Signals;
 use crate::{cli, logging};
 
@@ -76,7 +76,8 @@ pub(crate) fn serve(global: &Global, output: &Output) -> Outcome {
         output.note(&format!("The store is at redis://{}", listener.address()));
         let stop = CancellationToken::new();
         let watcher = tokio::spawn(signals.watch(stop.clone(), || {}));
-        stop.cancelled().await;
+        // Returns only when there is a reason to stop.
+        end_when_asked(store.clone(), stop.clone()).await;
         watcher.abort();
         drop(listener);
         Ok(())

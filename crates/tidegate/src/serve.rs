@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin_token::{self, AdminToken};
 use crate::client::{self, RUNNING};
 use crate::config::load::{Loaded, Origin, Sources, shown};
-use crate::config::value::{Fsync, Service};
+use crate::config::value::{Fsync, MemoryPolicy, Service};
 use crate::config::{Config, SETTINGS};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Tone};
@@ -52,6 +52,7 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
 
     let stop = CancellationToken::new();
     let tasks = TaskTracker::new();
+    tasks.spawn(end_when_asked(store.clone(), stop.clone()));
     let name = instance(&config);
     let services = start_services(&config, &store, &name, &tasks, &stop).await?;
     let app = App::new(Parts {
@@ -94,6 +95,15 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
     let _ = std::fs::remove_file(config.server.data.join(RUNNING));
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Stops everything in order when a client of the built-in store says SHUTDOWN.
+pub(crate) async fn end_when_asked(store: Store, stop: CancellationToken) {
+    let Some(embedded) = store.embedded() else { return };
+    tokio::select! {
+        () = embedded.asked_to_end() => stop.cancel(),
+        () = stop.cancelled() => {}
+    }
 }
 
 /// Starts the services that run here, with their background work on `tasks` until `stop`.
@@ -210,6 +220,16 @@ pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
             Fsync::No => store::Fsync::No,
         },
         maxmemory: Some(config.store.max_memory.0).filter(|limit| *limit > 0),
+        maxmemory_policy: match config.store.max_memory_policy {
+            MemoryPolicy::Refuse => store::Policy::NoEviction,
+            MemoryPolicy::OldestUsed => store::Policy::AllKeysLru,
+            MemoryPolicy::LeastUsed => store::Policy::AllKeysLfu,
+            MemoryPolicy::Any => store::Policy::AllKeysRandom,
+            MemoryPolicy::OldestUsedWithTtl => store::Policy::VolatileLru,
+            MemoryPolicy::LeastUsedWithTtl => store::Policy::VolatileLfu,
+            MemoryPolicy::AnyWithTtl => store::Policy::VolatileRandom,
+            MemoryPolicy::SoonestExpired => store::Policy::VolatileTtl,
+        },
         ..store::Options::default()
     };
     Store::open_with(&url, options).await.map_err(|error| {

@@ -118,7 +118,11 @@ fn bgsave(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     }
     ctx.core.ask_for_snapshot(Saving::Save, ctx.now);
     let later = running.is_some();
-    Ok(Reply::status(if later { "Background saving scheduled" } else { "Background saving started" }))
+    Ok(Reply::status(if later {
+        "Background saving scheduled"
+    } else {
+        "Background saving started"
+    }))
 }
 
 fn bgrewriteaof(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
@@ -165,7 +169,8 @@ fn waitaof(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         ctx.core.output.durable = true;
         let (session, alone, sessions) = (ctx.session.id, replicas == 0, &ctx.core.sessions);
         // Where nothing is ever brought to disk, those whose time was up stay in the list.
-        let waits = |other: &Syncer| other.session != session && sessions.contains_key(&other.session);
+        let waits =
+            |other: &Syncer| other.session != session && sessions.contains_key(&other.session);
         ctx.core.keeping.syncers.retain(waits);
         ctx.core.keeping.syncers.push(Syncer { session, record, alone });
     }

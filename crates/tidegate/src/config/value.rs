@@ -293,6 +293,28 @@ words! {
 }
 
 words! {
+    /// What the built-in store does when its memory is full.
+    MemoryPolicy {
+        /// Refuses writes.
+        Refuse = "noeviction",
+        /// Drops what was not used for the longest time.
+        OldestUsed = "allkeys-lru",
+        /// Drops what was used least often.
+        LeastUsed = "allkeys-lfu",
+        /// Drops anything.
+        Any = "allkeys-random",
+        /// Drops what was not used for the longest time, of what has a TTL.
+        OldestUsedWithTtl = "volatile-lru",
+        /// Drops what was used least often, of what has a TTL.
+        LeastUsedWithTtl = "volatile-lfu",
+        /// Drops anything that has a TTL.
+        AnyWithTtl = "volatile-random",
+        /// Drops what would expire first.
+        SoonestExpired = "volatile-ttl",
+    }
+}
+
+words! {
     /// How log lines look.
     LogFormat {
         /// For people.

@@ -7,3 +7,4 @@ mod jobs;
 mod process;
 mod room;
 mod start_stop;
+mod store;
