@@ -182,7 +182,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         server::COMMANDS,
         server::ACL,
         crate::persist::COMMANDS,
-        server::FUNCTION,
+        script::FUNCTIONS,
         info::COMMANDS,
         memory::COMMANDS,
         slowlog::COMMANDS,

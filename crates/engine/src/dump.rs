@@ -9,7 +9,7 @@ mod read;
 mod stream;
 mod write;
 
-use format::{open, seal};
+pub(crate) use format::{Reader, open, push_string, seal};
 
 use crate::args::{self, Args};
 use crate::command::{Command, Ctx, DENYOOM, READONLY, WRITE};

@@ -340,7 +340,7 @@ fn stats(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     line("cluster.links", Reply::Int(0));
     line("aof.buffer", Reply::Int(0));
     line("lua.caches", Reply::Int(0));
-    line("functions.caches", Reply::Int(0));
+    line("functions.caches", ctx.core.scripts.functions.memory().into());
     for (number, db) in ctx.core.dbs.iter().enumerate().filter(|(_, db)| !db.keys.is_empty()) {
         line(
             &format!("db.{number}"),

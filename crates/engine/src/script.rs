@@ -10,6 +10,7 @@ mod cjson;
 mod cmsgpack;
 mod control;
 mod convert;
+mod functions;
 mod lua;
 mod meanwhile;
 mod order;
@@ -28,7 +29,8 @@ use self::cache::Cache;
 use self::control::Control;
 pub use self::control::ScriptControl;
 use self::convert::Answer;
-use self::lua::Vm;
+pub(crate) use self::functions::{COMMANDS as FUNCTIONS, Functions};
+use self::lua::{Chunk, Vm};
 pub use self::meanwhile::Meanwhile;
 use self::source::Flags;
 use self::wire::{Packed, Value};
@@ -72,6 +74,8 @@ pub(crate) struct Scripts {
     /// Made with the first script.
     vm: Option<Box<Vm>>,
     cache: Cache,
+    /// What FCALL calls.
+    pub(crate) functions: Functions,
     /// Absent only in a core that is moved out.
     control: Option<Arc<Control>>,
 }
@@ -255,8 +259,19 @@ fn run(ctx: &mut Ctx<'_>, id: u32, key_count: usize, read_only: bool) -> Result<
         .map_err(Error::new)?;
     let Some(script) = scripts.cache.get(id) else { return Err(NO_VM) };
     let (flags, name) = (script.flags, script.sha.clone());
-    admit(ctx, flags, read_only)?;
+    run_chunk(ctx, Chunk::Script(id), flags, &name, key_count, read_only)
+}
 
+/// Runs what is compiled, with the keys and arguments that follow the third word.
+fn run_chunk(
+    ctx: &mut Ctx<'_>,
+    chunk: Chunk,
+    flags: Flags,
+    name: &str,
+    key_count: usize,
+    read_only: bool,
+) -> Result<Reply, Error> {
+    admit(ctx, flags, read_only)?;
     let given = ctx.argv.get(3..).unwrap_or_default();
     let (keys, arguments) = given.split_at_checked(key_count).unwrap_or((given, &[]));
     let rules = rules(&ctx.core.config, flags, keys, read_only)?;
@@ -270,20 +285,17 @@ fn run(ctx: &mut Ctx<'_>, id: u32, key_count: usize, read_only: bool) -> Result<
     session.no_touch = ctx.session.no_touch;
 
     let control = ctx.core.scripts.control();
-    control.begin(&ctx.core.config, false);
+    control.begin(&ctx.core.config, matches!(chunk, Chunk::Function(_)));
     let memory = ctx.core.config.script_memory;
-    let Some(vm) = ctx.core.scripts.vm.take() else { return Err(NO_VM) };
     let now = ctx.now;
-    let (outcome, resp3) = {
-        let lent = Lent::new(ctx.core, vm);
-        lent.run(id, &name, input, memory, |core| Running {
-            core,
-            session,
-            now,
-            rules,
-            control: Arc::clone(&control),
-        })
-    };
+    let lent = Lent::new(ctx.core, chunk);
+    let (outcome, resp3) = lent.run(chunk, name, input, memory, |core| Running {
+        core,
+        session,
+        now,
+        rules,
+        control: Arc::clone(&control),
+    });
     control.end();
     // What its commands did is in the log; EVAL itself did nothing.
     ctx.effect(&[]);
@@ -294,16 +306,18 @@ fn run(ctx: &mut Ctx<'_>, id: u32, key_count: usize, read_only: bool) -> Result<
 struct Lent<'c> {
     home: &'c mut Core,
     vm: Option<Box<Vm>>,
+    chunk: Chunk,
 }
 
 impl<'c> Lent<'c> {
-    fn new(home: &'c mut Core, vm: Box<Vm>) -> Lent<'c> {
-        Lent { home, vm: Some(vm) }
+    fn new(home: &'c mut Core, chunk: Chunk) -> Lent<'c> {
+        let vm = place_of_vm(home, chunk).take();
+        Lent { home, vm, chunk }
     }
 
     fn run(
         self,
-        id: u32,
+        chunk: Chunk,
         name: &str,
         input: Vec<u8>,
         memory: usize,
@@ -311,7 +325,7 @@ impl<'c> Lent<'c> {
     ) -> (lua::Outcome, bool) {
         let Some(vm) = self.vm.as_deref() else { return (lua::Outcome::Nil, false) };
         vm.lend(running(std::mem::take(&mut *self.home)));
-        let outcome = vm.run(id, name, input, memory);
+        let outcome = vm.run(chunk, name, input, memory);
         (outcome, vm.resp3())
     }
 }
@@ -321,7 +335,15 @@ impl Drop for Lent<'_> {
         if let Some(running) = self.vm.as_deref().and_then(Vm::take_back) {
             *self.home = running.core;
         }
-        self.home.scripts.vm = self.vm.take();
+        *place_of_vm(self.home, self.chunk) = self.vm.take();
+    }
+}
+
+/// Scripts and functions have an interpreter each.
+fn place_of_vm(core: &mut Core, chunk: Chunk) -> &mut Option<Box<Vm>> {
+    match chunk {
+        Chunk::Script(_) => &mut core.scripts.vm,
+        Chunk::Function(_) => &mut core.scripts.functions.vm,
     }
 }
 

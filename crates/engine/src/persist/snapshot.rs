@@ -1,4 +1,4 @@
-//! The keyspace as effects that rebuild it, a bounded number of keys at a time.
+//! The keyspace as effects that rebuild it, a bounded number of keys at a time; functions first.
 //!
 //! A cursor goes through every database. As long as nothing is written in between, the steps
 //! together hold every key once; keys may expire meanwhile.
@@ -40,6 +40,13 @@ impl Engine {
     ) -> SnapshotStep {
         let mut keys = 0;
         let SnapshotCursor { mut db, mut place } = cursor;
+        if cursor == SnapshotCursor::default() {
+            for code in self.core.scripts.functions.codes() {
+                let mut effect = Effect::new(out, 0);
+                let words: [&[u8]; 4] = [b"FUNCTION", b"LOAD", b"REPLACE", code];
+                words.into_iter().for_each(|word| effect.arg(word));
+            }
+        }
         while let Some(found) = self.core.dbs.get(db) {
             if !found.keys.is_empty() {
                 place = found.keys.scan(place, count, |entry| {

@@ -75,6 +75,12 @@ impl Control {
         self.state.store(RUNNING | if function { FUNCTION } else { 0 }, Ordering::Release);
     }
 
+    /// A library is loaded, for which there is little time.
+    pub(super) fn begin_load(&self, config: &Config, limit_ms: u64) {
+        self.begin(config, true);
+        self.deadline_ms.store(limit_ms, Ordering::Relaxed);
+    }
+
     /// It is over.
     pub(super) fn end(&self) {
         self.state.store(0, Ordering::Release);
@@ -146,6 +152,13 @@ impl Control {
     /// The script must stop whatever it has done: everything ends.
     pub(crate) fn stop(&self) {
         self.state.fetch_or(OVERDUE, Ordering::AcqRel);
+    }
+
+    /// How long it has run, if there is a clock to tell.
+    pub(super) fn elapsed_ms(&self) -> Option<i64> {
+        let now = micros((self.clock?)());
+        let elapsed = now.saturating_sub(self.started_us.load(Ordering::Relaxed)) / 1000;
+        i64::try_from(elapsed).ok()
     }
 
     /// What its caller is told when it was stopped.

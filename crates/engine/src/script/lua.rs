@@ -45,6 +45,16 @@ pub(crate) struct Vm {
     run: Function,
     compile: Function,
     forget: Function,
+    load_library: Function,
+    run_function: Function,
+    forget_function: Function,
+}
+
+/// What is to be run, by its number.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Chunk {
+    Script(u32),
+    Function(u32),
 }
 
 /// What became of a script.
@@ -97,8 +107,17 @@ impl Vm {
                 Ok(VmState::Continue)
             },
         )?;
-        let [run, compile, forget] = ["run", "compile", "forget"].map(|name| prelude.get(name));
-        Ok(Vm { lua, host, run: run?, compile: compile?, forget: forget? })
+        let get = |name: &str| prelude.get(name);
+        Ok(Vm {
+            run: get("run")?,
+            compile: get("compile")?,
+            forget: get("forget")?,
+            load_library: get("load_library")?,
+            run_function: get("run_function")?,
+            forget_function: get("forget_function")?,
+            lua,
+            host,
+        })
     }
 
     /// Bytes the interpreter holds.
@@ -121,6 +140,38 @@ impl Vm {
         let _ = self.forget.call::<()>(id);
     }
 
+    /// Loads a library of functions; answers with what it registered, packed. `memory` as in
+    /// [`Vm::run`].
+    pub(super) fn load_library(
+        &self,
+        source: &[u8],
+        name: &str,
+        memory: usize,
+    ) -> Result<Vec<u8>, Vec<u8>> {
+        self.limit(memory);
+        let result = self
+            .load_library
+            .call::<(Option<BString>, Option<BString>)>((BString::from(source), name));
+        self.host.disarm(&self.lua);
+        match result {
+            Ok((Some(packed), _)) => Ok(packed.into()),
+            Ok((None, text)) => Err(text.unwrap_or_default().into()),
+            Err(error) => Err(error.to_string().into_bytes()),
+        }
+    }
+
+    /// Drops a function of a library.
+    pub(super) fn forget_function(&self, id: u32) {
+        // Removing a key from a table cannot fail.
+        let _ = self.forget_function.call::<()>(id);
+    }
+
+    /// What runs next may use `memory` on top of what the interpreter holds already.
+    fn limit(&self, memory: usize) {
+        self.host.executed.store(0, Ordering::Relaxed);
+        self.host.limit.store(self.lua.used_memory().saturating_add(memory), Ordering::Relaxed);
+    }
+
     /// Puts the keyspace where `redis.call` finds it.
     pub(super) fn lend(&self, running: Running) {
         *self.host.slot.lock() = Some(running);
@@ -138,12 +189,15 @@ impl Vm {
 
     /// Runs a compiled script with `input` (keys and arguments, packed) on what was lent.
     /// `memory` is what it may use on top of what the interpreter holds already.
-    pub(super) fn run(&self, id: u32, name: &str, input: Vec<u8>, memory: usize) -> Outcome {
+    pub(super) fn run(&self, chunk: Chunk, name: &str, input: Vec<u8>, memory: usize) -> Outcome {
         let host = &self.host;
-        host.executed.store(0, Ordering::Relaxed);
-        host.limit.store(self.lua.used_memory().saturating_add(memory), Ordering::Relaxed);
+        self.limit(memory);
+        let (run, id) = match chunk {
+            Chunk::Script(id) => (&self.run, id),
+            Chunk::Function(id) => (&self.run_function, id),
+        };
         let result =
-            self.run.call::<(u8, Option<BString>, Option<f64>)>((id, name, BString::from(input)));
+            run.call::<(u8, Option<BString>, Option<f64>)>((id, name, BString::from(input)));
         host.disarm(&self.lua);
         let outcome = match result {
             Ok((0, _, n)) => Outcome::Number(n.unwrap_or(0.0)),

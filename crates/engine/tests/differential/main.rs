@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, missing_docs)]
 
 mod dump;
+mod functions;
 mod generic;
 mod geo;
 mod harness;

@@ -477,3 +477,39 @@ fn what_was_loaded_is_swept_on_time_and_the_sweep_ends() {
     assert_eq!(swept(61_000), 1);
     assert_eq!(swept(90_000), 0);
 }
+
+#[test]
+fn functions_come_back_from_effects_and_from_a_snapshot() {
+    let run = |engine: &mut Engine, argv: &[&str]| {
+        let client = engine.connect("c");
+        let argv: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
+        match engine.execute(Now::from_millis(1_700_000_000_000), client, &argv) {
+            Outcome::Reply(reply) => show(&reply),
+            Outcome::Blocked { .. } => panic!("functions do not wait"),
+        }
+    };
+    let library = |name: &str, answer: u32| {
+        format!(
+            "#!lua name={name}\nredis.register_function('{name}', function() return {answer} end)"
+        )
+    };
+    let mut live = engine(true, 1);
+    run(&mut live, &["FUNCTION", "LOAD", &library("kept", 1)]);
+    run(&mut live, &["FUNCTION", "LOAD", &library("gone", 2)]);
+    run(&mut live, &["FUNCTION", "LOAD", "REPLACE", &library("kept", 3)]);
+    run(&mut live, &["FUNCTION", "DELETE", "gone"]);
+    run(&mut live, &["FCALL", "kept", "0"]);
+    let mut replayed = engine(false, 1);
+    let loader = replayed.connect_loader();
+    let applied = replayed.apply(loader, live.effects()).unwrap();
+    assert_eq!(
+        (applied.commands, applied.errors),
+        (4, 0),
+        "a call that writes nothing is no effect"
+    );
+    let snapshot = restored(&live, 10);
+    for mut engine in [live, replayed, snapshot] {
+        assert_eq!(run(&mut engine, &["FCALL", "KEPT", "0"]), "3");
+        assert_eq!(run(&mut engine, &["FCALL", "gone", "0"]), "(error) ERR Function not found");
+    }
+}

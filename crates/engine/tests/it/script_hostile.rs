@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use engine::{Config, Engine, Now, Outcome, Reply, SessionId};
 
-use crate::kit::show;
+use crate::kit::{Kit, show};
 
 fn monotonic() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
@@ -358,4 +358,23 @@ fn without_a_clock_instructions_are_counted() {
     let outcome = engine.execute(Now::from_millis(1), client, &argv);
     let Outcome::Reply(reply) = outcome else { panic!("it ends") };
     assert!(show(&reply).contains(KILLED));
+}
+
+#[test]
+fn a_library_that_never_ends_is_not_loaded() {
+    let mut kit = Kit::new();
+    for body in [
+        "while true do end",
+        "local t = {} for i = 1, 1e9 do t[i] = redis.LOG_DEBUG .. i end",
+        "local function f() return f() + 1 end f()",
+    ] {
+        let reply = kit.text(&format!("FUNCTION LOAD \"#!lua name=l\n{body}\""));
+        assert!(reply.starts_with("(error) ERR Error registering functions: "), "{body}: {reply}");
+        kit.check("FUNCTION LIST", "[]");
+    }
+    kit.check(
+        "FUNCTION LOAD \"#!lua name=l\nredis.register_function('f', function() return 1 end)\"",
+        "l",
+    );
+    kit.check("FCALL f 0", "1");
 }
