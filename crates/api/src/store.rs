@@ -41,7 +41,9 @@ pub struct StoreInfo {
     pub memory_bytes: u64,
     /// Memory it may take; 0 means no limit.
     pub memory_limit_bytes: u64,
-    /// Commands a second, lately.
+    /// Commands it has run since it started.
+    pub commands_total: u64,
+    /// Commands a second, lately, as the store itself tells; the built-in one does not.
     pub commands_per_second: u64,
     /// Connected clients.
     pub clients: u64,
@@ -105,29 +107,32 @@ pub struct SlowCommand {
     pub command: String,
 }
 
-/// How the store is.
+/// How the store is. Of a cluster it is the sum of its masters.
 pub async fn info(app: &App) -> Result<StoreInfo, ApiError> {
-    let mut store = app.store().clone();
     let health = app.store().health();
-    let text: String =
-        redis::cmd("INFO").query_async(&mut store).await.map_err(store::Error::from)?;
-    let keys: u64 =
-        redis::cmd("DBSIZE").query_async(&mut store).await.map_err(store::Error::from)?;
-    let field = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or("")
-    };
-    let number = |name: &str| field(name).trim().parse().unwrap_or(0);
-    Ok(StoreInfo {
+    let nodes = app.store().on_every_node(&redis::cmd("INFO")).await?;
+    let counts = app.store().on_every_node(&redis::cmd("DBSIZE")).await?;
+    let mut info = StoreInfo {
         kind: format!("{:?}", health.kind).to_lowercase(),
         address: health.address,
-        version: field("redis_version").trim().to_owned(),
-        keys,
-        memory_bytes: number("used_memory"),
-        memory_limit_bytes: number("maxmemory"),
-        commands_per_second: number("instantaneous_ops_per_sec"),
-        clients: number("connected_clients"),
-        uptime_seconds: number("uptime_in_seconds"),
-    })
+        ..StoreInfo::default()
+    };
+    for (_, reply) in &nodes {
+        let text = String::from_redis_value_ref(reply).unwrap_or_default();
+        let field = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or("")
+        };
+        let number = |name: &str| field(name).trim().parse::<u64>().unwrap_or(0);
+        field("redis_version").trim().clone_into(&mut info.version);
+        info.memory_bytes += number("used_memory");
+        info.memory_limit_bytes += number("maxmemory");
+        info.commands_total += number("total_commands_processed");
+        info.commands_per_second += number("instantaneous_ops_per_sec");
+        info.clients += number("connected_clients");
+        info.uptime_seconds = info.uptime_seconds.max(number("uptime_in_seconds"));
+    }
+    info.keys = counts.iter().filter_map(|(_, n)| u64::from_redis_value_ref(n).ok()).sum();
+    Ok(info)
 }
 
 /// Which keys.
@@ -172,30 +177,48 @@ pub async fn keys(app: &App, query: &KeyQuery) -> Result<KeyPage, ApiError> {
     })?;
     let pattern = pattern(query.pattern.as_deref().unwrap_or_default())?;
 
-    let mut store = app.store().clone();
+    let nodes = app.store().on_every_node(&redis::cmd("PING")).await?;
+    let (mut node, mut at) = split_cursor(start);
     let mut names: Vec<Vec<u8>> = Vec::new();
-    let mut cursor = start.to_string();
     for _ in 0..SCAN_CALLS {
+        let Some((address, _)) = nodes.get(node) else { break };
         let mut scan = redis::cmd("SCAN");
-        scan.arg(&cursor).arg("COUNT").arg(SCAN_COUNT);
+        scan.arg(at).arg("COUNT").arg(SCAN_COUNT);
         if let Some(pattern) = &pattern {
             scan.arg("MATCH").arg(pattern);
         }
         if let Some(kind) = kind {
             scan.arg("TYPE").arg(kind);
         }
-        let (next, found): (String, Vec<Vec<u8>>) =
-            scan.query_async(&mut store).await.map_err(store::Error::from)?;
+        let reply = app.store().on_node(address, &scan).await?;
+        let (next, found): (u64, Vec<Vec<u8>>) =
+            redis::from_redis_value(reply).map_err(|error| ApiError::internal(&error))?;
         names.extend(found);
-        cursor = next;
-        if cursor == "0" || names.len() >= limit {
+        at = next;
+        if at == 0 {
+            node += 1;
+        }
+        if node >= nodes.len() || names.len() >= limit {
             break;
         }
     }
+    let cursor = if node >= nodes.len() { 0 } else { join_cursor(node, at) };
     names.sort();
     names.dedup();
     let rows = describe(app, names).await?;
-    Ok(KeyPage { keys: rows, cursor })
+    Ok(KeyPage { keys: rows, cursor: cursor.to_string() })
+}
+
+/// A place in a walk through several servers: which one, and its own cursor. A cursor stays far
+/// below 2⁵² for any table that fits into memory.
+const NODES: u64 = 4096;
+
+fn split_cursor(cursor: u64) -> (usize, u64) {
+    (usize::try_from(cursor % NODES).unwrap_or(0), cursor / NODES)
+}
+
+fn join_cursor(node: usize, at: u64) -> u64 {
+    at.saturating_mul(NODES).saturating_add(node as u64 % NODES)
 }
 
 /// Types and times to live of a page of keys, in one go.
@@ -357,12 +380,11 @@ fn pairs(items: &[redis::Value]) -> impl Iterator<Item = (&redis::Value, &redis:
 
 /// Commands that took long, newest first.
 pub async fn slow(app: &App) -> Result<Vec<SlowCommand>, ApiError> {
-    let rows: Vec<Vec<redis::Value>> = redis::cmd("SLOWLOG")
-        .arg("GET")
-        .arg(50)
-        .query_async(&mut app.store().clone())
-        .await
-        .map_err(store::Error::from)?;
+    let replies = app.store().on_every_node(redis::cmd("SLOWLOG").arg("GET").arg(50)).await?;
+    let rows: Vec<Vec<redis::Value>> = replies
+        .iter()
+        .flat_map(|(_, reply)| Vec::from_redis_value_ref(reply).unwrap_or_default())
+        .collect();
     let commands = rows.iter().filter_map(|row| {
         let [_, at, took, words, ..] = row.as_slice() else { return None };
         let words = Vec::<Vec<u8>>::from_redis_value_ref(words).ok()?;
@@ -374,7 +396,10 @@ pub async fn slow(app: &App) -> Result<Vec<SlowCommand>, ApiError> {
             command: words.join(" "),
         })
     });
-    Ok(commands.collect())
+    let mut commands: Vec<SlowCommand> = commands.collect();
+    commands.sort_by_key(|command| std::cmp::Reverse(command.at_seconds));
+    commands.truncate(50);
+    Ok(commands)
 }
 
 /// Bytes as text: what is not text becomes `\xNN`, a backslash becomes two.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use store::{
     Millis,
     events::{EventId, Feed, Follower},
+    redis,
 };
 
 use crate::{Error, QueueId, Room};
@@ -78,6 +79,20 @@ impl Room {
         let batch = self.feed(queue).after(after, count).await?;
         let events = batch.events.iter().map(|event| Event::read(queue, event)).collect();
         Ok(Events { events, missed: batch.missed })
+    }
+
+    /// The newest events of a queue, newest first; a thousand at most.
+    pub async fn newest_events(&self, queue: &QueueId, count: usize) -> Result<Vec<Event>, Error> {
+        self.pulse(queue).await?;
+        let found: Vec<store::events::Event> = redis::cmd("XREVRANGE")
+            .arg(&self.keys(queue).events)
+            .arg("+")
+            .arg("-")
+            .arg("COUNT")
+            .arg(count.clamp(1, store::events::BATCH_MOST))
+            .query_async(&mut self.0.store.clone())
+            .await?;
+        Ok(found.iter().map(|event| Event::read(queue, event)).collect())
     }
 
     /// The id of a queue's newest event.

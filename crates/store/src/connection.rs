@@ -260,6 +260,29 @@ impl Store {
         Health { reachable: reason.is_none(), kind, address, reason }
     }
 
+    /// What every server of the store answers to a command about itself (`INFO`, `SLOWLOG`), by
+    /// address: every master of a cluster, otherwise the one there is.
+    pub async fn on_every_node(&self, cmd: &Cmd) -> Result<Vec<(String, Value)>, Error> {
+        let replies = match &self.backend {
+            Backend::Cluster(cluster) => cluster.on_every_node(cmd.clone()).await,
+            backend => {
+                let reply = backend.command(cmd).await.and_then(Value::extract_error);
+                reply.map(|reply| vec![(self.health().address, reply)])
+            }
+        };
+        replies.map_err(Error::from)
+    }
+
+    /// What one server of the store answers, by the address [`on_every_node`](Self::on_every_node)
+    /// told. Where there is only one, the address does not matter.
+    pub async fn on_node(&self, address: &str, cmd: &Cmd) -> Result<Value, Error> {
+        let reply = match &self.backend {
+            Backend::Cluster(cluster) => cluster.on_node(address, cmd.clone()).await,
+            backend => backend.command(cmd).await,
+        };
+        reply.and_then(Value::extract_error).map_err(Error::from)
+    }
+
     /// Asks the store whether it answers.
     pub async fn ping(&self) -> Result<(), Error> {
         let mut store = self.clone();

@@ -103,6 +103,34 @@ impl Cluster {
         self.connection.clone().req_packed_command(cmd).await
     }
 
+    /// The command's reply from every master, by address.
+    pub(crate) async fn on_every_node(&self, cmd: Cmd) -> RedisResult<Vec<(String, Value)>> {
+        let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let reply = self.connection.clone().route_command(cmd, all).await?;
+        let mut replies: Vec<(String, Value)> = match reply {
+            Value::Map(pairs) => pairs
+                .into_iter()
+                .map(|(address, value)| Ok((redis::from_redis_value(address)?, value)))
+                .collect::<RedisResult<_>>()?,
+            value => vec![(String::new(), value)],
+        };
+        replies.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(replies)
+    }
+
+    /// The command's reply from the node at this address.
+    pub(crate) async fn on_node(&self, address: &str, cmd: Cmd) -> RedisResult<Value> {
+        let place = address.rsplit_once(':').and_then(|(host, port)| {
+            Some(SingleNodeRoutingInfo::ByAddress {
+                host: host.to_owned(),
+                port: port.parse().ok()?,
+            })
+        });
+        let place = place
+            .ok_or_else(|| RedisError::from((ErrorKind::InvalidClientConfig, "no such node")))?;
+        self.connection.clone().route_command(cmd, RoutingInfo::SingleNode(place)).await
+    }
+
     pub(crate) async fn pipeline(
         &self,
         pipeline: &Pipeline,
