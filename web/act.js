@@ -1,6 +1,7 @@
 // Acts: buttons with data-act="METHOD /path" and forms with data-api="METHOD /path" call the API.
 // data-body       JSON sent along (buttons)
 // data-confirm    a sentence to confirm first; data-confirm-word must be typed when given
+// data-each       do it for each checked box: {id} in the path is its value, {count} in data-done how many
 // data-done       said afterwards; data-then="reload|/path" is where to go
 // data-secret     name of a field of the answer to show once
 const $ = (selector) => document.querySelector(selector);
@@ -8,7 +9,11 @@ const $ = (selector) => document.querySelector(selector);
 export function start() {
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-act]");
-    if (button) { event.preventDefault(); run(button, () => act(button.dataset.act, json(button.dataset.body))); }
+    if (button) {
+      event.preventDefault();
+      const { act: what, each, body } = button.dataset;
+      run(button, () => (each ? actOnEach(what, each, json(body)) : act(what, json(body))));
+    }
     const opener = event.target.closest("[data-open]");
     if (opener) { event.preventDefault(); document.getElementById(opener.dataset.open)?.showModal(); }
     const closer = event.target.closest("[data-close]");
@@ -91,12 +96,13 @@ async function run(element, call) {
     const answer = await call();
     if (element.matches("form")) element.closest("dialog")?.close();
     if (secret && answer?.[secret]) await reveal(answer[secret]);
+    const said = done?.replace(/\{(\w+)\}/g, (_, k) => answer?.[k] ?? "");
     if (then) {
-      if (done) sessionStorage.setItem("toast", done);
+      if (said) sessionStorage.setItem("toast", said);
       location.assign(then === "reload" ? location.href : then.replace(/\{(\w+)\}/g, (_, k) => encodeURIComponent(answer?.[k] ?? "")));
       return;
     }
-    toast(done ? done.replace(/\{(\w+)\}/g, (_, k) => answer?.[k] ?? "") : "Done");
+    toast(said ?? "Done");
     if (element.matches("form")) element.reset();
   } catch (error) {
     toast(error.message, true);
@@ -109,7 +115,7 @@ async function run(element, call) {
 export async function act(what, body) {
   const [method, path] = what.split(" ");
   const options = { method, headers: { accept: "application/json" } };
-  if (body !== undefined && method !== "GET" && method !== "DELETE") {
+  if (body !== undefined && method !== "GET") {
     options.headers["content-type"] = "application/json";
     options.body = JSON.stringify(body);
   }
@@ -126,6 +132,20 @@ export async function act(what, body) {
   const error = new Error(data?.error?.message ?? `The server answered ${answer.status}.`);
   error.field = data?.error?.details?.field;
   throw error;
+}
+
+// Calls the API for every checked box, a few at a time; fails only when none worked.
+async function actOnEach(what, selector, body) {
+  const ids = [...document.querySelectorAll(selector + ":checked")].map((box) => box.value);
+  let [count, problem] = [0, null];
+  for (let at = 0; at < ids.length; at += 8) {
+    await Promise.all(ids.slice(at, at + 8).map(async (id) => {
+      try { await act(what.replace("{id}", encodeURIComponent(id)), body); count += 1; }
+      catch (error) { problem = error; }
+    }));
+  }
+  if (!count && problem) throw problem;
+  return { count: problem ? `${count} of ${ids.length}: ${problem.message}` : count };
 }
 
 // Asks in a dialog; resolves to true when confirmed.
@@ -185,6 +205,6 @@ function switchTheme() {
 const waiting = sessionStorage.getItem("toast");
 if (waiting) {
   sessionStorage.removeItem("toast");
-  addEventListener("DOMContentLoaded", () => toast(waiting));
-  if (document.readyState !== "loading") toast(waiting);
+  // Modules run when the whole page is there.
+  toast(waiting);
 }

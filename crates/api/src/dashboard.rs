@@ -35,7 +35,13 @@ pub(crate) fn section() -> Section {
     let pages = Router::new()
         .route("/", get(overview::page))
         .route("/room", get(room::page))
+        .route("/room/{queue}", get(room::queue::page))
         .route("/jobs", get(jobs::page))
+        .route("/jobs/{state}", get(jobs::list::page))
+        .route("/jobs/job/{id}", get(jobs::job::page))
+        .route("/jobs/schedules", get(jobs::schedules::page))
+        .route("/jobs/workers", get(jobs::workers::page))
+        .route("/jobs/stranded", get(jobs::stranded::page))
         .route("/store", get(store::page))
         .route("/store/key", get(store::key_page))
         .route("/audit", get(audit::page))
@@ -47,7 +53,9 @@ pub(crate) fn section() -> Section {
 
 /// Whether there is a live part of this name.
 pub(crate) fn has_part(topic: &str) -> bool {
-    matches!(split(topic).0, "overview" | "room" | "jobs" | "store")
+    let known =
+        ["overview", "room", "queue", "jobs", "job", "schedules", "workers", "stranded", "store"];
+    known.contains(&split(topic).0)
 }
 
 /// A live part of a page, rendered now. `None` when there is none of this name.
@@ -56,7 +64,12 @@ pub(crate) async fn part(app: &App, topic: &str) -> Option<Markup> {
     match name {
         "overview" => Some(overview::part(app).await),
         "room" => Some(room::part(app, arguments == "acts").await),
-        "jobs" => Some(jobs::part(app).await),
+        "queue" => Some(room::queue::part(app, arguments).await),
+        "jobs" => Some(jobs::part(app, arguments == "acts").await),
+        "job" => Some(jobs::job::part(app, arguments).await),
+        "schedules" => Some(jobs::schedules::part(app, arguments == "acts").await),
+        "workers" => Some(jobs::workers::part(app).await),
+        "stranded" => Some(jobs::stranded::part(app).await),
         "store" => Some(store::part(app).await),
         _ => None,
     }

@@ -30,7 +30,7 @@ pub(crate) async fn page(
             @if entries.is_empty() {
                 (ui::empty("audit", "No changes yet", "Whatever people and programs change shows up here, newest first.", &html! {}))
             } @else {
-                div.table-wrap { (table(&entries)) }
+                div.table-wrap tabindex="0" { (table(&entries)) }
                 div.pager {
                     span { (entries.len()) " entries" @if before.is_some() { ", older ones" } }
                     span.actions {
@@ -48,7 +48,7 @@ pub(crate) async fn page(
 
 fn table(entries: &[Entry]) -> Markup {
     html! {
-        table.table {
+        table.table.cards {
             thead { tr { th { "When" } th { "Who" } th { "What" } th { "Outcome" } th { "From" } th { "Details" } } }
             tbody {
                 @for entry in entries {
@@ -58,7 +58,7 @@ fn table(entries: &[Entry]) -> Markup {
                         td.wrap-any { b { (entry.action) } span.sub { (entry.target) } }
                         td { (ui::badge(tone(&entry.outcome), &entry.outcome)) }
                         td.mono.small { (entry.client) }
-                        td { (details(entry)) }
+                        td.wide { (details(entry)) }
                     }
                 }
             }
@@ -77,8 +77,8 @@ fn details(entry: &Entry) -> Markup {
                 dt { "Token" } dd.mono { (entry.token_id) }
                 dt { "Status" } dd { (entry.status) }
             }
-            @if let Some(before) = entry.before.as_ref().filter(|value| !value.is_null()) { p.small.dim { "Before" } pre.code { (pretty(before)) } }
-            @if let Some(after) = entry.after.as_ref().filter(|value| !value.is_null()) { p.small.dim { "After" } pre.code { (pretty(after)) } }
+            @if let Some(before) = entry.before.as_ref().filter(|value| !value.is_null()) { p.small.dim { "Before" } pre.code tabindex="0" { (pretty(before)) } }
+            @if let Some(after) = entry.after.as_ref().filter(|value| !value.is_null()) { p.small.dim { "After" } pre.code tabindex="0" { (pretty(after)) } }
         }
     }
 }

@@ -111,12 +111,21 @@ pub fn spark(values: &[f64], color: u8) -> Markup {
 
 /// A bar filled to a share between 0 and 1.
 pub fn meter(share: f64, text: &str) -> Markup {
-    let share = share.clamp(0.0, 1.0);
     let color = match share {
         s if s >= 0.95 => 4,
         s if s >= 0.8 => 3,
         _ => 1,
     };
+    filled(share, color, text)
+}
+
+/// A bar like [`meter`], where being full is no reason to worry.
+pub fn level(share: f64, text: &str) -> Markup {
+    filled(share, 1, text)
+}
+
+fn filled(share: f64, color: u8, text: &str) -> Markup {
+    let share = share.clamp(0.0, 1.0);
     html! {
         div.meter role="img" aria-label=(text) {
             svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true" {

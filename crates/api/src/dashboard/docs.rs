@@ -173,6 +173,10 @@ fn render(text: &str) -> Rendered {
     }
     let mut html = String::with_capacity(text.len() * 2);
     pulldown_cmark::html::push_html(&mut html, events.into_iter());
+    // What scrolls sideways can be reached with the keyboard. Text in pages has no bare tags: it
+    // is escaped.
+    let html =
+        html.replace("<pre>", "<pre tabindex=\"0\">").replace("<table>", "<table tabindex=\"0\">");
     Rendered { title, html }
 }
 

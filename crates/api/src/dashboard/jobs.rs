@@ -1,26 +1,87 @@
-//! The job queue: how many jobs are where, the next in line, the dead letters, the workers.
+//! The job queue: how many jobs are where, how fast they go through, who does the work. Lists of
+//! jobs are in `jobs/list.rs`, one job in `jobs/job.rs`, schedules, workers and jobs that nobody can
+//! take in a file each.
+
+pub(crate) mod job;
+pub(crate) mod list;
+pub(crate) mod schedules;
+pub(crate) mod stranded;
+pub(crate) mod workers;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::extract::State;
-use jobs::{Job, JobId, Jobs, Which};
+use jobs::{Job, JobId, Jobs, Stats, Status, Target, Which};
 use maud::{Markup, html};
 
 use super::chart::{self, Line, Scale};
+use super::icon::icon;
 use super::{Nav, Shell, format, ui};
 use crate::app::App;
-use crate::series::float;
+use crate::series::{EVERY, float};
 
-/// Jobs shown of each list.
-const SHOWN: usize = 15;
+/// Jobs and types shown of each list on the first page.
+const SHOWN: usize = 10;
+/// Ended jobs whose times make the latency chart.
+const RUNS: usize = 40;
 
-pub(crate) async fn page(State(app): State<App>, shell: Shell) -> Markup {
-    let head = ui::Head::new("Jobs", "What waits, what runs, what failed, and who does the work.")
-        .actions(html! { span.live-dot { "Live" } });
-    let body = html! { div data-live="jobs" { (part(&app).await) } };
-    shell.page(&app, Nav::Jobs, &head, &body)
+/// The pages about jobs: name in addresses, word, how many there are.
+fn tabs(here: &str, stats: Option<&Stats>) -> Markup {
+    let all: [(&str, &str, Option<usize>); 9] = [
+        ("", "Overview", None),
+        ("waiting", "Waiting", stats.map(|stats| stats.waiting)),
+        ("active", "Running", stats.map(|stats| stats.active)),
+        ("delayed", "Delayed", stats.map(|stats| stats.delayed)),
+        ("finished", "Finished", stats.map(|stats| stats.finished)),
+        ("dead", "Dead letters", stats.map(|stats| stats.dead)),
+        ("schedules", "Schedules", stats.map(|stats| stats.cron)),
+        ("workers", "Workers", stats.map(|stats| stats.workers)),
+        ("stranded", "Nobody can take", None),
+    ];
+    html! {
+        nav.tabs aria-label="Jobs" {
+            @for (name, word, count) in all {
+                a href=(if name.is_empty() { "/jobs".to_owned() } else { format!("/jobs/{name}") })
+                    aria-current=[(name == here).then_some("page")] {
+                    (word) @if let Some(count) = count { span.count { (format::short(float(count as u64))) } }
+                }
+            }
+        }
+    }
 }
 
-/// The living part.
-pub(crate) async fn part(app: &App) -> Markup {
+/// A page about jobs: tabs and what is under them, which lives when there is a topic.
+async fn frame(app: &App, shell: &Shell, tab: &str, topic: Option<&str>, body: &Markup) -> Markup {
+    let head = ui::Head::new("Jobs", "What waits, what runs, what failed, and who does the work.")
+        .actions(html! { @if topic.is_some() { span.live-dot { "Live" } } });
+    let stats = match &app.services().jobs {
+        Some(jobs) => jobs.stats().await.ok(),
+        None => None,
+    };
+    let body = html! {
+        (tabs(tab, stats.as_ref()))
+        @match topic { Some(topic) => { div data-live=(topic) { (body) } } None => { (body) } }
+    };
+    shell.page(app, Nav::Jobs, &head, &body)
+}
+
+pub(crate) async fn page(State(app): State<App>, shell: Shell) -> Markup {
+    let acts = shell.may_operate();
+    let body = part(&app, acts).await;
+    frame(&app, &shell, "", Some(if acts { "jobs?acts" } else { "jobs" }), &body).await
+}
+
+/// The living part, with or without the acts of operators.
+pub(crate) async fn part(app: &App, acts: bool) -> Markup {
+    with_jobs(app, async |jobs| whole(app, jobs, acts).await).await
+}
+
+/// Renders something about jobs, or says why that cannot be.
+async fn with_jobs(
+    app: &App,
+    render: impl AsyncFnOnce(&Jobs) -> Result<Markup, jobs::Error>,
+) -> Markup {
     let Some(jobs) = &app.services().jobs else {
         return ui::empty(
             "jobs",
@@ -29,83 +90,277 @@ pub(crate) async fn part(app: &App) -> Markup {
             &html! {},
         );
     };
-    match whole(app, jobs).await {
+    match render(jobs).await {
         Ok(markup) => markup,
         Err(error) => html! { div.notice.bad role="alert" { (error) } },
     }
 }
 
-async fn whole(app: &App, jobs: &Jobs) -> Result<Markup, jobs::Error> {
+async fn whole(app: &App, jobs: &Jobs, acts: bool) -> Result<Markup, jobs::Error> {
     let stats = jobs.stats().await?;
-    let waiting = jobs.list(Which::Waiting, 0, SHOWN).await?;
     let active = jobs.list(Which::Active, 0, SHOWN).await?;
     let dead = jobs.list(Which::Dead, 0, SHOWN).await?;
-    let workers = jobs.workers().await?;
+    let types = types(jobs, &stats).await?;
+    let stranded = jobs.unroutable().await?;
     let series = app.series();
     let number = |count: usize| format::count(count as u64);
+    let (done, failed) = (rate(&series.line("jobs.processed")), rate(&series.line("jobs.failed")));
+    let oldest = series.last("jobs.oldest").filter(|_| stats.waiting > 0);
+    let oldest = oldest.map_or_else(
+        || "in line".to_owned(),
+        |seconds| format!("the first for {}", format::duration(Duration::from_secs_f64(seconds))),
+    );
+    let mean = if stats.processed == 0 {
+        "–".to_owned()
+    } else {
+        format::millis(i64::try_from(stats.processing_ms / stats.processed).unwrap_or(0))
+    };
     Ok(html! {
+        @if !stranded.is_empty() {
+            @let count: usize = stranded.iter().map(|lane| lane.waiting.iter().sum::<usize>()).sum();
+            div.notice.warn.said role="status" {
+                b { (format::count(count as u64)) @if count == 1 { " job waits" } @else { " jobs wait" } " for a worker that is not there. " }
+                a href="/jobs/stranded" { "See what they need" }
+            }
+        }
         div.tiles {
-            (ui::tile("Waiting", &number(stats.waiting), "", "in line", &chart::spark(&series.line("jobs.waiting"), 1)))
-            (ui::tile("Active", &number(stats.active), "", "running now", &chart::spark(&series.line("jobs.active"), 2)))
-            (ui::tile("Delayed", &number(stats.delayed), "", "waiting for their time", &html! {}))
-            (ui::tile("Dead letters", &number(stats.dead), "", "gave up after all tries", &chart::spark(&series.line("jobs.dead"), 4)))
-            (ui::tile("Processed", &format::count(stats.processed), "", &format!("{} failed attempts", format::count(stats.failed)), &html! {}))
-            (ui::tile("Workers", &number(stats.workers), "", &format!("{} schedules", number(stats.cron)), &html! {}))
+            (ui::tile_to("/jobs/waiting", "Waiting", &number(stats.waiting), "", &oldest, &chart::spark(&series.line("jobs.waiting"), 1)))
+            (ui::tile_to("/jobs/active", "Running", &number(stats.active), "", &format!("on {} workers", stats.workers), &chart::spark(&series.line("jobs.active"), 2)))
+            (ui::tile_to("/jobs/delayed", "Delayed", &number(stats.delayed), "", "for later or another try", &chart::spark(&series.line("jobs.delayed"), 3)))
+            (ui::tile_to("/jobs/dead", "Dead letters", &number(stats.dead), "", "gave up after all tries", &chart::spark(&series.line("jobs.dead"), 4)))
+            (ui::tile_to("/jobs/finished", "Done", &format::count(stats.processed), "", &format!("mean run {mean}"), &chart::spark(&done, 1)))
         }
         div.grid {
-            (ui::card("w6", "Queue", &chart::chart("Jobs", &[
-                Line { name: "waiting", unit: "", values: series.line("jobs.waiting") },
-                Line { name: "active", unit: "", values: series.line("jobs.active") },
+            (ui::card("w6", "Throughput", &chart::chart("Jobs per second", &[
+                Line { name: "done", unit: "/s", values: done },
+                Line { name: "failed attempts", unit: "/s", values: failed },
             ], Scale::Number)))
-            (ui::card_flush("w6", "Workers", &html! {}, &html! {
-                @if workers.is_empty() {
-                    (ui::empty("user", "No workers", "A worker registers itself when it starts, in any language.", &html! {}))
-                } @else {
-                    ul.list {
-                        @for worker in workers.iter().take(SHOWN) {
-                            li {
-                                (ui::badge(if worker.alive { "good" } else { "bad" }, if worker.alive { "alive" } else { "silent" }))
-                                b.grow.wrap-any { (worker.info.server_id) }
-                                span.dim.small { @match &worker.types { Some(types) => { (types.join(", ")) } None => { "all types" } } }
-                            }
-                        }
-                    }
-                }
-            }))
-            (ui::card_flush("w6", "Next in line", &html! {}, &list(&waiting, "Nothing waits", "Jobs that are dispatched show up here.")))
-            (ui::card_flush("w6", "Running", &html! {}, &list(&active, "Nothing runs", "Jobs that a worker has taken show up here.")))
-            (ui::card_flush("", "Dead letters", &html! {}, &list(&dead, "No dead letters", "Jobs that failed every try would be here.")))
+            (ui::card("w6", "Latency", &chart::chart("Seconds", &[
+                Line { name: "half ran within", unit: "s", values: series.line("jobs.p50") },
+                Line { name: "nearly all within", unit: "s", values: series.line("jobs.p95") },
+            ], Scale::Number)))
+            (ui::card_flush("w6", "Running", &html! { a.small href="/jobs/active" { "All" } }, &running(jobs, &active).await?))
+            (ui::card_flush("w6", "Types", &html! {}, &type_list(&types, acts)))
+            (ui::card_flush("", "Dead letters", &html! { a.small href="/jobs/dead" { "All" } }, &dead_list(jobs, &dead).await?))
         }
     })
 }
 
-fn list(rows: &[(JobId, Option<Job>)], title: &str, text: &str) -> Markup {
+/// Jobs that run, with how far they are.
+async fn running(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup, jobs::Error> {
     if rows.is_empty() {
-        return ui::empty("jobs", title, text, &html! {});
+        let text = "Jobs that a worker has taken show up here.";
+        return Ok(ui::empty("jobs", "Nothing runs", text, &html! {}));
     }
-    html! {
+    let mut list = Vec::with_capacity(rows.len());
+    for (id, job) in rows {
+        let kind = job.as_ref().map_or("cannot be read", |job| job.kind.as_str());
+        list.push((id, kind, jobs.progress(id).await?));
+    }
+    Ok(html! {
         ul.list {
-            @for (id, job) in rows {
+            @for (id, kind, progress) in &list {
                 li data-key=(id.as_str()) {
-                    @match job {
-                        Some(job) => {
-                            span.grow.wrap-any { b { (job.kind.as_str()) } " " span.dim.mono.small { (id.as_str()) } }
-                            span.dim.small.nowrap { (job.attempts) " tries · " (format::moment(job.created_at.0)) }
-                        }
-                        None => { span.grow.mono.small { (id.as_str()) } span.dim { "cannot be read" } }
+                    span.grow { a.row href={ "/jobs/job/" (id.as_str()) } { (kind) } " " span.dim.mono.small { (id.as_str()) } }
+                    @if let Some(progress) = progress {
+                        span.dim.small.clip { (progress.message.as_deref().unwrap_or_default()) }
+                        span.bar-wrap { (chart::level(progress.percent / 100.0, &format!("{:.0} %", progress.percent))) }
                     }
                 }
             }
         }
+    })
+}
+
+/// Dead letters with why they are there.
+async fn dead_list(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup, jobs::Error> {
+    if rows.is_empty() {
+        let text = "Jobs that failed every try would be here.";
+        return Ok(ui::empty("check", "No dead letters", text, &html! {}));
     }
+    let mut list = Vec::with_capacity(rows.len());
+    for (id, job) in rows {
+        list.push((id, job, jobs.result(id).await?));
+    }
+    Ok(html! {
+        ul.list {
+            @for (id, job, result) in &list {
+                li data-key=(id.as_str()) {
+                    span.nowrap { a.row href={ "/jobs/job/" (id.as_str()) } { (job.as_ref().map_or("cannot be read", |job| job.kind.as_str())) } }
+                    span.grow.dim.small.wrap-any { (why(result.as_ref())) }
+                    @if let Some(result) = result { span.dim.small.nowrap { (format::moment(result.completed_at)) } }
+                }
+            }
+        }
+    })
+}
+
+/// Why a job failed, in a line.
+fn why(result: Option<&jobs::JobResult>) -> String {
+    result.and_then(|result| result.error.as_ref()).map(ToString::to_string).unwrap_or_default()
+}
+
+/// What is known of a type: how many wait, whether somebody does it, whether it is paused.
+#[derive(Debug, Default)]
+struct TypeRow {
+    waiting: usize,
+    workers: usize,
+    paused: bool,
+}
+
+async fn types(jobs: &Jobs, stats: &Stats) -> Result<BTreeMap<String, TypeRow>, jobs::Error> {
+    let mut types: BTreeMap<String, TypeRow> = BTreeMap::new();
+    for lane in jobs.lanes().await? {
+        let row = types.entry(lane.route.kind.as_str().to_owned()).or_default();
+        row.waiting += lane.waiting.iter().sum::<usize>();
+    }
+    for worker in jobs.workers().await?.iter().filter(|worker| worker.alive) {
+        for kind in worker.types.iter().flatten() {
+            types.entry(kind.clone()).or_default().workers += 1;
+        }
+    }
+    for kind in &stats.paused {
+        types.entry(kind.clone()).or_default().paused = true;
+    }
+    Ok(types)
+}
+
+fn type_list(types: &BTreeMap<String, TypeRow>, acts: bool) -> Markup {
+    if types.is_empty() {
+        return ui::empty("jobs", "No jobs yet", "The first job makes its type.", &html! {});
+    }
+    html! {
+        div.table-wrap tabindex="0" { table.table {
+            thead { tr { th { "Type" } th.r { "Waiting" } th.r { "Workers" } th { span.sr { "Acts" } } } }
+            tbody {
+                @for (kind, row) in types.iter().take(3 * SHOWN) {
+                    tr data-key=(kind) {
+                        td { a.row href={ "/jobs/waiting?type=" (crate::front::percent(kind)) } { (kind) } @if row.paused { " " (ui::badge("warn", "paused")) } }
+                        td.r { (format::count(row.waiting as u64)) }
+                        td.r { @if row.workers == 0 { span.dim { "–" } } @else { (row.workers) } }
+                        td.r { @if acts { (pause_type(kind, row.paused)) } }
+                    }
+                }
+            }
+        } }
+    }
+}
+
+fn pause_type(kind: &str, paused: bool) -> Markup {
+    let path = format!("/api/v1/jobs/types/{}", crate::front::percent(kind));
+    html! {
+        @if paused {
+            button.btn.s type="button" data-act={ "POST " (path) "/resume" } data-done={ "Resumed " (kind) } { (icon("play")) "Resume" }
+        } @else {
+            button.btn.s type="button" data-act={ "POST " (path) "/pause" } data-done={ "Paused " (kind) }
+                data-confirm={ "Let no " (kind) " start until it is resumed? What runs goes on." } data-confirm-verb="Pause" { (icon("pause")) "Pause" }
+        }
+    }
+}
+
+/// The colour of a state.
+fn tone(status: Status) -> &'static str {
+    match status {
+        Status::Completed => "good",
+        Status::Active => "accent",
+        Status::Delayed | Status::Cron => "warn",
+        Status::Failed | Status::Dead => "bad",
+        Status::Waiting => "",
+    }
+}
+
+/// What a job asks of its worker, in words; nothing when any will do.
+fn needs(target: &Target) -> String {
+    let mut words = Vec::new();
+    match &target.server {
+        jobs::Server::Any => {}
+        jobs::Server::Only(server) => words.push(format!("worker {server}")),
+        jobs::Server::Nobody => words.push("a worker that cannot be named".to_owned()),
+    }
+    let joint = if target.mode == jobs::Mode::All { " and " } else { " or " };
+    for (what, list, joint) in [
+        ("stack", &target.stack, " or "),
+        ("capability", &target.capabilities, joint),
+        ("region", &target.region, " or "),
+    ] {
+        if !list.is_empty() {
+            words.push(format!("{what} {}", list.join(joint)));
+        }
+    }
+    words.join(", ")
+}
+
+/// Steps of a count that only grows, per second.
+fn rate(values: &[f64]) -> Vec<f64> {
+    let step = |pair: &[f64]| match pair {
+        [before, after] => (after - before).max(0.0) / EVERY.as_secs_f64(),
+        _ => 0.0,
+    };
+    values.windows(2).map(step).collect()
+}
+
+/// The value below which this share of some times lies, in seconds.
+fn quantile(sorted_ms: &[u64], share: f64) -> f64 {
+    let last = sorted_ms.len().saturating_sub(1);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index of a short list"
+    )]
+    let index = (last as f64 * share).round() as usize;
+    sorted_ms.get(index).map_or(0.0, |ms| float(*ms) / 1000.0)
+}
+
+/// How long the latest jobs that ended ran, in milliseconds, shortest first.
+async fn latest_runs(jobs: &Jobs) -> Vec<u64> {
+    let ended = jobs.list(Which::Finished, 0, RUNS).await.unwrap_or_default();
+    let results = futures_util::future::join_all(ended.iter().map(|(id, _)| jobs.result(id))).await;
+    let mut runs: Vec<u64> =
+        results.into_iter().filter_map(|result| Some(result.ok()??.processing_time)).collect();
+    runs.sort_unstable();
+    runs
 }
 
 /// What the job queue adds to the charts.
 pub(crate) async fn sample(jobs: &Jobs) -> Vec<(String, f64)> {
     let Ok(stats) = jobs.stats().await else { return Vec::new() };
-    vec![
-        ("jobs.waiting".to_owned(), float(stats.waiting as u64)),
-        ("jobs.active".to_owned(), float(stats.active as u64)),
-        ("jobs.dead".to_owned(), float(stats.dead as u64)),
+    let first = jobs.list(Which::Waiting, 0, 1).await.unwrap_or_default();
+    let created = first.first().and_then(|(_, job)| Some(job.as_ref()?.created_at.0));
+    let oldest = created.map_or(0, |at| (jobs.now().0 - at).max(0));
+    let count = |n: usize| float(n as u64);
+    let runs = latest_runs(jobs).await;
+    [
+        ("waiting", count(stats.waiting)),
+        ("active", count(stats.active)),
+        ("delayed", count(stats.delayed)),
+        ("dead", count(stats.dead)),
+        ("processed", float(stats.processed)),
+        ("failed", float(stats.failed)),
+        ("p50", quantile(&runs, 0.5)),
+        ("p95", quantile(&runs, 0.95)),
+        ("oldest", float(oldest.unsigned_abs()) / 1000.0),
     ]
+    .into_iter()
+    .map(|(name, value)| (format!("jobs.{name}"), value))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_become_rates_and_times_become_quantiles() {
+        assert_eq!(rate(&[10.0, 14.0, 14.0, 3.0]), [2.0, 0.0, 0.0]);
+        let runs: Vec<u64> = (0..=100).map(|n| n * 10).collect();
+        assert_eq!((quantile(&runs, 0.5), quantile(&runs, 0.95)), (0.5, 0.95));
+        assert_eq!(quantile(&[], 0.5), 0.0);
+    }
+
+    #[test]
+    fn a_target_is_told_in_words() {
+        let target = Target::default().capability("gpu").capability("ssd").region("eu").all();
+        assert_eq!(needs(&target), "capability gpu and ssd, region eu");
+        assert_eq!(needs(&Target::default()), "");
+    }
 }

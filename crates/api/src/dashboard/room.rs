@@ -1,4 +1,8 @@
-//! The waiting room: its queues, how long the lines are, and the acts on them.
+//! The waiting room: its queues, how long the lines are, and the acts on them. One queue is in
+//! `room/queue.rs`, what people fill in is in `room/form.rs`.
+
+mod form;
+pub(crate) mod queue;
 
 use axum::extract::State;
 use maud::{Markup, html};
@@ -10,12 +14,21 @@ use super::{Nav, Shell, format, ui};
 use crate::app::App;
 use crate::series::float;
 
+/// Queues with charts of their own.
+const CHARTED: usize = 100;
+
 pub(crate) async fn page(State(app): State<App>, shell: Shell) -> Markup {
     let head =
         ui::Head::new("Waiting room", "Queues, how many wait, and how fast they are let in.")
-            .actions(html! { span.live-dot { "Live" } });
+            .actions(html! {
+                span.live-dot { "Live" }
+                @if shell.may_own() { button.btn.primary type="button" data-open="new-queue" { (icon("plus")) "New queue" } }
+            });
     let topic = if shell.may_operate() { "room?acts" } else { "room" };
-    let body = html! { div data-live=(topic) { (part(&app, shell.may_operate()).await) } };
+    let body = html! {
+        div data-live=(topic) { (part(&app, shell.may_operate()).await) }
+        @if shell.may_own() { (form::new_queue()) }
+    };
     shell.page(&app, Nav::Room, &head, &body)
 }
 
@@ -55,25 +68,27 @@ fn table(queues: &[Queue], acts: bool) -> Markup {
         return ui::empty(
             "room",
             "No queues yet",
-            "A queue stands in front of one site or one sale. Make the first with the API.",
-            &html! {},
+            "A queue stands in front of one site or one sale. An admin makes it here, or with one call.",
+            &html! {
+                pre.code tabindex="0" { "curl -X POST http://HOST/api/v1/admin/queues -H 'Authorization: Bearer TOKEN' \\\n  -H 'Content-Type: application/json' -d '{\"id\":\"summer-tour\"}'" }
+            },
         );
     }
     html! {
-        div.table-wrap {
-            table.table {
+        div.table-wrap tabindex="0" {
+            table.table.cards {
                 thead { tr { th { "Queue" } th { "Status" } th.r { "Waiting" } th.r { "Admitted" } th.r { "Active" } th.r { "Rate" } th { span.sr { "Acts" } } } }
                 tbody {
                     @for queue in queues {
                         @let id = queue.id.as_str();
                         @let rate = &queue.config.admission;
                         tr data-key=(id) {
-                            td { b { (queue.config.name) } span.sub.mono { (id) } }
+                            td { a.row href={ "/room/" (id) } { @if queue.config.name.is_empty() { (id) } @else { (queue.config.name) } } span.sub.mono { (id) } }
                             td { (ui::badge(tone(queue.status), queue.status.as_str())) }
-                            td.r { (format::count(queue.waiting)) }
-                            td.r { (format::count(queue.admitted)) }
-                            td.r { (format::count(queue.active)) @if queue.config.max_active > 0 { span.dim { " / " (format::count(queue.config.max_active.into())) } } }
-                            td.r { (rate.count) " / " (rate.per_seconds) " s" }
+                            td.r data-label="Waiting" { (format::count(queue.waiting)) }
+                            td.r data-label="Admitted" { (format::count(queue.admitted)) }
+                            td.r data-label="Active" { (format::count(queue.active)) @if queue.config.max_active > 0 { span.dim { " / " (format::count(queue.config.max_active.into())) } } }
+                            td.r data-label="Rate" { (rate.count) " / " (rate.per_seconds) " s" }
                             td.r { @if acts { span.actions { (buttons(queue, id)) } } }
                         }
                     }
@@ -108,9 +123,14 @@ fn tone(status: QueueStatus) -> &'static str {
 pub(crate) async fn sample(room: &Room) -> Vec<(String, f64)> {
     let Ok(queues) = room.queues().await else { return Vec::new() };
     let sum = |count: fn(&Queue) -> u64| float(queues.iter().map(count).sum());
-    vec![
+    let mut samples = vec![
         ("room.waiting".to_owned(), sum(|q| q.waiting)),
         ("room.admitted".to_owned(), sum(|q| q.admitted)),
         ("room.active".to_owned(), sum(|q| q.active)),
-    ]
+    ];
+    for queue in queues.iter().take(CHARTED) {
+        samples.push((format!("room.waiting.{}", queue.id), float(queue.waiting)));
+        samples.push((format!("room.active.{}", queue.id), float(queue.active)));
+    }
+    samples
 }

@@ -46,8 +46,8 @@ fn tokens_card(tokens: &[Token]) -> Markup {
         "Tokens",
         &add,
         &html! {
-            div.table-wrap {
-                table.table {
+            div.table-wrap tabindex="0" {
+                table.table.cards {
                     thead { tr { th { "Name" } th { "Role" } th { "Scopes" } th { "Made" } th { "Id" } th { span.sr { "Acts" } } } }
                     tbody {
                         @for token in tokens {
@@ -117,8 +117,8 @@ fn settings_card(app: &App) -> Markup {
         "Configuration",
         &html! { a.small href="/docs/configuration" { "Reference" } },
         &html! {
-            div.table-wrap {
-                table.table {
+            div.table-wrap tabindex="0" {
+                table.table.cards {
                     thead { tr { th { "Setting" } th { "Value" } th { "From" } th { "On reload" } } }
                     tbody {
                         @for setting in settings.iter() {

@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::Query;
 use crate::front::percent;
-use crate::series::float;
+use crate::series::{EVERY, float};
 use crate::store::{self, KeyPage, KeyQuery, KeyValue, OneKey};
 
 const KINDS: [&str; 6] = ["string", "hash", "list", "set", "zset", "stream"];
@@ -53,7 +53,7 @@ pub(crate) async fn part(app: &App) -> Markup {
         div.tiles {
             (ui::tile("Keys", &format::count(info.keys), "", &format!("{} · {}", info.kind, info.address), &chart::spark(&series.line("store.keys"), 1)))
             (ui::tile("Memory", &memory, unit, &limit, &chart::spark(&series.line("store.memory"), 3)))
-            (ui::tile("Commands", &format::short(float(info.commands_per_second)), "/s", "lately, all clients", &chart::spark(&series.line("store.commands"), 1)))
+            (ui::tile("Commands", &format::short(series.last("store.commands").unwrap_or(0.0)), "/s", "lately, all clients", &chart::spark(&series.line("store.commands"), 1)))
             (ui::tile("Clients", &format::count(info.clients), "", &format!("version {}", info.version), &html! {}))
         }
         div.grid {
@@ -171,8 +171,8 @@ pub(crate) async fn key_page(
             (ui::card("w4", "About", &facts(&value)))
             section.card.w8 aria-label="Value" {
                 div.card-head { h2 { "Value" } @if value.more { span.badge { "first part" } } }
-                @if value.kind == "string" { div.card-body { pre.code { (pretty(value.entries.first().and_then(|row| row.first()).map_or("", String::as_str))) } } }
-                @else { div.card-body.flush { div.table-wrap { (entries(&value)) } } }
+                @if value.kind == "string" { div.card-body { pre.code tabindex="0" { (pretty(value.entries.first().and_then(|row| row.first()).map_or("", String::as_str))) } } }
+                @else { div.card-body.flush { div.table-wrap tabindex="0" { (entries(&value)) } } }
             }
         }
     };
@@ -229,9 +229,12 @@ fn pretty(text: &str) -> String {
 /// What the store adds to the charts.
 pub(crate) async fn sample(app: &App) -> Vec<(String, f64)> {
     let Ok(info) = store::info(app).await else { return Vec::new() };
+    let total = float(info.commands_total);
+    let before = app.series().last("store.total").unwrap_or(total);
     vec![
         ("store.memory".to_owned(), float(info.memory_bytes)),
         ("store.keys".to_owned(), float(info.keys)),
-        ("store.commands".to_owned(), float(info.commands_per_second)),
+        ("store.total".to_owned(), total),
+        ("store.commands".to_owned(), (total - before).max(0.0) / EVERY.as_secs_f64()),
     ]
 }

@@ -271,7 +271,7 @@ fn dialogs() -> Markup {
             form.dialog-body method="dialog" {
                 h2 #secret-title { "Copy it now" }
                 p { "It is shown this once; only its hash is kept." }
-                pre.code { code {} }
+                pre.code tabindex="0" { code {} }
                 div.dialog-foot {
                     button.btn type="button" data-copy="" { "Copy" }
                     button.btn.primary type="submit" { "Done" }
@@ -323,6 +323,86 @@ pub(crate) fn tile(label: &str, value: &str, unit: &str, note: &str, spark: &Mar
             span.value { (value) @if !unit.is_empty() { small { (unit) } } }
             span.note { (note) }
             (spark)
+        }
+    }
+}
+
+/// A tile that leads somewhere.
+pub(crate) fn tile_to(
+    address: &str,
+    label: &str,
+    value: &str,
+    unit: &str,
+    note: &str,
+    spark: &Markup,
+) -> Markup {
+    html! {
+        a.tile href=(address) {
+            span.label { (label) }
+            span.value { (value) @if !unit.is_empty() { small { (unit) } } }
+            span.note { (note) }
+            (spark)
+        }
+    }
+}
+
+/// A dialog with a form that calls the API: what it is called, what its buttons say.
+pub(crate) fn dialog(
+    id: &str,
+    title: &str,
+    api: &str,
+    verb: &str,
+    done: &str,
+    fields: &Markup,
+) -> Markup {
+    html! {
+        dialog id=(id) aria-labelledby={ (id) "-title" } {
+            form.dialog-body data-api=(api) data-done=(done) {
+                h2 id={ (id) "-title" } { (title) }
+                (fields)
+                div.dialog-foot {
+                    button.btn type="button" data-close="" { "Cancel" }
+                    button.btn.primary type="submit" { (verb) }
+                }
+            }
+        }
+    }
+}
+
+/// A field for a whole number.
+pub(crate) fn number(name: &str, label: &str, value: impl Into<u64>, hint: &str) -> Markup {
+    html! {
+        label.field {
+            span { (label) }
+            input.input type="number" name=(name) min="0" step="1" required value=(value.into());
+            @if !hint.is_empty() { small { (hint) } }
+        }
+    }
+}
+
+/// A field for a line of text.
+pub(crate) fn text(name: &str, label: &str, value: &str, hint: &str) -> Markup {
+    html! {
+        label.field {
+            span { (label) }
+            input.input type="text" name=(name) value=(value) autocomplete="off";
+            @if !hint.is_empty() { small { (hint) } }
+        }
+    }
+}
+
+/// Newer and older, for lists that go on; nothing when everything is on the page.
+pub(crate) fn pager(address: &str, from: usize, shown: usize, per_page: usize) -> Markup {
+    let more = shown >= per_page;
+    html! {
+        @if from > 0 || more {
+            div.pager {
+                span { "From " (from + 1) " to " (from + shown) }
+                span.actions {
+                    @if from > 0 { a.btn.s href={ (address) "&from=" (from.saturating_sub(per_page)) } { "Back" } }
+                    @if more { a.btn.s href={ (address) "&from=" (from + per_page) } { "More" } }
+                }
+            }
         }
     }
 }

@@ -1,0 +1,208 @@
+//! Jobs in one state, filtered by type and text, with acts on one, on the chosen, on all that fit.
+
+use axum::extract::State;
+use jobs::{Cursor, Filter, Found, Jobs, Which};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::super::icon::icon;
+use super::super::{Shell, format, ui};
+use super::{frame, why};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::extract::{Path, Query};
+use crate::front::percent;
+
+/// Rows on a page.
+const ROWS: usize = 50;
+
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct PageQuery {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    text: Option<String>,
+    from: Option<String>,
+}
+
+impl PageQuery {
+    fn kind(&self) -> &str {
+        self.kind.as_deref().unwrap_or_default().trim()
+    }
+
+    fn text(&self) -> &str {
+        self.text.as_deref().unwrap_or_default().trim()
+    }
+
+    fn filtered(&self) -> bool {
+        !self.kind().is_empty() || !self.text().is_empty()
+    }
+
+    fn filter(&self, which: Which) -> Filter {
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Filter { which: Some(which), kind: some(self.kind()), text: some(self.text()) }
+    }
+}
+
+/// The states that have a list: name, what it is, the word of an empty one.
+const LISTS: [(&str, Which, &str, &str); 5] = [
+    ("waiting", Which::Waiting, "Nothing waits", "Jobs that are dispatched show up here."),
+    ("active", Which::Active, "Nothing runs", "Jobs that a worker has taken show up here."),
+    ("delayed", Which::Delayed, "Nothing is delayed", "Jobs for later and retries show up here."),
+    ("finished", Which::Finished, "Nothing has finished", "Jobs that ended are kept for a while."),
+    ("dead", Which::Dead, "No dead letters", "Jobs that failed every try would be here."),
+];
+
+pub(crate) async fn page(
+    State(app): State<App>,
+    shell: Shell,
+    Path(state): Path<String>,
+    Query(query): Query<PageQuery>,
+) -> Result<Markup, ApiError> {
+    let (name, which, title, text) = LISTS
+        .into_iter()
+        .find(|(name, ..)| *name == state)
+        .ok_or_else(|| ApiError::not_found("jobs have no such list"))?;
+    let from = query.from.as_deref().filter(|from| !from.is_empty());
+    let from: Option<Cursor> = from.map(str::parse).transpose()?;
+    let body = super::with_jobs(&app, async |jobs| {
+        let (rows, next) = jobs.find(&query.filter(which), from, ROWS).await?;
+        let table = if rows.is_empty() {
+            let told = "Nothing fits in the part that was searched.";
+            ui::empty("jobs", title, if query.filtered() { told } else { text }, &html! {})
+        } else {
+            table(jobs, which, &rows, &shell).await?
+        };
+        Ok(html! {
+            section.card aria-label="Jobs" {
+                (filters(name, &query))
+                @if shell.may_operate() && !rows.is_empty() { (bulk(name, which, &query)) }
+                (table)
+                (pager(name, &query, from.is_some(), rows.len(), next))
+            }
+        })
+    })
+    .await;
+    Ok(frame(&app, &shell, name, None, &body).await)
+}
+
+fn filters(name: &str, query: &PageQuery) -> Markup {
+    html! {
+        form.filters method="get" action={ "/jobs/" (name) } role="search" {
+            span.search {
+                (icon("search"))
+                input.input type="search" name="text" value=(query.text()) placeholder="Text in the id or the payload"
+                    aria-label="Find jobs by text" data-search="" spellcheck="false" autocomplete="off";
+            }
+            input.input type="text" name="type" value=(query.kind()) placeholder="Type" aria-label="Only this type" spellcheck="false" autocomplete="off";
+            button.btn type="submit" { "Find" }
+        }
+    }
+}
+
+/// What can be done to jobs of a list: word, verb in addresses, what is said afterwards, icon.
+type Act = (&'static str, &'static str, &'static str, &'static str);
+
+const CANCEL: Act = ("Cancel", "cancel", "Cancelled", "cross");
+const RETRY: Act = ("Run now", "retry", "Due now:", "bolt");
+const REPLAY: Act = ("Replay", "replay", "In line again:", "refresh");
+
+fn acts(which: Which) -> &'static [Act] {
+    match which {
+        Which::Waiting | Which::Active => &[CANCEL],
+        Which::Delayed => &[RETRY, CANCEL],
+        Which::Finished | Which::Dead => &[REPLAY],
+    }
+}
+
+/// Acts on the chosen rows, and on all jobs that fit.
+fn bulk(name: &str, which: Which, query: &PageQuery) -> Markup {
+    let mut choice = serde_json::Map::new();
+    choice.insert("state".to_owned(), name.into());
+    for (field, value) in [("type", query.kind()), ("text", query.text())] {
+        if !value.is_empty() {
+            choice.insert(field.to_owned(), value.into());
+        }
+    }
+    let choice = serde_json::Value::Object(choice).to_string();
+    let all = if query.filtered() { "all that fit" } else { "all" };
+    html! {
+        div.bulk {
+            span.actions data-for-checked="input.pick" hidden {
+                b { span data-count="" { "0" } " chosen" }
+                @for (word, verb, done, picture) in acts(which) {
+                    button.btn.s type="button" data-act={ "POST /api/v1/job/{id}/" (verb) } data-each="input.pick" data-body="{}"
+                        data-confirm={ (word) ": the chosen " (name) " jobs?" } data-confirm-verb=(word) data-done={ (done) " {count}" } data-then="reload" { (icon(picture)) (word) }
+                }
+            }
+            span.actions.end {
+                @for (word, verb, done, picture) in acts(which) {
+                    button.btn.s.ghost type="button" data-act={ "POST /api/v1/jobs/" (verb) } data-body=(choice)
+                        data-confirm={ (word) ": " (all) " of the " (name) " jobs, up to 1,000 at a time?" } data-confirm-word=(name) data-confirm-verb=(word)
+                        data-done={ (done) " {count}" } data-then="reload" { (icon(picture)) (word) " " (all) }
+                }
+            }
+        }
+    }
+}
+
+async fn table(
+    jobs: &Jobs,
+    which: Which,
+    rows: &[Found],
+    shell: &Shell,
+) -> Result<Markup, jobs::Error> {
+    let ended = matches!(which, Which::Dead | Which::Finished);
+    let mut shown = Vec::with_capacity(rows.len());
+    for Found { id, job, .. } in rows {
+        let result = if ended { jobs.result(id).await? } else { None };
+        shown.push((id, job, result));
+    }
+    let acts = shell.may_operate();
+    Ok(html! {
+        div.table-wrap tabindex="0" { table.table.cards {
+            thead { tr {
+                @if acts { th.check { input type="checkbox" data-check-all="input.pick" aria-label="Choose all on this page"; } }
+                th { "Job" } th { "Priority" } th { "Retries" } th { (if ended { "Came to" } else { "Needs" }) } th { (if ended { "Ended" } else { "Dispatched" }) }
+            } }
+            tbody {
+                @for (id, job, result) in &shown {
+                    tr data-key=(id.as_str()) {
+                        @if acts { td.check { input.pick type="checkbox" value=(id.as_str()) aria-label={ "Choose " (id.as_str()) }; } }
+                        td { a.row href={ "/jobs/job/" (percent(id.as_str())) } { (job.as_ref().map_or("cannot be read", |job| job.kind.as_str())) } span.sub.mono { (id.as_str()) } }
+                        td.num data-label="Priority" { @match job { Some(job) => { (job.priority.get()) } None => { "–" } } }
+                        td.num data-label="Retries" { @match job { Some(job) => { (job.attempts) " of " (job.retry.attempts) } None => { "–" } } }
+                        td.wrap-any.small.wide {
+                            @if ended {
+                                @match result {
+                                    Some(result) if result.success => { (ui::badge("good", "done")) " " span.dim { (format::millis(i64::try_from(result.processing_time).unwrap_or(0))) } }
+                                    result => { (ui::badge("bad", "failed")) " " (why(result.as_ref())) }
+                                }
+                            } @else { @if let Some(job) = job { span.dim { (super::needs(&job.target)) } } }
+                        }
+                        td.nowrap { @match (result, job) {
+                            (Some(result), _) => { (format::moment(result.completed_at)) }
+                            (None, Some(job)) => { (format::moment(job.created_at.0)) }
+                            _ => { "–" }
+                        } }
+                    }
+                }
+            }
+        } }
+    })
+}
+
+fn pager(name: &str, query: &PageQuery, later: bool, shown: usize, next: Option<Cursor>) -> Markup {
+    let address = |from: &str| {
+        let (kind, text) = (percent(query.kind()), percent(query.text()));
+        format!("/jobs/{name}?type={kind}&text={text}&from={from}")
+    };
+    html! {
+        div.pager {
+            span { (shown) @if shown == 1 { " job" } @else { " jobs" } @if later { " on this page" } }
+            span.actions {
+                @if later { a.btn.s href=(address("")) { "First" } }
+                @if let Some(next) = next { a.btn.s href=(address(&next.to_string())) { "More" } }
+            }
+        }
+    }
+}
