@@ -19,7 +19,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::config::load::{Loaded, Sources};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::Output;
-use crate::{doctor, serve};
+use crate::{demo, doctor, serve};
 
 /// Flow control for whatever arrives faster than it can be served.
 #[derive(Debug, Parser)]
@@ -28,6 +28,7 @@ use crate::{doctor, serve};
     version,
     before_help = "Examples:
   tidegate                                   run everything, data in ./tidegate-data
+  tidegate demo                              the same with made-up traffic, to look around
   tidegate serve --only room --store redis://10.0.0.5
   tidegate room create sale --rate 500/m     a waiting room that lets in 500 a minute
   tidegate jobs dispatch mail '{\"to\":\"ann\"}'  a job for whoever takes its type
@@ -99,6 +100,12 @@ pub(crate) enum Command {
   tidegate serve --listen 0.0.0.0:7070 --data /var/lib/tidegate
   tidegate serve --only jobs --store redis+sentinel://s1,s2,s3/mymaster")]
     Serve,
+    /// Run everything with made-up traffic, in a store that is thrown away
+    #[command(before_help = "Examples:
+  tidegate demo                              a ticket sale and the work behind it, live
+  tidegate demo --listen 127.0.0.1:0         on any free port
+  tidegate demo --store redis://127.0.0.1    on a server, where the data stays")]
+    Demo,
     /// Look for what could go wrong, and say how to fix it
     #[command(before_help = "Examples:
   tidegate doctor
@@ -172,6 +179,7 @@ pub(crate) fn run(cli: Cli, output: &Output) -> Outcome {
     let global = &cli.global;
     match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => serve::run(global.sources()?, output),
+        Command::Demo => demo::run(global, output),
         Command::Doctor => doctor::run(global, output),
         Command::Config { verb } => config::run(verb, global, output),
         Command::Token { verb } => token::run(verb, global, output),

@@ -7,6 +7,7 @@ mod admin_token;
 mod cli;
 mod client;
 mod config;
+mod demo;
 mod doctor;
 mod failure;
 mod logging;

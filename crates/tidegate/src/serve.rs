@@ -29,6 +29,14 @@ use crate::{cli, logging, port, room_secret};
 
 /// Runs until told to stop.
 pub(crate) fn run(sources: Sources, output: &Output) -> Outcome {
+    run_with(sources, output, None)
+}
+
+/// What else is started once everything is there: on these tasks, until told to stop.
+pub(crate) type Extra = fn(&App, &TaskTracker, &CancellationToken);
+
+/// Runs until told to stop, with something extra.
+pub(crate) fn run_with(sources: Sources, output: &Output, extra: Option<Extra>) -> Outcome {
     let loaded = cli::load(&sources)?;
     logging::start(&loaded.config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -36,10 +44,10 @@ pub(crate) fn run(sources: Sources, output: &Output) -> Outcome {
         .thread_name("tidegate")
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(sources, loaded, output))
+    runtime.block_on(serve(sources, loaded, output, extra))
 }
 
-async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
+async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<Extra>) -> Outcome {
     let config = loaded.config.clone();
     let signals = Signals::new()?;
     admin_token::make_folder(&config.server.data)?;
@@ -79,6 +87,10 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output) -> Outcome {
     leave_note(&config.server.data, &base);
     banner(output, &config, &base, port.as_ref(), &token)?;
     tracing::info!(http = %base, store = %shown(&config.store.url), "started");
+
+    if let Some(extra) = extra {
+        extra(&app, &tasks, &stop);
+    }
 
     let watcher = tokio::spawn(signals.watch(stop.clone(), {
         let app = app.clone();

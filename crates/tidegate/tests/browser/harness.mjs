@@ -51,7 +51,7 @@ export class Tour {
   // A new token of a role, made with the API.
   async tokenOf(role) {
     const made = await this.api("POST", "/api/v1/tokens", { role, name: `${role} of a test` });
-    return made.token;
+    return made.secret;
   }
 
   // Calls the API as admin; an answer that is no 2xx is a failure.

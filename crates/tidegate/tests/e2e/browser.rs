@@ -16,7 +16,7 @@ macro_rules! scenarios {
     };
 }
 
-scenarios!(login, overview);
+scenarios!(installation, jobs, login, overview, room, store, trouble);
 
 #[test]
 fn every_scenario_is_played() {

@@ -3,6 +3,7 @@
 
 mod browser;
 mod cli;
+mod demo;
 mod jobs;
 mod process;
 mod room;

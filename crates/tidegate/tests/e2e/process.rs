@@ -40,7 +40,17 @@ impl Tidegate {
     }
 
     pub(crate) fn start_in(folder: tempfile::TempDir, store: &str, args: &[&str]) -> Tidegate {
-        let mut command = command(folder.path(), &["serve", "--store", store]);
+        Tidegate::launch(folder, &["serve", "--store", store], args)
+    }
+
+    /// Starts the demo, with the token where others have it.
+    pub(crate) fn demo() -> Tidegate {
+        let folder = tempfile::tempdir().unwrap();
+        Tidegate::launch(folder, &["demo", "--data", "tidegate-data"], &[])
+    }
+
+    fn launch(folder: tempfile::TempDir, verb: &[&str], args: &[&str]) -> Tidegate {
+        let mut command = command(folder.path(), verb);
         command.args(["--listen", "127.0.0.1:0", "--set", "resp.listen=127.0.0.1:0"]).args(args);
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
@@ -108,6 +118,13 @@ impl Tidegate {
             assert!(Instant::now() < deadline, "no {word:?} in {}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// What a path of the API answers, which must be well.
+    pub(crate) fn json(&self, path: &str) -> serde_json::Value {
+        let (status, body) = self.get(path);
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, String) {

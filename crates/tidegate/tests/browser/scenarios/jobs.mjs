@@ -1,0 +1,107 @@
+// Jobs in every state: lists, filters, one job with its story, acts on one and on many.
+import { must, until } from "../harness.mjs";
+
+export default async function (tour) {
+  const page = await tour.login();
+  await page.goto("/jobs");
+  await page.getByText("No dead letters").waitFor();
+  await tour.look(page, "jobs-empty");
+
+  const dispatch = (job) => tour.api("POST", "/api/v1/jobs", job);
+  const worker = await tour.tokenOf("worker");
+  const claim = (types, most = 1) => tour.api("POST", "/api/v1/jobs/claim", { worker: "press-1", types, most, wait_ms: 5000, capabilities: ["pdf"], region: "eu" }, worker);
+  for (let n = 0; n < 12; n += 1) await dispatch({ type: "email.send", payload: { to: `guest-${n}@mail.example`, password: "hunter2" }, retry: { attempts: 0 } });
+  await dispatch({ type: "fax.send", target: { capabilities: ["fax"] } });
+  await dispatch({ type: "report", delay_ms: 3_600_000 });
+  await tour.api("PUT", "/api/v1/jobs/schedules/nightly", { type: "clean-up", cron: "30 3 * * *", timezone: "Europe/Berlin" });
+
+  // One runs, one succeeds, two fail for good.
+  const { leases } = await claim(["email.send"], 4);
+  must(leases.length === 4, `four were claimed, not ${leases.length}`);
+  const jobs = leases.map(({ job, token }) => ({ id: job.id, token }));
+  const say = (job, verb, body) => tour.api("POST", `/api/v1/job/${job.id}/${verb}`, { worker: "press-1", token: job.token, ...body }, worker);
+  await say(jobs[0], "progress", { percent: 40, message: "page 2 of 5" });
+  await say(jobs[1], "complete", { result: { pages: 5 } });
+  for (const job of jobs.slice(2)) await say(job, "fail", { error: { name: "SmtpError", message: "550 <script>alert(1)</script> no such mailbox" } });
+
+  await page.goto("/jobs");
+  await page.getByText("waits for a worker that is not there").waitFor();
+  await page.getByText("page 2 of 5").waitFor();
+  await until("both dead letters are told", async () => (await page.getByText("550 <script>").count()) === 2);
+  await tour.look(page, "jobs");
+
+  // Lists and filters.
+  const tab = (name) => page.getByRole("navigation", { name: "Jobs" }).getByRole("link", { name });
+  await tab(/^Waiting/).click();
+  await page.getByText("9 jobs").waitFor();
+  await page.getByLabel("Find jobs by text").fill("guest-7@");
+  await page.getByRole("button", { name: "Find" }).click();
+  await page.getByText("1 job", { exact: true }).waitFor();
+  await tour.look(page, "jobs-found");
+  await tab(/^Delayed/).click();
+  await page.getByRole("link", { name: "report" }).waitFor();
+  await tab(/^Running/).click();
+  await page.getByRole("link", { name: "email.send" }).waitFor();
+  await tab(/^Finished/).click();
+  await page.getByText("done").first().waitFor();
+  await tour.look(page, "jobs-finished");
+
+  // Dead letters are replayed, all at once.
+  await tab(/^Dead/).click();
+  await page.getByLabel("Choose all on this page").check();
+  await page.getByText("2 chosen").waitFor();
+  await tour.look(page, "jobs-dead");
+  await page.getByRole("button", { name: "Replay", exact: true }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Replay" }).click();
+  await page.getByRole("status").getByText("In line again: 2").waitFor();
+  await page.getByText("No dead letters").waitFor();
+  must((await tour.api("GET", "/api/v1/jobs/stats")).waiting === 11, "both are in line again");
+
+  // One job: its story, its payload without secrets; cancel it.
+  await page.goto(`/jobs/job/${jobs[0].id}`);
+  await page.getByText("40 %").waitFor();
+  must(!(await page.content()).includes("hunter2"), "a password is not shown");
+  await tour.look(page, "job-running");
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Cancel it" }).click();
+  await page.getByText("Cancelled").waitFor();
+  await page.goto(`/jobs/job/${jobs[1].id}`);
+  await page.locator(".timeline").getByText("Completed").waitFor();
+  await tour.look(page, "job-done");
+  await page.getByRole("button", { name: "Replay" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Replay" }).click();
+  await until("it waits again", async () => (await page.locator(".badge", { hasText: "waiting" }).count()) > 0);
+  await page.goto(`/jobs/job/${jobs[2].id}`);
+  await page.getByText("Attempt 1 failed").waitFor();
+  await tour.look(page, "job-failed");
+
+  // Cancel many that wait.
+  await page.goto("/jobs/waiting?type=email.send");
+  await page.getByLabel("Choose all on this page").check();
+  await page.getByRole("button", { name: "Cancel", exact: true }).first().click();
+  await page.getByRole("dialog").getByRole("button", { name: "Cancel", exact: true }).last().click();
+  await page.getByText(/Cancelled \d+/).waitFor();
+  await page.getByText("Nothing waits").waitFor();
+
+  // Types, schedules, workers, jobs nobody can take.
+  await page.goto("/jobs");
+  await page.locator("tr", { hasText: "fax.send" }).getByRole("button", { name: "Pause" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
+  await page.locator("tr", { hasText: "fax.send" }).getByRole("button", { name: "Resume" }).waitFor();
+  await tab(/^Schedules/).click();
+  await page.getByRole("button", { name: "Pause" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
+  await page.getByRole("button", { name: "Resume" }).waitFor();
+  await tour.look(page, "jobs-schedules");
+  await tab(/^Workers/).click();
+  await page.getByText("press-1").waitFor();
+  await tour.look(page, "jobs-workers");
+  await tab("Nobody can take").click();
+  await page.getByText("capability fax").waitFor();
+  await tour.look(page, "jobs-stranded");
+
+  const viewer = await tour.login(await tour.tokenOf("viewer"));
+  await viewer.goto(`/jobs/job/${jobs[2].id}`);
+  await viewer.getByRole("heading", { name: "Timeline" }).waitFor();
+  must((await viewer.getByRole("button", { name: /Cancel$|Replay/ }).count()) === 0, "a viewer has no acts");
+}

@@ -1,0 +1,110 @@
+// A queue from its making to its end: the line live, every act with its confirmation, the trail.
+import { must, until } from "../harness.mjs";
+
+const join = (tour, count) => Promise.all([...Array(count)].map(() => fetch(`${tour.base}/api/v1/queues/summer-tour/enqueue`, {
+  method: "POST", headers: { "content-type": "application/json" }, body: "{}",
+})));
+
+export default async function (tour) {
+  const page = await tour.login();
+  await page.goto("/room");
+  await page.getByText("No queues yet").waitFor();
+  await tour.look(page, "room-empty");
+
+  // An admin makes a queue.
+  await page.getByRole("button", { name: "New queue" }).click();
+  const dialog = page.getByRole("dialog", { name: "New queue" });
+  await dialog.locator("[name=id]").fill("summer-tour");
+  await dialog.locator("[name=name]").fill("Summer tour");
+  await dialog.getByLabel("Where they go").fill("https://tickets.example/");
+  await dialog.getByLabel("Inside at once").fill("5");
+  await tour.look(page, "room-new-queue");
+  await dialog.getByRole("button", { name: "Make" }).click();
+  await page.waitForURL("**/room/summer-tour");
+  await page.getByRole("heading", { level: 1, name: "Summer tour" }).waitFor();
+
+  // Pause with confirm, so that the line stands while we look.
+  await page.getByRole("button", { name: "Pause" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
+  must((await tour.api("GET", "/api/v1/admin/queues/summer-tour")).status === "active", "a refused confirmation does nothing");
+  await page.getByRole("button", { name: "Pause" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
+  await page.getByRole("button", { name: "Resume" }).waitFor();
+  await join(tour, 30);
+  await page.locator(".dots").getByRole("img", { name: /30 in line/ }).waitFor();
+  await tour.look(page, "queue-paused");
+
+  // Admit by hand counts the limit of five.
+  await page.getByRole("button", { name: "Resume" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Resume" }).click();
+  await page.getByRole("button", { name: "Pause" }).waitFor();
+  await page.getByRole("button", { name: "Admit …" }).click();
+  const admit = page.getByRole("dialog", { name: "Let people in" });
+  await admit.getByLabel("How many").fill("20");
+  await tour.look(page, "queue-admit");
+  await admit.getByRole("button", { name: "Let in" }).click();
+  await until("five are let in", async () => (await tour.api("GET", "/api/v1/admin/queues/summer-tour/stats")).total_admitted_now === 5);
+
+  await page.getByRole("button", { name: "Rate …" }).click();
+  const rate = page.getByRole("dialog", { name: "Change the rate" });
+  await rate.getByLabel("Visitors").fill("7");
+  await rate.getByRole("button", { name: "Change" }).click();
+  await page.getByText("7 every 60 s").waitFor();
+  await page.getByRole("button", { name: "Message …" }).click();
+  const message = page.getByRole("dialog", { name: "Tell those who wait" });
+  await message.getByLabel("Message").fill("<b>Doors</b> open at eight");
+  await message.getByRole("button", { name: "Tell them" }).click();
+  await page.getByText("<b>Doors</b> open at eight").waitFor();
+  await tour.look(page, "queue-live");
+
+  // The other views, each living.
+  const tab = (name) => page.getByRole("navigation", { name: "Views of the queue" }).getByRole("link", { name });
+  await tab("In line").click();
+  const rows = page.locator("tbody tr");
+  await until("25 wait", async () => (await rows.count()) === 25);
+  await tour.look(page, "queue-line");
+  await rows.first().getByRole("button", { name: /Take away place/ }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Take away" }).click();
+  await until("24 wait", async () => (await rows.count()) === 24);
+  await tab("May come in").click();
+  await until("five are at the door", async () => (await rows.count()) === 5);
+  await tour.look(page, "queue-door");
+  await tab("Sessions").click();
+  await page.getByText("Nobody is inside").waitFor();
+  const [visitor] = await join(tour, 1);
+  must(visitor.status === 201, `joining answers ${visitor.status}`);
+  await tab("Events").click();
+  await page.getByText("enqueued").first().waitFor();
+  await tour.look(page, "queue-events");
+  await tab("Settings").click();
+  await page.locator("form [name=name]").first().fill("Summer tour 2027");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("heading", { level: 1, name: "Summer tour 2027" }).waitFor();
+  await tour.look(page, "queue-settings");
+  await page.goto("/room");
+  await page.getByRole("link", { name: "Summer tour 2027" }).waitFor();
+  await tour.look(page, "room");
+
+  // Who may only look sees no acts.
+  const viewer = await tour.login(await tour.tokenOf("viewer"));
+  await viewer.goto("/room/summer-tour");
+  await viewer.getByText("Next in line").waitFor();
+  must((await viewer.getByRole("button", { name: /Admit|Pause|Rate|Message/ }).count()) === 0, "a viewer has no acts");
+
+  // The end needs its name typed.
+  await page.goto("/room/summer-tour?view=settings");
+  await page.getByRole("button", { name: "Delete the queue" }).click();
+  const sure = page.getByRole("dialog");
+  must(await sure.getByRole("button", { name: "Delete" }).isDisabled(), "the name is missing");
+  await sure.getByLabel(/to confirm/).fill("summer-tour");
+  await sure.getByRole("button", { name: "Delete" }).click();
+  await page.waitForURL("**/room");
+  await page.getByText("No queues yet").waitFor();
+  await viewer.getByText("The queue is gone").waitFor();
+
+  const { entries } = await tour.api("GET", "/api/v1/audit");
+  const done = entries.map((entry) => entry.action);
+  for (const act of ["pause", "resume", "admit", "rate", "message", "delete"]) {
+    must(done.some((action) => action.includes(act)), `${act} is in the trail: ${done}`);
+  }
+}
