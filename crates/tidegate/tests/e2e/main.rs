@@ -9,3 +9,4 @@ mod process;
 mod room;
 mod start_stop;
 mod store;
+mod v1;
