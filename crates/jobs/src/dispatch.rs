@@ -52,6 +52,14 @@ pub(crate) enum Stored {
     Taken,
 }
 
+/// Jobs that go to the store together.
+#[derive(Default)]
+struct Batch {
+    ready: Vec<Arc<Ready>>,
+    /// Whether the caller chose the id.
+    chosen: Vec<bool>,
+}
+
 impl Jobs {
     /// Dispatches a job. When this returns, the job is stored.
     ///
@@ -94,11 +102,10 @@ impl Jobs {
         jobs: impl IntoIterator<Item = NewJob>,
     ) -> Vec<Result<Dispatched, Error>> {
         let mut outcomes = Vec::new();
-        let mut batch: Vec<Arc<Ready>> = Vec::new();
+        let mut batch = Batch::default();
         let mut bytes = 0;
         for new in jobs {
             let plain = new.check().is_ok()
-                && new.id.is_none()
                 && new.once.is_none()
                 && new.job.depends_on.is_empty()
                 && new.job.schedule.cron.is_none();
@@ -108,10 +115,11 @@ impl Jobs {
                 outcomes.push(self.dispatch(new).await);
                 continue;
             }
-            let ready = self.ready(&new.job, JobId::random());
+            batch.chosen.push(new.id.is_some());
+            let ready = self.ready(&new.job, new.id.unwrap_or_else(JobId::random));
             bytes += ready.text.len();
-            batch.push(Arc::new(ready));
-            if batch.len() == 2 * ITEMS_MAX || bytes > 1 << 20 {
+            batch.ready.push(Arc::new(ready));
+            if batch.ready.len() == 2 * ITEMS_MAX || bytes > 1 << 20 {
                 self.flush(&mut batch, &mut outcomes).await;
                 bytes = 0;
             }
@@ -120,32 +128,30 @@ impl Jobs {
         outcomes
     }
 
-    async fn flush(
-        &self,
-        batch: &mut Vec<Arc<Ready>>,
-        outcomes: &mut Vec<Result<Dispatched, Error>>,
-    ) {
-        if batch.is_empty() {
+    async fn flush(&self, batch: &mut Batch, outcomes: &mut Vec<Result<Dispatched, Error>>) {
+        let Batch { ready, chosen } = std::mem::take(batch);
+        if ready.is_empty() {
             return;
         }
-        let mut stored = self.store_batch(batch).await;
+        let mut stored = self.store_batch(&ready).await;
         if matches!(&stored, Err(store::Error::Unavailable { maybe_done: true, .. })) {
             // The ids are drawn, so the same call again does no harm.
-            stored = self.store_batch(batch).await;
+            stored = self.store_batch(&ready).await;
         }
         match stored {
             Ok(stored) => {
-                for (ready, stored) in batch.drain(..).zip(stored) {
-                    outcomes.push(match stored {
-                        Stored::New | Stored::Same => {
-                            Ok(Dispatched { id: ready.id.clone(), new: true })
-                        }
-                        Stored::Taken => self.again(&ready).await,
+                for ((ready, chosen), stored) in ready.iter().zip(chosen).zip(stored) {
+                    let id = ready.id.clone();
+                    outcomes.push(match (stored, chosen) {
+                        (Stored::New, _) => Ok(Dispatched { id, new: true }),
+                        (Stored::Same, chosen) => Ok(Dispatched { id, new: !chosen }),
+                        (Stored::Taken, true) => Ok(Dispatched { id, new: false }),
+                        (Stored::Taken, false) => self.again(ready).await,
                     });
                 }
             }
             Err(error) => {
-                outcomes.extend(batch.drain(..).map(|_| Err(Error::Store(error.clone()))));
+                outcomes.extend(ready.iter().map(|_| Err(Error::Store(error.clone()))));
             }
         }
     }

@@ -10,8 +10,10 @@ use std::sync::{
 
 use crate::{Error, Jobs, scripts};
 
-/// How long a leader that says nothing keeps the lock, in seconds: 30, as the schema says.
-const LOCK_S: u32 = 30;
+/// How long a leader that says nothing keeps the lock, in seconds. The schema says 30, but then the
+/// jobs of a worker that dies together with the leader would wait that long; a leader that lives
+/// says so every second.
+const LOCK_S: u32 = 3;
 
 /// One process that wants to lead. A cheap clone; all clones are the same candidate.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use crate::{Error, Jobs, Leader, signals::Signal};
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// How often one that follows asks whether it may lead.
-const FOLLOW: Duration = Duration::from_secs(5);
+const FOLLOW: Duration = Duration::from_secs(1);
 
 /// Puts jobs in line whose time has come.
 #[derive(Clone, Debug)]

@@ -87,4 +87,21 @@ testkit::each_store! {
         let keys: Vec<String> = raw.call(&["KEYS", "*"]).await;
         assert!(keys.is_empty(), "{keys:?}");
     }
+
+    async fn many_jobs_under_chosen_ids_are_dispatched_once(t: TestStore) {
+        let jobs = queue(&t);
+        let id = |n: usize| jobs::JobId::parse(format!("j{n}")).unwrap();
+        let batch = |range: std::ops::Range<usize>| range.map(|n| job("a").id(id(n))).collect::<Vec<_>>();
+        let mut first = batch(0..300);
+        first.push(job("a").id(id(7)));
+        first.push(job("a"));
+        let outcomes = jobs.dispatch_all(first).await;
+        let new: Vec<bool> = outcomes.iter().map(|done| done.as_ref().unwrap().new).collect();
+        assert!(new[..300].iter().all(|new| *new) && !new[300] && new[301], "the second j7 is none");
+        let again = jobs.dispatch_all(batch(200..400)).await;
+        let new = again.iter().filter(|done| done.as_ref().unwrap().new).count();
+        assert_eq!(new, 100);
+        assert_eq!(jobs.stats().await.unwrap().waiting, 401);
+        check_invariants(&Raw::of(&t)).await;
+    }
 }

@@ -1,9 +1,12 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod cancel;
+mod chaos_redis;
 mod claim;
+mod cluster_redis;
 mod depend;
 mod dispatch;
+mod foreign_redis;
 mod keeper;
 mod keys;
 mod scheduler;
