@@ -4,7 +4,7 @@
 //! median of the ratios of neighbouring turns, with the lowest and highest beside it.
 
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,11 @@ pub enum Disk {
 impl Server {
     /// Redis from the `PATH`.
     pub fn redis(disk: Disk) -> Result<Server> {
-        let folder = new_folder("redis")?;
+        Server::redis_in(disk, new_folder("redis")?)
+    }
+
+    /// As [`Server::redis`], on a folder that may hold data already.
+    pub fn redis_in(disk: Disk, folder: PathBuf) -> Result<Server> {
         let append = if disk == Disk::Memory { "no" } else { "yes" };
         let port = free_port()?;
         let mut command = Command::new("redis-server");
@@ -42,7 +46,8 @@ impl Server {
         Server::start("redis", command, port, folder)
     }
 
-    /// The built-in store of the binary named by `TIDEGATE`, else of the release build.
+    /// The built-in store: `tidegate store serve` of the binary named by `TIDEGATE`, else `served`,
+    /// which is the same without the rest of the product.
     pub fn tidegate(disk: Disk) -> Result<Server> {
         Server::tidegate_in(disk, new_folder("tidegate")?)
     }
@@ -50,13 +55,23 @@ impl Server {
     /// As [`Server::tidegate`], on a folder that may hold data already.
     pub fn tidegate_in(disk: Disk, folder: PathBuf) -> Result<Server> {
         let port = free_port()?;
-        let mut command = Command::new(tidegate_binary());
         let url = match disk {
             Disk::Memory => "embedded:".to_owned(),
             Disk::EverySecond => format!("embedded:{}", folder.display()),
         };
-        command.args(["store", "serve", "--store", &url, "--listen"]);
-        command.arg(format!("127.0.0.1:{port}"));
+        let address = format!("127.0.0.1:{port}");
+        let command = match std::env::var_os("TIDEGATE") {
+            Some(binary) => {
+                let mut command = Command::new(binary);
+                command.args(["store", "serve", "--store", &url, "--listen", &address]);
+                command
+            }
+            None => {
+                let mut command = Command::new(std::env::current_exe()?.with_file_name("served"));
+                command.args([&url, &address]);
+                command
+            }
+        };
         Server::start("tidegate", command, port, folder)
     }
 
@@ -123,14 +138,6 @@ impl Drop for Server {
     }
 }
 
-/// The program under test.
-pub fn tidegate_binary() -> PathBuf {
-    std::env::var_os("TIDEGATE").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/tidegate"),
-        PathBuf::from,
-    )
-}
-
 fn new_folder(name: &str) -> Result<PathBuf> {
     let folder =
         std::env::temp_dir().join(format!("bench-{name}-{}-{}", std::process::id(), free_port()?));
@@ -171,4 +178,11 @@ impl std::fmt::Display for Figures {
 /// A setting from the environment, or its default.
 pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// The words after the program's name, or all of `every` if there are none: a run can be cut into
+/// pieces.
+pub fn chosen(every: &[&str]) -> Vec<String> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.is_empty() { every.iter().map(|word| (*word).to_owned()).collect() } else { words }
 }

@@ -1,10 +1,10 @@
 //! (b) The same commands in process through `Store`, against Redis over its socket with the same
-//! client library and as many tasks, taking turns.
+//! client library and as many tasks, taking turns. `inproc [TEST…]` for some of the tests.
 
 use std::time::Instant;
 
 use anyhow::Result;
-use bench::{Disk, Figures, Server, setting};
+use bench::{Disk, Figures, Server, chosen, setting};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Script, cmd};
 
@@ -16,7 +16,7 @@ async fn main() -> Result<()> {
     let rounds = setting("ROUNDS", 5);
     println!("| test | in process ops/s | redis ops/s | ratio, median (low–high) |");
     println!("|---|---|---|---|");
-    for test in TESTS {
+    for test in &chosen(TESTS) {
         let server = Server::redis(Disk::EverySecond)?;
         let redis = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
         let folder = std::env::temp_dir().join(format!("bench-inproc-{}", std::process::id()));
@@ -43,7 +43,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-async fn rate<C>(test: &'static str, each: u64, connection: C) -> Result<f64>
+async fn rate<C>(test: &str, each: u64, connection: C) -> Result<f64>
 where
     C: ConnectionLike + Clone + Send + Sync + 'static,
 {
@@ -58,11 +58,11 @@ where
     let start = Instant::now();
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
-            let (mut connection, sha) = (connection.clone(), sha.clone());
+            let (mut connection, sha, test) = (connection.clone(), sha.clone(), test.to_owned());
             tokio::spawn(async move {
                 for n in 0..each {
                     let n = (task * each + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1_000_000;
-                    connection.req_packed_command(&command(test, n, &sha)).await?;
+                    connection.req_packed_command(&command(&test, n, &sha)).await?;
                 }
                 anyhow::Ok(())
             })

@@ -1,20 +1,25 @@
 //! (a) redis-benchmark against the built-in store's port and against Redis, both with a log synced
-//! each second, taking turns.
+//! each second, taking turns. `resp [TEST…]` for some of the tests, `PIPELINE=16` for one depth.
 
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use bench::{Disk, Figures, Server, setting};
+use bench::{Disk, Figures, Server, chosen, setting};
 
-const TESTS: &[&str] = &["get", "set", "incr", "lpush", "lpop", "sadd", "hset", "zadd"];
+const TESTS: &[&str] =
+    &["get", "set", "incr", "lpush", "lpop", "sadd", "hset", "zadd", "evalsha"];
 
 fn main() -> Result<()> {
     let rounds = setting("ROUNDS", 5);
     println!("| test | -P | tidegate ops/s | redis ops/s | ratio, median (low–high) |");
     println!("|---|---|---|---|---|");
-    for pipeline in [1u32, 16] {
-        let count = if pipeline == 1 { 100_000 } else { 600_000 };
-        for test in TESTS.iter().copied().chain(["evalsha"]) {
+    let depths = match setting("PIPELINE", 0) {
+        0 => vec![1, 16],
+        one => vec![u32::try_from(one)?],
+    };
+    for pipeline in depths {
+        let count = if pipeline == 1 { 60_000 } else { 600_000 };
+        for test in &chosen(TESTS) {
             // A fresh pair for each test, so that no test runs on what another left behind.
             let pair = [Server::tidegate(Disk::EverySecond)?, Server::redis(Disk::EverySecond)?];
             let count = if test == "evalsha" { count / 4 } else { count };

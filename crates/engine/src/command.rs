@@ -487,11 +487,17 @@ pub(crate) fn check_from_script(
     rules.wrote |= command.flags & WRITE != 0;
     if rules.declared.is_some() || rules.one_slot {
         for position in keys::positions(command, ctx.argv).unwrap_or_default() {
-            check_key(ctx.arg(position), rules)?;
+            if let Err(error) = check_key(ctx.arg(position), rules) {
+                ctx.core.stats.slots_crossed += u64::from(error == CROSSED_SLOTS);
+                return Err(error);
+            }
         }
     }
     Ok(command)
 }
+
+const CROSSED_SLOTS: Error =
+    Error::fixed("ERR Script attempted to access keys that do not hash to the same slot");
 
 fn check_key(key: &[u8], rules: &mut ScriptRules) -> Result<(), Error> {
     let declared = rules.declared.as_ref();
@@ -501,9 +507,7 @@ fn check_key(key: &[u8], rules: &mut ScriptRules) -> Result<(), Error> {
         return Err(Error::new(text));
     }
     if rules.one_slot && *rules.slot.get_or_insert_with(|| keys::slot(key)) != keys::slot(key) {
-        return Err(Error::fixed(
-            "ERR Script attempted to access keys that do not hash to the same slot",
-        ));
+        return Err(CROSSED_SLOTS);
     }
     Ok(())
 }

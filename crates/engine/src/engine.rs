@@ -154,6 +154,8 @@ pub(crate) struct Stats {
     pub(crate) keyspace_misses: u64,
     pub(crate) expired_keys: u64,
     pub(crate) evicted_keys: u64,
+    /// Scripts refused because their keys do not share a slot.
+    pub(crate) slots_crossed: u64,
     /// Error replies by code.
     pub(crate) errors: HashMap<Vec<u8>, u64>,
     /// By the address of the command's row in the table.
@@ -236,6 +238,11 @@ impl Engine {
             self.resume(now);
         }
         outcome
+    }
+
+    /// How many scripts were refused so far because their keys do not share a cluster slot.
+    pub fn slots_crossed(&self) -> u64 {
+        self.core.stats.slots_crossed
     }
 
     /// A hold on whatever script is running, for use while the engine is locked by it.

@@ -274,7 +274,8 @@ fn run_chunk(
     admit(ctx, flags, read_only)?;
     let given = ctx.argv.get(3..).unwrap_or_default();
     let (keys, arguments) = given.split_at_checked(key_count).unwrap_or((given, &[]));
-    let rules = rules(&ctx.core.config, flags, keys, read_only)?;
+    let rules = rules(&ctx.core.config, flags, keys, read_only)
+        .inspect_err(|_| ctx.core.stats.slots_crossed += 1)?;
     let input = convert::input(keys, arguments);
 
     let mut session = Session::new(ctx.session.id, String::new(), true);

@@ -58,7 +58,7 @@ use self::{
     value::{Argv, reply_value},
 };
 use crate::{
-    Clock, Error, Fsync, Options,
+    Clock, Error, Fsync, Layout, Options,
     subscribe::{Message, Publisher},
 };
 
@@ -289,6 +289,12 @@ impl Embedded {
         self.shared.bell.work();
     }
 
+    /// How many scripts were refused so far because their keys do not share a cluster slot; see
+    /// [`Options::strict_scripts`].
+    pub fn slots_crossed(&self) -> u64 {
+        self.shared.state.lock().engine.slots_crossed()
+    }
+
     /// Waits until a client asks the process to end (`SHUTDOWN`). Whoever owns the process should
     /// end it then.
     pub async fn asked_to_end(&self) {
@@ -466,6 +472,8 @@ fn configure(config: &mut Config, options: &Options) {
     config.maxmemory = options.maxmemory.unwrap_or(0);
     config.maxmemory_policy = options.maxmemory_policy;
     config.strict_scripts = options.strict_scripts;
+    // Only there do keys of one script carry the tags that keep them together.
+    config.strict_slots = options.strict_scripts && options.layout == Some(Layout::Cluster);
     config.script_clock = Some(since_first_asked);
     config.server.process_id = std::process::id();
     config.server.run_id =

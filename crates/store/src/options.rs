@@ -24,8 +24,9 @@ pub struct Options {
     pub clock: Option<Clock>,
     /// How keys are spelled. By default `Cluster` for `redis+cluster://`, else `Standalone`.
     pub layout: Option<Layout>,
-    /// The built-in store refuses scripts that touch keys they did not declare, or keys of
-    /// different cluster slots. A server has no such switch; there it is ignored.
+    /// The built-in store refuses scripts that touch keys they did not declare and, when `layout`
+    /// is `Cluster`, keys of different cluster slots. A server has no such switch; there it is
+    /// ignored.
     pub strict_scripts: bool,
     /// When the built-in store's log reaches the disk; ignored for a server.
     pub fsync: Fsync,

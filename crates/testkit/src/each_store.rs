@@ -10,16 +10,25 @@
 //!     }
 //! }
 //! ```
-//! makes the tests `a_value_is_kept::on_embedded` and `a_value_is_kept::on_redis`, each with an
-//! empty keyspace of its own and a manual clock.
+//! makes the tests `a_value_is_kept::on_embedded`, `a_value_is_kept::in_cluster_layout` and
+//! `a_value_is_kept::on_redis`, each with an empty keyspace of its own and a manual clock. The second
+//! is the built-in store with keys spelled as on a cluster, where it refuses scripts whose keys do
+//! not share a slot, as a cluster would. That one fails if a script was refused for that, and for
+//! nothing else: what a test says about names of keys holds for the standalone layout.
 //!
+
 //! The clock starts at [`START`] and moves only by hand; a real server's own clock does not move
 //! with it. So scripts compare stored deadlines with the `now` they are given, and no absolute
 //! expiry (`PXAT`, `EXPIREAT`) is ever derived from it: on a real server it would lie in the past.
 
-use std::{env, fmt, future::Future, time::Duration};
+use std::{
+    env, fmt,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
-use store::{Faults, ManualClock, Millis, Options, Store, Timeouts};
+use store::{Faults, Layout, ManualClock, Millis, Options, Store, Timeouts};
 
 use crate::{Cluster, RedisServer};
 
@@ -51,27 +60,34 @@ enum Behind {
 impl TestStore {
     /// The built-in store in memory.
     pub async fn embedded() -> Self {
-        Self::open("embedded:".to_owned(), Behind::Nothing).await
+        Self::open("embedded:".to_owned(), None, Behind::Nothing).await
+    }
+
+    /// The built-in store in memory, with keys spelled as on a cluster. It refuses scripts whose
+    /// keys do not share a slot.
+    pub async fn in_cluster_layout() -> Self {
+        Self::open("embedded:".to_owned(), Some(Layout::Cluster), Behind::Nothing).await
     }
 
     /// A real server of one's own.
     pub async fn redis() -> Self {
         let server = RedisServer::start();
-        Self::open(server.url(), Behind::Server(server)).await
+        Self::open(server.url(), None, Behind::Server(server)).await
     }
 
     /// A real cluster of one's own. Takes a few seconds to start: for one test that tells a
     /// service's whole story there, in a file that says so.
     pub async fn cluster() -> Self {
         let cluster = Cluster::start();
-        Self::open(cluster.url(), Behind::Cluster(cluster)).await
+        Self::open(cluster.url(), None, Behind::Cluster(cluster)).await
     }
 
-    async fn open(url: String, behind: Behind) -> Self {
+    async fn open(url: String, layout: Option<Layout>, behind: Behind) -> Self {
         let (clock, hands) = store::Clock::manual(START);
         let faults = Faults::default();
         let options = Options {
             clock: Some(clock),
+            layout,
             strict_scripts: true,
             faults: Some(faults.clone()),
             // A machine that builds something at the same time may be slow; no test waits for
@@ -163,6 +179,27 @@ where
     }
 }
 
+/// Runs a test body on the built-in store with the keys of a cluster.
+#[doc(hidden)]
+pub fn in_cluster_layout<F, T>(body: impl FnOnce(TestStore) -> F)
+where
+    F: Future<Output = T>,
+    T: Outcome,
+{
+    if left_out("embedded") {
+        return;
+    }
+    let runtime = runtime();
+    let test = runtime.block_on(TestStore::in_cluster_layout());
+    let store = test.store.clone();
+    let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(body(test)).check()));
+    let refused = store.embedded().map_or(0, |embedded| embedded.slots_crossed());
+    assert_eq!(refused, 0, "scripts were refused because their keys do not share a slot");
+    if ended.is_err() {
+        eprintln!("ended early: it expects keys as they are spelled in the standalone layout");
+    }
+}
+
 /// Runs a test body on a real server.
 #[doc(hidden)]
 pub fn on_redis<F, T>(body: impl FnOnce(TestStore) -> F)
@@ -176,10 +213,14 @@ where
 }
 
 fn run<T: Outcome>(test: impl Future<Output = T>) {
+    runtime().block_on(test).check();
+}
+
+fn runtime() -> tokio::runtime::Runtime {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match runtime {
-        Ok(runtime) => runtime.block_on(test).check(),
+        Ok(runtime) => runtime,
         Err(error) => panic!("no runtime: {error}"),
     }
 }
@@ -217,6 +258,11 @@ macro_rules! each_store {
                 #[test]
                 fn on_embedded() {
                     $crate::each_store::on_embedded(test);
+                }
+
+                #[test]
+                fn in_cluster_layout() {
+                    $crate::each_store::in_cluster_layout(test);
                 }
 
                 #[test]

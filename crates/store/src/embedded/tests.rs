@@ -3,6 +3,8 @@
 //! A disk in memory stands in for the real one. It knows what was only written and what was
 //! synced, can fail at any operation, and can lose power.
 
+mod real_disk;
+
 use std::{
     collections::{BTreeMap, HashMap},
     io::{self, Read},
