@@ -212,6 +212,7 @@ fn sections() -> Section {
         .merge(live::section())
         .merge(dashboard::section())
         .merge(crate::room::section())
+        .merge(crate::gate::section())
         .merge(crate::waiting::section())
         .merge(crate::jobs::section())
 }

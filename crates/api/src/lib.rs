@@ -16,6 +16,8 @@ pub mod dashboard;
 pub mod error;
 pub mod extract;
 pub mod front;
+mod gate;
+pub mod guard;
 pub mod health;
 pub mod jobs;
 mod keys;

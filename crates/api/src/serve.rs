@@ -64,6 +64,13 @@ impl Server {
         Server { app, router, listener, tls: None }
     }
 
+    /// Serves these routes instead.
+    #[must_use]
+    pub fn with_router(mut self, router: Router) -> Server {
+        self.router = router;
+        self
+    }
+
     /// Speaks TLS.
     #[must_use]
     pub fn with_tls(mut self, tls: Arc<Tls>) -> Server {

@@ -1,19 +1,28 @@
 -- room/touch -- activity in a session: it lives on, up to its hard limit.
 --
--- KEYS   1 meta       hash  configuration and status of the queue
---        2 active     set   ids of running sessions
---        3 deadlines  zset  running sessions; score = when each ends, in ms
---        4 session    hash  the session
--- ARGV   1 now_ms  2 session_id  3 page_views  4 token
--- REPLY  {'active', expires_ms, hard_ms, page_views} | {'ended', status, reason} | {'unknown'}
---        | {'unknown_queue'}
+-- KEYS   1 meta        hash    configuration and status of the queue
+--        2 state       hash    epoch, counters, clocks
+--        3 active      set     ids of running sessions
+--        4 deadlines   zset    running sessions; score = when each ends, in ms
+--        5 session     hash    the session
+--        6 revocation  string  exists while the session's token is void
+-- ARGV   1 now_ms  2 session_id  3 page_views  4 epoch (of the pass shown; empty if none was)
+-- REPLY  {'active', expires_ms, hard_ms, page_views} | {'ended', status, reason} | {'revoked'}
+--        | {'unknown'} | {'unknown_queue'}
 --
 -- Keeps: a session that ended stays ended; the hard limit never moves.
-local meta, active, deadlines, session = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local meta, state, active = KEYS[1], KEYS[2], KEYS[3]
+local deadlines, session, revocation = KEYS[4], KEYS[5], KEYS[6]
 local now_ms, session_id = tonumber(ARGV[1]), ARGV[2]
 local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'session_renewal', 'session_ttl')
 if not m[3] then
   return { 'unknown_queue' }
+end
+if ARGV[4] ~= '' then
+  if tonumber(ARGV[4]) < num(redis.call('HGET', state, 'epoch'), 0)
+    or redis.call('EXISTS', revocation) == 1 then
+    return { 'revoked' }
+  end
 end
 local s = redis.call('HMGET', session, 'status', 'reason', 'hard_until_ms')
 if not s[1] then
@@ -29,9 +38,6 @@ if m[2] ~= '0' then
 end
 redis.call('HSET', session, 'last_activity', int(math.floor(now_ms / 1000)),
   'expires_at', int(math.floor(until_ms / 1000)))
-if ARGV[4] ~= '' then
-  redis.call('HSET', session, 'token', ARGV[4])
-end
 local views = redis.call('HINCRBY', session, 'page_views', ARGV[3])
 redis.call('EXPIRE', session, m[3])
 redis.call('ZADD', deadlines, int(until_ms), session_id)

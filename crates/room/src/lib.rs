@@ -20,7 +20,8 @@
 //!
 //! Read in this order: `config.rs`, `keys.rs`, `place.rs` (what is shown), then a verb per file:
 //! `queue.rs`, `join.rs`, `status.rs`, `admit.rs`, `claim.rs`, `session.rs`, `leave.rs`,
-//! `keeper.rs`; and `token.rs`, `pass.rs`, `invite.rs` for what visitors carry.
+//! `keeper.rs`; `token.rs`, `pass.rs`, `invite.rs` for what visitors carry; and `gate.rs` for what a
+//! protected site asks with every request.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), room::Error> {
@@ -48,6 +49,7 @@ mod config;
 mod error;
 mod estimate;
 mod events;
+mod gate;
 mod ids;
 mod invite;
 mod join;
@@ -95,6 +97,7 @@ pub use crate::{
     error::Error,
     estimate::{Estimate, NoEstimate},
     events::{Event, Events, Following},
+    gate::{Arrival, Inside},
     ids::{Level, PositionId, QueueId, SessionId},
     invite::{Invite, NewInvite},
     join::{Joined, NewPlace, Proof},
@@ -171,6 +174,7 @@ struct Inner {
     ticket: AtomicU64,
     addresses: address::Addresses,
     signing: ArcSwap<signing::KeySet>,
+    gate: gate::Gate,
 }
 
 /// How many queues are remembered between calls. Above it the memory starts anew, so that asking
@@ -191,6 +195,7 @@ impl Room {
             ticket: AtomicU64::new(0),
             addresses: address::Addresses::default(),
             signing: ArcSwap::from_pointee(signing),
+            gate: gate::Gate::default(),
         })))
     }
 

@@ -99,8 +99,8 @@ script!(pub(crate) claim {
 });
 
 script!(pub(crate) touch {
-    keys: [meta, active, deadlines, session],
-    args: [now_ms, session_id, page_views, token],
+    keys: [meta, state, active, deadlines, session, revocation],
+    args: [now_ms, session_id, page_views, epoch],
     lib: ["int", "num"],
 });
 

@@ -120,29 +120,8 @@ impl Room {
         id: &SessionId,
         page_views: u32,
     ) -> Result<Session, Error> {
-        let keys = self.keys(queue);
-        let reply = scripts::touch::run(
-            &self.0.store,
-            scripts::touch::Keys {
-                meta: &keys.meta,
-                active: &keys.active,
-                deadlines: &keys.deadlines,
-                session: keys.session(id),
-            },
-            scripts::touch::Args {
-                now_ms: self.now(),
-                session_id: id.to_string(),
-                page_views,
-                token: "",
-            },
-        )
-        .await?;
-        let reply = Reply::of(scripts::touch::SCRIPT, reply)?;
-        match reply.word() {
-            "active" | "ended" => self.session(queue, id).await,
-            "unknown" => Err(Error::UnknownSession),
-            _ => Err(reply.unexpected()),
-        }
+        self.touch(queue, id, page_views, None).await?;
+        self.session(queue, id).await
     }
 
     /// The visitor is done: the slot is free. Completing twice is completing once.
@@ -210,6 +189,7 @@ impl Room {
             },
         )
         .await?;
+        self.0.gate.session_ended(id);
         let reply = Reply::of(scripts::end_session::SCRIPT, reply)?;
         match reply.word() {
             "ended" | "over" => match self.session(queue, id).await {

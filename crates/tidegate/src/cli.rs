@@ -32,6 +32,7 @@ use crate::{demo, doctor, serve};
   tidegate serve --only room --store redis://10.0.0.5
   tidegate room create sale --rate 500/m     a waiting room that lets in 500 a minute
   tidegate jobs dispatch mail '{\"to\":\"ann\"}'  a job for whoever takes its type
+  tidegate room guard --origin http://127.0.0.1:3000 --rate 500/m --max-active 1000
   tidegate doctor                            look for what could go wrong
   tidegate config show --origin              every setting and where it came from
   tidegate token create --role operator --name 'on call'",

@@ -13,7 +13,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use self::value::{Bytes, Fsync, Listen, LogFormat, MemoryPolicy, Networks, Service, Value};
+use self::value::{
+    Bytes, Fsync, HostPolicy, Listen, LogFormat, MaybeNumber, MaybeRate, MemoryPolicy, Networks,
+    Paths, Service, SiteOrigin, Value, WhenDown,
+};
 
 /// One row of the table.
 #[derive(Debug)]
@@ -214,6 +217,33 @@ settings! {
         limbo: Duration = "1m", "1s" ..= "1d", restart;
         /// Write every field of a job as v1 does, also those at their default. Costs memory.
         full_jobs: bool = "false", restart;
+    }
+    /// The built-in reverse proxy in front of a site. `tidegate room guard` sets these by flags.
+    guard: GuardConfig {
+        /// Where the site is, such as `http://127.0.0.1:3000`. Empty: nothing is guarded.
+        origin: SiteOrigin = "", restart;
+        /// Address and port visitors come to.
+        listen: SocketAddr = "127.0.0.1:8080", restart;
+        /// The queue visitors wait in; made at start if it is not there.
+        queue: String = "site", restart;
+        /// How fast people are let in, such as `500/m`. Empty leaves the queue as it is.
+        rate: MaybeRate = "", restart;
+        /// People inside at once; 0 is no limit. Empty leaves the queue as it is.
+        max_active: MaybeNumber = "", restart;
+        /// What becomes of newcomers while the store is away: `open` lets them through, `closed`
+        /// turns them away with 503. Visitors with a pass are let through in any case.
+        when_down: WhenDown = "closed", restart;
+        /// Which `Host` the site sees: `keep` the visitor's, or that of the `origin`.
+        host: HostPolicy = "keep", restart;
+        /// Paths that need no pass; one that ends with `/` stands for all below it.
+        open_paths: Paths = "/robots.txt,/favicon.ico,/.well-known/", restart;
+        /// Largest request body; 0 means no limit.
+        max_body: Bytes = "100mb", "0" ..= "1tb", restart;
+        /// How long connecting to the site may take.
+        connect_timeout: Duration = "5s", "100ms" ..= "1m", restart;
+        /// How long the site may take to begin its answer, and a visitor to send the next piece of
+        /// a request. Answers may last as long as they like.
+        answer_timeout: Duration = "60s", "1s" ..= "1h", restart;
     }
     /// Who gets in.
     auth: AuthConfig {

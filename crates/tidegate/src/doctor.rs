@@ -71,6 +71,9 @@ pub(crate) fn run(global: &Global, output: &Output) -> Outcome {
         files(config.http.max_connections),
         port(config.http.listen, "http.listen", running.as_ref()),
     ];
+    if config.guard.origin.0.is_some() {
+        findings.push(port(config.guard.listen, "guard.listen", running.as_ref()));
+    }
     if let Some(address) = config.resp.listen.0 {
         findings.push(port(address, "resp.listen", running.as_ref()));
     }

@@ -10,6 +10,7 @@ mod config;
 mod demo;
 mod doctor;
 mod failure;
+mod guard;
 mod logging;
 mod output;
 mod port;

@@ -23,9 +23,10 @@ use crate::config::load::{Loaded, Origin, Sources, shown};
 use crate::config::value::{Fsync, MemoryPolicy, Service};
 use crate::config::{Config, SETTINGS};
 use crate::failure::{Failure, Outcome};
+use crate::guard::Guarded;
 use crate::output::{Output, Tone};
 use crate::shutdown::Signals;
-use crate::{cli, logging, port, room_secret};
+use crate::{cli, guard, logging, port, room_secret};
 
 /// Runs until told to stop.
 pub(crate) fn run(sources: Sources, output: &Output) -> Outcome {
@@ -84,8 +85,17 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<
     }
     let address = server.address().context("cannot tell the listening address")?;
     let base = client::base_of(address, tls.is_some());
+    let guard = guard::open(&config, &app, tls.clone()).await?;
     leave_note(&config.server.data, &base);
-    banner(output, &config, &base, port.as_ref(), &token)?;
+    banner(output, &config, &base, port.as_ref(), guard.as_ref(), &token)?;
+    let guarding = tokio::spawn({
+        let (stop, drain) = (stop.clone(), config.server.drain);
+        async move {
+            if let Some(guard) = guard {
+                guard.server.run(stop, drain).await;
+            }
+        }
+    });
     tracing::info!(http = %base, store = %shown(&config.store.url), "started");
 
     if let Some(extra) = extra {
@@ -102,6 +112,8 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<
     tasks.close();
     tasks.wait().await;
     drop(port);
+    // The guard's visitors had the same time to finish.
+    guarding.await.context("the guard broke down")?;
     watcher.abort();
     // Gone or not, the note is only a hint.
     let _ = std::fs::remove_file(config.server.data.join(RUNNING));
@@ -368,6 +380,7 @@ fn banner(
     config: &Config,
     base: &str,
     port: Option<&Listener>,
+    guard: Option<&Guarded>,
     token: &AdminToken,
 ) -> Outcome {
     let mut lines = vec![
@@ -382,6 +395,9 @@ fn banner(
             shown(&config.store.url.replace("{data}", &config.server.data.display().to_string()))
         ),
     ];
+    if let Some(guard) = guard {
+        lines.push(format!("  Guard        {}/   (in front of {})", guard.base, guard.origin));
+    }
     if let Some(port) = port {
         lines.push(format!("  RESP         redis://{}", port.address()));
     }

@@ -45,8 +45,18 @@ pub(crate) fn pass(
     now: Millis,
     secure: bool,
 ) -> Result<HeaderValue, ApiError> {
-    let seconds = (session.hard_until.as_secs() - now.as_secs()).max(60);
-    set(&session.queue, token, seconds, secure)
+    renewed(&session.queue, token, session.hard_until, now, secure)
+}
+
+/// Sets a pass in place of the one that was shown.
+pub(crate) fn renewed(
+    queue: &QueueId,
+    token: &str,
+    hard_until: Millis,
+    now: Millis,
+    secure: bool,
+) -> Result<HeaderValue, ApiError> {
+    set(queue, token, (hard_until.as_secs() - now.as_secs()).max(60), secure)
 }
 
 /// Sets a key for a visitor who is about to join: whoever sends it back takes cookies, and joins

@@ -6,6 +6,7 @@ mod audit;
 mod dashboard;
 mod fixture;
 mod front;
+mod guard;
 mod health;
 mod jobs;
 mod live;

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod admit;
+mod gate;
 mod join;
 mod model;
 mod queue;

@@ -3,6 +3,7 @@
 //! Every verb is one or two calls of the running server's API, so what a person may do here is what
 //! their token may do. `settings.rs` has the flags that describe a queue, `watch.rs` the live view.
 
+mod guard;
 mod settings;
 mod watch;
 
@@ -167,6 +168,12 @@ pub(crate) enum Verb {
     #[command(before_help = "Examples:
   tidegate room rm spring-sale --yes")]
     Rm(Destructive),
+    /// Protect a site: stand in front of it, let in what it can take, show others the waiting page
+    #[command(before_help = "Examples:
+  tidegate room guard --origin http://127.0.0.1:3000 --rate 500/m --max-active 1000
+  tidegate room guard --origin http://127.0.0.1:3000 --listen 0.0.0.0:80 --when-down open
+  tidegate room guard --origin http://10.0.0.7 --store redis://10.0.0.5 --queue shop")]
+    Guard(guard::Flags),
     /// Make new signing keys sign from now on; what the old ones signed stays valid
     #[command(before_help = "Examples:
   tidegate room rotate-keys")]
@@ -206,6 +213,11 @@ pub(crate) struct Page {
 }
 
 pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
+    // The one verb that is a server, and does not talk to one.
+    let verb = match verb {
+        Verb::Guard(flags) => return guard::run(&flags, global, output),
+        verb => verb,
+    };
     let client = Client::new(global)?;
     let one = |queue: &str| format!("/api/v1/admin/queues/{}", segment(queue));
     match verb {
@@ -327,6 +339,7 @@ pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
             let answer = client.delete_confirmed(&path, &body).map_err(known(&what.queue))?;
             ended(&answer, "gone", output)
         }
+        Verb::Guard(flags) => guard::run(&flags, global, output),
         Verb::RotateKeys => {
             let answer = client.post("/api/v1/admin/keys/rotate", &json!({}))?;
             if output.json {

@@ -225,6 +225,66 @@ impl std::str::FromStr for Rate {
     }
 }
 
+/// A rate, or nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MaybeRate(pub(crate) Option<Rate>);
+
+impl Value for MaybeRate {
+    fn kind() -> &'static str {
+        "rate (`10/s`, `500/m`, `5/10s`)"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<MaybeRate, String> {
+        (!text.is_empty()).then(|| text.parse()).transpose().map(MaybeRate)
+    }
+}
+
+/// A whole number, or nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MaybeNumber(pub(crate) Option<u32>);
+
+impl Value for MaybeNumber {
+    fn kind() -> &'static str {
+        "number"
+    }
+
+    fn parse(text: &str, bounds: Bounds<'_>) -> Result<MaybeNumber, String> {
+        (!text.is_empty()).then(|| u32::parse(text, bounds)).transpose().map(MaybeNumber)
+    }
+}
+
+/// Where a site is, or nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SiteOrigin(pub(crate) Option<api::guard::Origin>);
+
+impl Value for SiteOrigin {
+    fn kind() -> &'static str {
+        "`http://host:port`"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<SiteOrigin, String> {
+        (!text.is_empty()).then(|| api::guard::Origin::parse(text)).transpose().map(SiteOrigin)
+    }
+}
+
+/// Paths of a site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Paths(pub(crate) Vec<String>);
+
+impl Value for Paths {
+    fn kind() -> &'static str {
+        "list of paths"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<Paths, String> {
+        let check = |path: &str| match path.starts_with('/') {
+            true => Ok(path.to_owned()),
+            false => Err(format!("{path:?} does not begin with /")),
+        };
+        items(text).map(check).collect::<Result<_, _>>().map(Paths)
+    }
+}
+
 /// Networks, as `10.0.0.0/8` or a single address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Networks(pub(crate) Vec<IpNet>);
@@ -311,6 +371,26 @@ words! {
         AnyWithTtl = "volatile-random",
         /// Drops what would expire first.
         SoonestExpired = "volatile-ttl",
+    }
+}
+
+words! {
+    /// What becomes of newcomers while the store is away.
+    WhenDown {
+        /// They are let through.
+        Open = "open",
+        /// They are turned away.
+        Closed = "closed",
+    }
+}
+
+words! {
+    /// Which host a guarded site sees.
+    HostPolicy {
+        /// The visitor's.
+        Keep = "keep",
+        /// Its own.
+        Origin = "origin",
     }
 }
 

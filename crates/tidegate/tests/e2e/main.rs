@@ -4,6 +4,7 @@
 mod browser;
 mod cli;
 mod demo;
+mod gates;
 mod jobs;
 mod process;
 mod room;

@@ -39,6 +39,14 @@ impl Tidegate {
         Tidegate::start_in(tempfile::tempdir().unwrap(), store, args)
     }
 
+    /// Starts the guard of a site, on a store of its own.
+    pub(crate) fn guard(args: &[&str]) -> Tidegate {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = command(folder.path(), &["room", "guard", "--listen", "127.0.0.1:0"]);
+        command.args(["--set", "http.listen=127.0.0.1:0", "--set", "resp.listen=off"]).args(args);
+        Tidegate::spawn(folder, command)
+    }
+
     pub(crate) fn start_in(folder: tempfile::TempDir, store: &str, args: &[&str]) -> Tidegate {
         Tidegate::launch(folder, &["serve", "--store", store], args)
     }
@@ -52,6 +60,10 @@ impl Tidegate {
     fn launch(folder: tempfile::TempDir, verb: &[&str], args: &[&str]) -> Tidegate {
         let mut command = command(folder.path(), verb);
         command.args(["--listen", "127.0.0.1:0", "--set", "resp.listen=127.0.0.1:0"]).args(args);
+        Tidegate::spawn(folder, command)
+    }
+
+    fn spawn(folder: tempfile::TempDir, mut command: Command) -> Tidegate {
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());

@@ -1,0 +1,276 @@
+//! Bodies on their way through the guard: counted, watched, never held.
+
+use std::error::Error;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::time::{Instant, Sleep};
+
+/// How often it is seen to that the session of something long still runs.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// A body this short is gone before anybody could look.
+const SHORT: u64 = 256 * 1024;
+
+/// Is the body over in a moment?
+pub(super) fn is_short(body: &Body) -> bool {
+    body.size_hint().upper().is_some_and(|most| most <= SHORT)
+}
+
+/// When the visitor last sent a piece of the request.
+#[derive(Debug, Clone)]
+pub(super) struct Progress(Arc<Mutex<Instant>>);
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Progress {
+    fn made(&self) {
+        *self.0.lock() = Instant::now();
+    }
+
+    /// The work's outcome, unless it takes longer than `within` after the last progress.
+    pub(super) async fn within<T>(
+        &self,
+        within: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let until = *self.0.lock() + within;
+            match tokio::time::timeout_at(until, work.as_mut()).await {
+                Ok(done) => return Some(done),
+                Err(_) if *self.0.lock() + within > until => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// The request is larger than it may be.
+#[derive(Debug, thiserror::Error)]
+#[error("the body is larger than it may be")]
+pub(super) struct TooLarge;
+
+impl TooLarge {
+    /// Is that why it failed?
+    pub(super) fn caused(error: &(dyn Error + 'static)) -> bool {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if error.is::<TooLarge>() {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+}
+
+/// The visitor stopped sending in the middle.
+#[derive(Debug, thiserror::Error)]
+#[error("the visitor stopped sending")]
+struct Stalled;
+
+/// A request body that may be only so large, and whose sender may not fall asleep.
+pub(super) struct Metered {
+    inner: Body,
+    left: u64,
+    within: Duration,
+    progress: Progress,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Metered {
+    pub(super) fn new(inner: Body, most: u64, within: Duration, progress: Progress) -> Metered {
+        let deadline = Box::pin(tokio::time::sleep(within));
+        Metered { inner, left: most, within, progress, deadline }
+    }
+}
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+impl HttpBody for Metered {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match Pin::new(&mut self.inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.progress.made();
+                let next = Instant::now() + self.within;
+                self.deadline.as_mut().reset(next);
+                let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                match self.left.checked_sub(length) {
+                    Some(left) => {
+                        self.left = left;
+                        Poll::Ready(Some(Ok(frame)))
+                    }
+                    None => Poll::Ready(Some(Err(TooLarge.into()))),
+                }
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
+            Poll::Ready(None) => {
+                self.progress.made();
+                Poll::Ready(None)
+            }
+            Poll::Pending => match self.deadline.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Some(Err(Stalled.into()))),
+                Poll::Pending => Poll::Pending,
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// The session ended while the answer was under way.
+#[derive(Debug, thiserror::Error)]
+#[error("the session is over")]
+struct Over;
+
+type Look = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+/// A long answer: while it lasts, `look` says every few seconds whether the session still runs.
+pub(super) struct Kept<F> {
+    inner: Body,
+    look: F,
+    looking: Option<Look>,
+    next: Pin<Box<Sleep>>,
+}
+
+impl<F, L> Kept<F>
+where
+    F: Fn() -> L + Send + Unpin + 'static,
+    L: Future<Output = bool> + Send + 'static,
+{
+    pub(super) fn new(inner: Body, look: F) -> Kept<F> {
+        let next = Box::pin(tokio::time::sleep(LOOK_EVERY));
+        Kept { inner, look, looking: None, next }
+    }
+
+    /// Looks when it is time; `Err` once the session is over.
+    fn poll_look(&mut self, cx: &mut Context<'_>) -> Result<(), Over> {
+        if self.looking.is_none() && self.next.as_mut().poll(cx).is_ready() {
+            self.looking = Some(Box::pin((self.look)()));
+        }
+        if let Some(looking) = &mut self.looking
+            && let Poll::Ready(lives) = looking.as_mut().poll(cx)
+        {
+            if !lives {
+                return Err(Over);
+            }
+            self.looking = None;
+            self.next.as_mut().reset(Instant::now() + LOOK_EVERY);
+            // Asked once, so that the timer wakes this task when it is time; it is not yet.
+            let _ = self.next.as_mut().poll(cx);
+        }
+        Ok(())
+    }
+}
+
+impl<F, L> HttpBody for Kept<F>
+where
+    F: Fn() -> L + Send + Unpin + 'static,
+    L: Future<Output = bool> + Send + 'static,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Err(over) = self.poll_look(cx) {
+            return Poll::Ready(Some(Err(over.into())));
+        }
+        Pin::new(&mut self.inner).poll_frame(cx).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_makes_progress_has_time() {
+        let progress = Progress::default();
+        let step = Duration::from_secs(8);
+        let work = async {
+            for _ in 0..3 {
+                tokio::time::sleep(step).await;
+                progress.made();
+            }
+            "done"
+        };
+        assert_eq!(progress.within(Duration::from_secs(10), work).await, Some("done"));
+        let stuck = std::future::pending::<()>();
+        assert_eq!(progress.within(Duration::from_secs(10), stuck).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_ends_with_its_session() {
+        static LIVES: AtomicBool = AtomicBool::new(true);
+        let endless = futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(b"x")), ()))
+        });
+        let body = Kept::new(Body::from_stream(endless), || async { LIVES.load(Ordering::SeqCst) });
+        let mut body = Body::new(body);
+        for n in 0..40 {
+            if n == 20 {
+                LIVES.store(false, Ordering::SeqCst);
+            }
+            match body.frame().await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    assert!(n > 20, "after {n}: {error}");
+                    return;
+                }
+                None => panic!("an orderly end"),
+            }
+        }
+        panic!("it went on");
+    }
+
+    #[tokio::test]
+    async fn a_body_may_be_only_so_large() {
+        let check = async |length: usize, most: u64| {
+            let body = Body::from(vec![0; length]);
+            let progress = Progress::default();
+            let body = Metered::new(body, most, Duration::from_secs(9), progress);
+            Body::new(body).collect().await.map(|all| all.to_bytes().len())
+        };
+        assert_eq!(check(100, 100).await.unwrap(), 100);
+        let error = check(101, 100).await.unwrap_err();
+        assert!(TooLarge::caused(&error), "{error:?}");
+    }
+}

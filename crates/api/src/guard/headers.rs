@@ -1,0 +1,225 @@
+//! Headers on their way through the guard: what is about one connection stays behind, and what
+//! strangers say about who they are does not count.
+
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use room::{QueueId, SessionId};
+
+use crate::client::{Client, Peer};
+use crate::gate;
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// Told to the site, so that a guard in front of itself notices.
+const GUARDED: HeaderName = HeaderName::from_static("x-wr-guarded");
+/// What the site wants done with the visitor's session.
+const COMMAND: HeaderName = HeaderName::from_static("wr-command");
+
+/// Headers of one connection (RFC 9110, 7.6.1), besides those that `Connection` names.
+const HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Takes out what is about one connection.
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&HOP) {
+        headers.remove(name);
+    }
+}
+
+/// The protocol a visitor asks to change to, over HTTP/1.1.
+pub(super) fn upgrade_of(request: &Request) -> Option<HeaderValue> {
+    let headers = request.headers();
+    let asks = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    let wanted = headers.get(header::UPGRADE)?;
+    // HTTP/2 without a preface is no protocol to be handed through.
+    let known = !wanted.as_bytes().eq_ignore_ascii_case(b"h2c");
+    (asks && known && request.version() == Version::HTTP_11).then(|| wanted.clone())
+}
+
+/// The host the visitor asked for.
+pub(super) fn host_of(parts: &Parts) -> Option<HeaderValue> {
+    let given = parts.headers.get(header::HOST).cloned();
+    given.or_else(|| HeaderValue::from_str(parts.uri.authority()?.as_str()).ok())
+}
+
+/// Leaves behind what is not for the site.
+pub(super) fn to_origin(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) {
+    strip(headers);
+    // The body says how long it is.
+    headers.remove(header::CONTENT_LENGTH);
+    // Ours to say, and nobody else's.
+    let ours: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("x-wr-")).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+    if let Some(upgrade) = upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, upgrade.clone());
+    }
+}
+
+/// Says who asks. A trusted proxy's word is kept and added to; anybody else's is dropped.
+pub(super) fn forwarded(
+    headers: &mut HeaderMap,
+    peer: Peer,
+    client: Client,
+    host: Option<&HeaderValue>,
+    trusted: bool,
+) {
+    let peer_ip = match peer.addr.ip() {
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4),
+        ip => ip,
+    };
+    let before: Vec<String> = match trusted {
+        true => {
+            let values = headers.get_all(&FORWARDED_FOR).iter();
+            values.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect()
+        }
+        false => Vec::new(),
+    };
+    // The standard header says the same in other words; two that differ would be a trap.
+    headers.remove(header::FORWARDED);
+    let chain = before.into_iter().chain([peer_ip.to_string()]).collect::<Vec<_>>().join(", ");
+    let mut put = |name: HeaderName, value: &str| {
+        headers.remove(&name);
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    };
+    put(FORWARDED_FOR, &chain);
+    put(FORWARDED_PROTO, if client.secure { "https" } else { "http" });
+    put(REAL_IP, &client.ip.to_string());
+    if !trusted || !headers.contains_key(&FORWARDED_HOST) {
+        headers.remove(&FORWARDED_HOST);
+        if let Some(host) = host {
+            headers.insert(FORWARDED_HOST, host.clone());
+        }
+    }
+}
+
+/// Tells the site through which queue and session the visitor came.
+pub(super) fn named(headers: &mut HeaderMap, queue: &QueueId, session: Option<&SessionId>) {
+    let mut put = |name: HeaderName, value: &str| {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    };
+    put(GUARDED, queue.as_str());
+    put(gate::QUEUE, queue.as_str());
+    if let Some(session) = session {
+        put(gate::SESSION, &session.to_string());
+    }
+}
+
+/// Did a guard of this queue send this request?
+pub(super) fn is_guarded(headers: &HeaderMap, queue: &QueueId) -> bool {
+    headers.get_all(&GUARDED).iter().any(|value| value.as_bytes() == queue.as_str().as_bytes())
+}
+
+/// Leaves behind what is not for the visitor, and takes out what is for us.
+pub(super) fn from_origin(headers: &mut HeaderMap, switched: bool) -> Option<String> {
+    let upgrade = headers.get(header::UPGRADE).cloned().filter(|_| switched);
+    strip(headers);
+    if let Some(upgrade) = upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, upgrade);
+    }
+    headers.remove(&COMMAND).and_then(|command| command.to_str().ok().map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v)))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_about_one_connection_stays_behind() {
+        let mut headers = map(&[
+            ("connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "5"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("proxy-authorization", "secret"),
+            ("upgrade", "websocket"),
+            ("x-wr-session", "forged"),
+            ("content-length", "9"),
+            ("x-kept", "1"),
+        ]);
+        to_origin(&mut headers, None);
+        assert_eq!(headers, map(&[("x-kept", "1")]));
+    }
+
+    fn forward(headers: &mut HeaderMap, trusted: bool) {
+        let peer = Peer { addr: "10.0.0.9:1".parse().unwrap(), tls: false };
+        let nets: Vec<ipnet::IpNet> = match trusted {
+            true => vec!["10.0.0.0/8".parse().unwrap()],
+            false => Vec::new(),
+        };
+        let client = Client::of(peer, headers, &nets);
+        forwarded(headers, peer, client, Some(&HeaderValue::from_static("shop.example")), trusted);
+    }
+
+    #[test]
+    fn a_strangers_word_about_itself_is_dropped() {
+        let spoofed = [
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil.example"),
+            ("x-real-ip", "1.2.3.4"),
+            ("forwarded", "for=1.2.3.4"),
+        ];
+        let mut headers = map(&spoofed);
+        forward(&mut headers, false);
+        let expect = map(&[
+            ("x-forwarded-for", "10.0.0.9"),
+            ("x-forwarded-proto", "http"),
+            ("x-real-ip", "10.0.0.9"),
+            ("x-forwarded-host", "shop.example"),
+        ]);
+        assert_eq!(headers, expect);
+
+        let mut headers = map(&spoofed);
+        headers.remove("forwarded");
+        forward(&mut headers, true);
+        assert_eq!(headers["x-forwarded-for"], "1.2.3.4, 10.0.0.9");
+        assert_eq!(headers["x-forwarded-proto"], "https");
+        assert_eq!(headers["x-forwarded-host"], "evil.example");
+        assert_eq!(headers["x-real-ip"], "1.2.3.4");
+    }
+}

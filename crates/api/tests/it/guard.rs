@@ -1,0 +1,557 @@
+//! A real site behind the guard, real sockets on both sides.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::guard::{Guarding, Origin, WhenDown};
+use api::serve::Server;
+use api::{App, Parts, Services, Settings};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::http::HeaderMap;
+use axum::routing::{any, get, post};
+use futures_util::{SinkExt, StreamExt};
+use http_body_util::BodyExt;
+use room::{Keeper, NewPlace, Options, QueueConfig, QueueId, Rate, Room, Visitor};
+use store::Store;
+use testkit::{Proxy, RedisServer, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, mpsc};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_util::sync::CancellationToken;
+
+/// A guarded site.
+struct Site {
+    address: SocketAddr,
+    room: Room,
+    queue: QueueId,
+    /// First bytes of uploads as the site sees them.
+    uploads: Mutex<mpsc::UnboundedReceiver<usize>>,
+    /// What the site's stream sends next.
+    stream: mpsc::UnboundedSender<&'static str>,
+    stop: CancellationToken,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn roomy() -> QueueConfig {
+    QueueConfig { max_active: 100, admission: Rate::new(1000, 1), ..QueueConfig::default() }
+}
+
+/// What the site behind the guard does.
+fn origin(
+    seen: mpsc::UnboundedSender<usize>,
+    next: Arc<Mutex<mpsc::UnboundedReceiver<&'static str>>>,
+) -> Router {
+    let headers = async |method: axum::http::Method, headers: HeaderMap, request: Request| {
+        let mut all = serde_json::Map::new();
+        for (name, value) in &headers {
+            let value = value.to_str().unwrap_or("?").to_owned();
+            let before = all.remove(name.as_str()).map(|v| format!("{}|", v.as_str().unwrap()));
+            all.insert(name.to_string(), format!("{}{value}", before.unwrap_or_default()).into());
+        }
+        all.insert(":target".into(), request.uri().to_string().into());
+        all.insert(":method".into(), method.to_string().into());
+        axum::Json(all)
+    };
+    let upload = async move |request: Request| {
+        let mut body = request.into_body();
+        let mut total = 0;
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else { break };
+            total += frame.data_ref().map_or(0, Bytes::len);
+            seen.send(total).unwrap();
+        }
+        total.to_string()
+    };
+    let stream = async move || {
+        let chunks = futures_util::stream::unfold(next.clone(), |next| async move {
+            let text = next.lock().await.recv().await?;
+            Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(text.as_bytes())), next))
+        });
+        Body::from_stream(chunks)
+    };
+    let socket = async |upgrade: WebSocketUpgrade| {
+        upgrade.on_upgrade(async |mut socket| {
+            while let Some(Ok(message)) = socket.recv().await {
+                if socket.send(message).await.is_err() {
+                    break;
+                }
+            }
+        })
+    };
+    Router::new()
+        .route("/upload", post(upload))
+        .route("/stream", get(stream))
+        .route("/socket", get(socket))
+        .route("/slow", get(async || std::future::pending::<&str>().await))
+        .route("/done", get(async || ([("wr-command", "complete")], "bye")))
+        .route(
+            "/hop",
+            get(async || ([("connection", "x-hop"), ("x-hop", "1"), ("x-kept", "1")], "hop")),
+        )
+        .fallback(any(headers))
+}
+
+async fn listener() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap()
+}
+
+impl Site {
+    async fn start(config: QueueConfig) -> Site {
+        let store = Store::open("embedded:").await.unwrap();
+        Site::on(store, config, |_| {}).await
+    }
+
+    async fn on(store: Store, config: QueueConfig, how: impl FnOnce(&mut Guarding)) -> Site {
+        let (seen, uploads) = mpsc::unbounded_channel();
+        let (stream, next) = mpsc::unbounded_channel();
+        let stop = CancellationToken::new();
+        let site = listener().await;
+        let at = site.local_addr().unwrap();
+        let served = axum::serve(site, origin(seen, Arc::new(Mutex::new(next))));
+        let ended = stop.clone().cancelled_owned();
+        tokio::spawn(async move {
+            tokio::select! {
+                served = served => served.unwrap(),
+                () = ended => {}
+            }
+        });
+
+        let room = Room::open(store.clone(), Options::default()).await.unwrap();
+        let queue = QueueId::parse("site").unwrap();
+        room.create_queue(&queue, config).await.unwrap();
+        let keeper = Keeper::new(room.clone());
+        let keeping = stop.clone();
+        tokio::spawn(async move { keeper.run(keeping).await });
+        let app = App::new(Parts {
+            store,
+            services: Services { room: Some(room.clone()), ..Services::default() },
+            settings: Settings::default(),
+            admin_token: None,
+            instance: "test".to_owned(),
+            shown_settings: Vec::new(),
+        });
+        let mut guarding = Guarding {
+            queue: queue.clone(),
+            origin: Origin::parse(&format!("http://{at}")).unwrap(),
+            keep_host: true,
+            when_down: WhenDown::Closed,
+            max_body: 100_000,
+            connect_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(20),
+            open_paths: vec!["/robots.txt".to_owned(), "/open/".to_owned()],
+        };
+        how(&mut guarding);
+        let router = api::guard::guard(app.clone(), guarding);
+        let server = Server::new(app, listener().await).with_router(router);
+        let address = server.address().unwrap();
+        tokio::spawn(server.run(stop.clone(), Duration::ZERO));
+        Site { address, room, queue, uploads: Mutex::new(uploads), stream, stop }
+    }
+
+    /// One request on a connection of its own, and the whole answer.
+    async fn send(&self, head: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut socket = self.open(head, headers).await;
+        socket.write_all(body).await.unwrap();
+        Answer::read(&mut socket).await
+    }
+
+    /// Sends the head of a request.
+    async fn open(&self, head: &str, headers: &[(&str, &str)]) -> TcpStream {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        let mut text = format!("{head} HTTP/1.1\r\nhost: shop.example\r\n");
+        if !headers.iter().any(|(name, _)| *name == "connection") {
+            text.push_str("connection: close\r\n");
+        }
+        for (name, value) in headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        socket.write_all(format!("{text}\r\n").as_bytes()).await.unwrap();
+        socket
+    }
+
+    /// A person's browser goes to a page.
+    async fn navigate(&self, path: &str, cookie: &str) -> Answer {
+        let headers = [("accept", "text/html"), ("cookie", cookie)];
+        self.send(&format!("GET {path}"), &headers[..1 + usize::from(!cookie.is_empty())], b"")
+            .await
+    }
+
+    /// A program asks.
+    async fn ask(&self, path: &str, cookie: &str) -> Answer {
+        self.send(&format!("GET {path}"), &[("cookie", cookie)], b"").await
+    }
+
+    /// A visitor who is inside: the cookie with the pass.
+    async fn visitor(&self) -> String {
+        let answer = self.navigate("/", "").await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.cookie().unwrap()
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+impl Answer {
+    async fn read(socket: &mut TcpStream) -> Answer {
+        let mut bytes = Vec::new();
+        socket.read_to_end(&mut bytes).await.unwrap();
+        Answer::parse(&bytes)
+    }
+
+    fn parse(bytes: &[u8]) -> Answer {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+            .collect();
+        Answer { status, headers, body: body.to_owned() }
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Name and value of the cookie that was set.
+    fn cookie(&self) -> Option<String> {
+        Some(self.header("set-cookie")?.split(';').next()?.to_owned())
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let from = self.body.find('{').unwrap_or_else(|| panic!("{self:?}"));
+        let to = self.body.rfind('}').unwrap();
+        serde_json::from_str(&self.body[from..=to]).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_visitor_is_let_through_while_there_is_room_and_the_site_knows_who_came() {
+    let site = Site::start(roomy()).await;
+    let first = site.navigate("/a/b?c=d&e=%20", "").await;
+    assert_eq!(first.status, 200);
+    let cookie = first.cookie().unwrap();
+    let set = first.header("set-cookie").unwrap();
+    assert!(cookie.starts_with("wr_site=eyJ") && set.contains("HttpOnly"), "{set}");
+    let seen = first.json();
+    assert_eq!(seen[":target"], "/a/b?c=d&e=%20");
+    assert_eq!(seen["host"], "shop.example");
+    assert_eq!(seen["x-forwarded-for"], "127.0.0.1");
+    assert_eq!(seen["x-forwarded-host"], "shop.example");
+    assert_eq!(seen["x-forwarded-proto"], "http");
+    assert_eq!(seen["x-wr-queue"], "site");
+    let session = seen["x-wr-session"].clone();
+
+    let headers = [
+        ("cookie", cookie.as_str()),
+        ("x-wr-session", "forged"),
+        ("x-forwarded-for", "6.6.6.6"),
+        ("te", "trailers"),
+    ];
+    let again = site.send("DELETE /x", &headers, b"").await;
+    let seen = again.json();
+    assert_eq!((again.status, again.header("set-cookie")), (200, None), "the pass is good");
+    assert_eq!(seen[":method"], "DELETE");
+    assert_eq!(seen["x-wr-session"], session);
+    assert_eq!(seen["x-forwarded-for"], "127.0.0.1");
+    assert!(seen.get("te").is_none());
+    assert_eq!(site.room.queue(&site.queue).await.unwrap().active, 1);
+
+    let hop = site.ask("/hop", &cookie).await;
+    assert_eq!((hop.header("x-hop"), hop.header("x-kept")), (None, Some("1")));
+    let head = site.send("HEAD /hop", &[("cookie", cookie.as_str())], b"").await;
+    assert_eq!((head.status, head.header("content-length")), (200, Some("3")));
+    assert_eq!(site.send("GET /robots.txt", &[], b"").await.json()[":target"], "/robots.txt");
+    assert_eq!(site.room.queue(&site.queue).await.unwrap().active, 1, "nobody new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_pass_waits_and_programs_are_told_when_to_come_again() {
+    let site = Site::start(QueueConfig { max_active: 1, ..roomy() }).await;
+    let inside = site.visitor().await;
+    let second = site.navigate("/cart?id=7", "").await;
+    assert_eq!(second.status, 302, "{second:?}");
+    assert_eq!(second.header("location"), Some("/_wr/site?return_to=/cart%3Fid%3D7"));
+    assert_eq!(second.header("cache-control"), Some("no-store"));
+    for head in ["GET /api", "POST /api", "GET /socket"] {
+        let told = site.send(head, &[("content-length", "0")], b"").await;
+        assert_eq!(told.status, 429, "{told:?}");
+        assert!(told.header("retry-after").is_some() && told.header("x-wr-location").is_some());
+        assert_eq!(told.json()["error"]["code"], "RATE_LIMITED");
+    }
+    // Nothing but a person's navigation is a reason to stand in line.
+    let prefetch = [("accept", "text/html"), ("sec-purpose", "prefetch")];
+    assert_eq!(site.send("GET /", &prefetch, b"").await.status, 302);
+    assert_eq!(site.send("HEAD /", &prefetch[..1], b"").await.status, 302);
+    assert_eq!(site.room.queue(&site.queue).await.unwrap().waiting, 0);
+    let preflight = [("origin", "https://x"), ("access-control-request-method", "PUT")];
+    assert_eq!(site.send("OPTIONS /api", &preflight, b"").await.status, 200);
+
+    // The visitor inside is done: the next one comes in by asking again.
+    let done = site.ask("/done", &inside).await;
+    assert_eq!((done.status, done.header("wr-command")), (200, None));
+    until("the slot is free", async || (site.navigate("/", "").await.status == 200).then_some(()))
+        .await;
+    assert_eq!(site.ask("/", &inside).await.status, 429, "that pass is over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_in_line_becomes_a_pass_when_its_turn_has_come() {
+    let site = Site::start(QueueConfig { max_active: 1, ..roomy() }).await;
+    let inside = site.visitor().await;
+    let place = site.room.join(&site.queue, NewPlace::default()).await.unwrap().place;
+    let held = format!("wr_site={}", site.room.place_token(&place).await.unwrap());
+    assert_eq!(site.navigate("/", &held).await.status, 302);
+    site.ask("/done", &inside).await;
+    let answer = until("the turn has come", async || {
+        let answer = site.navigate("/", &held).await;
+        (answer.status == 200).then_some(answer)
+    })
+    .await;
+    assert!(answer.cookie().unwrap().starts_with("wr_site=eyJ"));
+    // With a token in the address, from a waiting page elsewhere: once, and it is taken out.
+    site.ask("/done", &answer.cookie().unwrap()).await;
+    let place = until("admitted", async || {
+        let place = site.room.join(&site.queue, NewPlace::default()).await.unwrap().place;
+        (place.state == room::State::Admitted).then_some(place)
+    })
+    .await;
+    let token = site.room.redirect_token(&place).await.unwrap();
+    let path = format!("/cart?wrtoken={token}&id=7");
+    let arrived = site.navigate(&path, "").await;
+    assert_eq!((arrived.status, arrived.header("location")), (302, Some("/cart?id=7")));
+    assert_eq!(site.navigate("/cart?id=7", &arrived.cookie().unwrap()).await.status, 200);
+    let passed_on = site.navigate(&path, "").await;
+    assert!(passed_on.header("location").unwrap().starts_with("/_wr/"), "{passed_on:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pass_that_is_forged_or_of_another_queue_is_none() {
+    let site = Site::start(QueueConfig { max_active: 1, ..roomy() }).await;
+    let good = site.visitor().await;
+    let other = QueueId::parse("other").unwrap();
+    site.room.create_queue(&other, roomy()).await.unwrap();
+    let place = site.room.join(&other, NewPlace::default()).await.unwrap().place;
+    let claimed = site.room.claim(&other, &place.id, &Visitor::default()).await.unwrap();
+    let room::Claim::Session { session, .. } = claimed else { panic!("{claimed:?}") };
+    let others = site.room.issue_pass(&session).await.unwrap();
+    let token = good.strip_prefix("wr_site=").unwrap();
+    let (signed, signature) = token.rsplit_once('.').unwrap();
+    let (head, claims) = signed.split_once('.').unwrap();
+    let mut forged = signature.as_bytes().to_vec();
+    forged[10] = if forged[10] == b'A' { b'B' } else { b'A' };
+    let forged = String::from_utf8(forged).unwrap();
+    // {"alg":"none","typ":"JWT"}
+    let none = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0";
+    for bad in [
+        others.clone(),
+        format!("{signed}.{forged}"),
+        format!("{none}.{claims}."),
+        format!("{none}.{claims}.{signature}"),
+        format!("{head}.{claims}"),
+        "eyJ".to_owned(),
+        "x".repeat(5_000),
+    ] {
+        let refused = site.ask("/", &format!("wr_site={bad}")).await;
+        assert_eq!(refused.status, 429, "{bad}: {refused:?}");
+    }
+    assert_eq!(site.ask("/", &format!("wr_other={others}")).await.status, 429);
+    assert_eq!(site.ask("/", &good).await.status, 200);
+    // An operator takes the session away: at once, on the instance that did.
+    let list = site.room.sessions(&site.queue, 0, 10).await.unwrap();
+    site.room.terminate(&site.queue, &list[0].id).await.unwrap();
+    assert!(
+        site.ask("/", &good).await.status != 200
+            || site.room.queue(&site.queue).await.unwrap().active == 1
+    );
+    let again = site.room.gate(&site.queue, token).await;
+    assert!(matches!(again, Err(room::Error::Token(_))), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_stream_both_ways() {
+    let site = Site::start(roomy()).await;
+    let cookie = site.visitor().await;
+
+    // The site has the first byte of an upload before the last one is sent.
+    let headers = [("cookie", cookie.as_str()), ("content-length", "10")];
+    let mut socket = site.open("POST /upload", &headers).await;
+    socket.write_all(b"first").await.unwrap();
+    assert_eq!(site.uploads.lock().await.recv().await, Some(5));
+    socket.write_all(b"later").await.unwrap();
+    let answer = Answer::read(&mut socket).await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "10"));
+
+    // The visitor has the first byte of an answer before the last one is sent.
+    let mut socket = site.open("GET /stream", &[("cookie", cookie.as_str())]).await;
+    site.stream.send("one").unwrap();
+    let mut got = Vec::new();
+    while !String::from_utf8_lossy(&got).contains("one") {
+        assert!(socket.read_buf(&mut got).await.unwrap() > 0);
+    }
+    site.stream.send("two").unwrap();
+    while !String::from_utf8_lossy(&got).contains("two") {
+        assert!(socket.read_buf(&mut got).await.unwrap() > 0);
+    }
+    // A visitor who leaves is no reason to go on.
+    drop(socket);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_may_be_only_so_large() {
+    let site = Site::start(roomy()).await;
+    let cookie = site.visitor().await;
+    let headers = [("cookie", cookie.as_str()), ("content-length", "100001")];
+    let mut socket = site.open("POST /upload", &headers).await;
+    let mut bytes = Vec::new();
+    while !bytes.windows(4).any(|w| w == b"\r\n\r\n") {
+        assert!(socket.read_buf(&mut bytes).await.unwrap() > 0);
+    }
+    assert_eq!(Answer::parse(&bytes).status, 413);
+
+    let headers = [("cookie", cookie.as_str()), ("transfer-encoding", "chunked")];
+    let mut socket = site.open("POST /upload", &headers).await;
+    let chunk = format!("c350\r\n{}\r\n", "x".repeat(50_000));
+    for _ in 0..3 {
+        // It may be refused before all of it is written.
+        let _ = socket.write_all(chunk.as_bytes()).await;
+    }
+    let mut bytes = Vec::new();
+    while !bytes.windows(4).any(|w| w == b"\r\n\r\n") {
+        assert!(socket.read_buf(&mut bytes).await.unwrap() > 0);
+    }
+    assert_eq!(Answer::parse(&bytes).status, 413);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_is_handed_through_and_ends_with_its_session() {
+    let site = Site::start(roomy()).await;
+    let cookie = site.visitor().await;
+    let stream = TcpStream::connect(site.address).await.unwrap();
+    let request = axum::http::Request::builder()
+        .uri(format!("ws://{}/socket", site.address))
+        .header("host", "shop.example")
+        .header("cookie", &cookie)
+        .header("connection", "Upgrade")
+        .header("upgrade", "websocket")
+        .header("sec-websocket-version", "13")
+        .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+        .body(())
+        .unwrap();
+    let (mut socket, answer) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    assert_eq!(answer.status(), 101);
+    for text in ["hello", "again"] {
+        socket.send(Message::text(text)).await.unwrap();
+        assert_eq!(socket.next().await.unwrap().unwrap(), Message::text(text));
+    }
+    let list = site.room.sessions(&site.queue, 0, 10).await.unwrap();
+    site.room.terminate(&site.queue, &list[0].id).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), async {
+        while let Some(Ok(_)) = socket.next().await {}
+    });
+    ended.await.expect("the socket ends with the session");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_that_is_down_slow_or_the_guard_itself_is_told_plainly() {
+    let nowhere = listener().await;
+    let at = nowhere.local_addr().unwrap();
+    drop(nowhere);
+    let store = Store::open("embedded:").await.unwrap();
+    let site = Site::on(store, roomy(), |how| {
+        how.origin = Origin::parse(&format!("http://{at}")).unwrap();
+    })
+    .await;
+    let page = site.navigate("/", "").await;
+    assert_eq!(page.status, 502, "{page:?}");
+    assert!(page.header("content-type").unwrap().starts_with("text/html"));
+    assert!(page.body.contains("does not answer"), "{page:?}");
+    let told = site.ask("/", "").await;
+    assert_eq!((told.status, told.json()["error"]["code"].clone()), (502, "ORIGIN_DOWN".into()));
+
+    let store = Store::open("embedded:").await.unwrap();
+    let slow =
+        Site::on(store, roomy(), |how| how.answer_timeout = Duration::from_millis(300)).await;
+    let told = slow.ask("/slow", "").await;
+    assert_eq!((told.status, told.json()["error"]["code"].clone()), (504, "ORIGIN_SLOW".into()));
+    let looped = slow.send("GET /", &[("x-wr-guarded", "site")], b"").await;
+    assert_eq!(looped.status, 508);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_store_a_pass_is_good_and_newcomers_are_treated_as_chosen() {
+    let redis = RedisServer::start();
+    for (when_down, expect) in [(WhenDown::Open, 200), (WhenDown::Closed, 503)] {
+        let _: String = redis.query(&["FLUSHALL"]).unwrap();
+        let proxy = Proxy::start(redis.port(), 7).await.unwrap();
+        let store = Store::open(&proxy.url()).await.unwrap();
+        let site = Site::on(store, roomy(), |how| how.when_down = when_down).await;
+        let cookie = site.visitor().await;
+        assert_eq!(site.ask("/", &cookie).await.status, 200);
+        proxy.cut();
+        for _ in 0..3 {
+            let newcomer = site.ask("/", "").await;
+            assert_eq!(newcomer.status, expect, "{when_down:?}: {newcomer:?}");
+            assert_eq!(site.ask("/", &cookie).await.status, 200, "{when_down:?}");
+            assert_eq!(site.ask("/", "wr_site=eyJforged").await.status, expect);
+        }
+        proxy.heal();
+        until("the room works again", async || {
+            let back = site.navigate("/", "").await;
+            (back.status == 200 && back.cookie().is_some()).then_some(())
+        })
+        .await;
+        assert_eq!(site.ask("/", &cookie).await.status, 200, "nobody inside noticed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_many_come_at_once_only_so_many_are_inside() {
+    let site = Site::start(QueueConfig { max_active: 10, ..roomy() }).await;
+    let come = |n: usize| {
+        let site = &site;
+        async move {
+            // Some are people, some are programs.
+            match n % 2 {
+                0 => site.navigate("/", "").await,
+                _ => site.ask("/", "").await,
+            }
+        }
+    };
+    let answers = futures_util::future::join_all((0..80).map(come)).await;
+    let passed: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 200).collect();
+    assert!((1..=10).contains(&passed.len()), "{}", passed.len());
+    assert!(passed.iter().all(|answer| answer.cookie().is_some()));
+    assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 302 | 429)));
+    let queue = site.room.queue(&site.queue).await.unwrap();
+    assert!(queue.active + queue.admitted <= 10, "{queue:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_waiting_page_is_the_guards_and_everything_else_the_sites() {
+    let site = Site::start(QueueConfig { max_active: 1, ..roomy() }).await;
+    let inside = site.visitor().await;
+    // Our own calls are not to be had here: these paths are the site's.
+    for path in ["/api/v1/admin/queues", "/metrics", "/gate/forward/site", "/_wrong"] {
+        assert_eq!(site.ask(path, &inside).await.json()[":target"], path);
+    }
+    let page = site.navigate("/_wr/site", "").await;
+    assert!(page.status == 200 || page.status == 303, "{page:?}");
+    assert!(!page.body.contains(":target"));
+}

@@ -1,0 +1,349 @@
+//! The proxies people run, with the very files of packaging/gates, and the built-in guard: real
+//! nginx, real Caddy, the real binary, and a site behind them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::process::{Tidegate, command, text};
+
+/// A site that answers with the head of the request it got.
+struct Origin {
+    port: u16,
+}
+
+impl Origin {
+    fn start() -> Origin {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // Ends with the process: nobody waits for it.
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                std::thread::spawn(move || serve(socket));
+            }
+        });
+        Origin { port }
+    }
+}
+
+fn serve(mut socket: TcpStream) {
+    let mut reader = BufReader::new(socket.try_clone().unwrap());
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut head).unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let length = head
+            .lines()
+            .filter_map(|line| line.split_once(": "))
+            .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+            .map_or(0, |(_, value)| value.parse().unwrap());
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        // The site has its own 401, which is nobody's business but its own.
+        let status = if head.contains(" /private") { "401 Unauthorized" } else { "200 OK" };
+        let seen = format!("the site saw {head}{}", text(&body));
+        let answer = format!(
+            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nset-cookie: site=1\r\n\r\n{seen}",
+            seen.len()
+        );
+        if socket.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// A proxy process, ended on drop.
+struct Proxy {
+    child: Child,
+    port: u16,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A file of packaging/gates, with the addresses of this test.
+fn shipped(name: &str, gate: &Tidegate, origin: &Origin) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/gates").join(name);
+    let file = std::fs::read_to_string(path).unwrap();
+    let tidegate = gate.base.trim_start_matches("http://");
+    assert!(file.contains("127.0.0.1:7070") && file.contains("127.0.0.1:3000"));
+    file.replace("127.0.0.1:7070", tidegate)
+        .replace("127.0.0.1:3000", &format!("127.0.0.1:{}", origin.port))
+}
+
+impl Proxy {
+    fn nginx(gate: &Tidegate, origin: &Origin) -> Proxy {
+        let port = free_port();
+        let folder = tempfile::tempdir().unwrap();
+        let site = shipped("nginx.conf", gate, origin);
+        assert!(site.contains("listen 80;"));
+        let site = site.replace("listen 80;", &format!("listen 127.0.0.1:{port};"));
+        std::fs::write(folder.path().join("site.conf"), site).unwrap();
+        let at = folder.path().display();
+        // Workers of a root's nginx would run as nobody, who may not enter the folder.
+        let main = format!(
+            "user root;\ndaemon off;\nworker_processes 1;\npid {at}/pid;\n\
+             error_log {at}/log;\nevents {{ worker_connections 128; }}\nhttp {{\n\
+             access_log off;\nclient_body_temp_path {at}/a;\nproxy_temp_path {at}/b;\n\
+             fastcgi_temp_path {at}/c;\nuwsgi_temp_path {at}/d;\nscgi_temp_path {at}/e;\n\
+             include {at}/site.conf;\n}}\n"
+        );
+        let path = folder.path().join("nginx.conf");
+        std::fs::write(&path, main).unwrap();
+        let mut nginx = Command::new("nginx");
+        nginx.arg("-p").arg(folder.path()).arg("-c").arg(&path);
+        nginx.arg("-e").arg(folder.path().join("log"));
+        Proxy::start(nginx, port, folder)
+    }
+
+    fn caddy(gate: &Tidegate, origin: &Origin) -> Proxy {
+        let port = free_port();
+        let folder = tempfile::tempdir().unwrap();
+        let site = shipped("Caddyfile", gate, origin);
+        assert!(site.contains("\nshop.example {"));
+        let site = site.replace("\nshop.example {", &format!("\nhttp://127.0.0.1:{port} {{"));
+        let file = format!("{{\n\tadmin off\n\tauto_https off\n}}\n{site}");
+        let path = folder.path().join("Caddyfile");
+        std::fs::write(&path, file).unwrap();
+        let mut caddy = Command::new("caddy");
+        caddy.args(["run", "--adapter", "caddyfile", "--config"]).arg(&path);
+        caddy.env("HOME", folder.path()).env("XDG_DATA_HOME", folder.path());
+        caddy.env("XDG_CONFIG_HOME", folder.path());
+        Proxy::start(caddy, port, folder)
+    }
+
+    fn start(mut command: Command, port: u16, folder: tempfile::TempDir) -> Proxy {
+        let paths = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap());
+        let log = std::fs::File::create(folder.path().join("out")).unwrap();
+        command
+            .env("PATH", paths)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        let child = command.spawn().unwrap_or_else(|error| {
+            panic!("{command:?}: {error}; install it with: apt-get install nginx caddy")
+        });
+        let mut proxy = Proxy { child, port, _folder: folder };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            let ended = proxy.child.try_wait().unwrap();
+            let told = ["out", "log"].map(|name| {
+                std::fs::read_to_string(proxy._folder.path().join(name)).unwrap_or_default()
+            });
+            assert!(ended.is_none() && Instant::now() < deadline, "{command:?}: {told:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        proxy
+    }
+
+    fn base(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+}
+
+struct Answer {
+    status: u16,
+    headers: ureq::http::HeaderMap,
+    body: String,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The cookie of the queue that was set.
+    fn cookie(&self) -> Option<String> {
+        let all = self.headers.get_all("set-cookie").iter();
+        let ours = all.map(|v| v.to_str().unwrap()).find(|v| v.starts_with("wr_site="))?;
+        Some(ours.split(';').next().unwrap().to_owned())
+    }
+}
+
+fn send(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .allow_non_standard_methods(true)
+        .timeout_global(Some(Duration::from_secs(60)))
+        .build()
+        .into();
+    let mut request = ureq::http::Request::builder().method(method).uri(url);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut answer = match body {
+        "" => agent.run(request.body(()).unwrap()).unwrap(),
+        body => agent.run(request.body(body.to_owned()).unwrap()).unwrap(),
+    };
+    Answer {
+        status: answer.status().as_u16(),
+        headers: answer.headers().clone(),
+        body: answer.body_mut().read_to_string().unwrap(),
+    }
+}
+
+const PAGE: (&str, &str) = ("accept", "text/html");
+
+fn navigate(url: &str, cookie: &str) -> Answer {
+    match cookie {
+        "" => send("GET", url, &[PAGE], ""),
+        cookie => send("GET", url, &[PAGE, ("cookie", cookie)], ""),
+    }
+}
+
+/// What holds behind any gate of a queue `site` with room for one.
+fn behind_a_gate(base: &str, gate: &Tidegate) {
+    // The first visitor does not even notice.
+    let first = navigate(&format!("{base}/shop?a=b%20c"), "");
+    assert_eq!(first.status, 200, "{}", first.body);
+    assert!(first.body.starts_with("the site saw GET /shop?a=b%20c"), "{}", first.body);
+    let pass = first.cookie().expect("a pass");
+    assert!(pass.starts_with("wr_site=eyJ"), "{pass}");
+    let set: Vec<_> = first.headers.get_all("set-cookie").iter().collect();
+    assert!(set.iter().any(|value| value.to_str().unwrap().starts_with("site=1")), "{set:?}");
+    let lower = first.body.to_ascii_lowercase();
+    assert!(lower.contains("x-wr-session: ") && lower.contains("x-forwarded-for: 127.0.0.1\r\n"));
+
+    // With the pass everything goes through, bodies too, and nothing is set again.
+    let sent = [("cookie", pass.as_str()), ("x-wr-session", "forged")];
+    let posted = send("POST", &format!("{base}/cart"), &sent, "two of them");
+    assert_eq!(posted.status, 200);
+    assert!(posted.body.ends_with("two of them"), "{}", posted.body);
+    assert!(!posted.body.contains("forged"), "{}", posted.body);
+    assert_eq!(posted.cookie(), None);
+    assert_eq!(navigate(&format!("{base}/private"), &pass).status, 401, "the site's own");
+
+    // The next one waits, on a page of the same site.
+    let second = navigate(&format!("{base}/shop?a=b%20c"), "");
+    assert_eq!(second.status, 302, "{}", second.body);
+    let page = second.header("location").to_owned();
+    assert!(page.ends_with("/_wr/site?return_to=/shop%3Fa%3Db%2520c"), "{page}");
+    assert_eq!(second.header("cache-control"), "no-store");
+    let program = send("POST", &format!("{base}/cart"), &[], "x");
+    assert_eq!(program.status, 429, "{}", program.body);
+    assert!(!program.header("retry-after").is_empty());
+    assert!(program.body.contains("RATE_LIMITED"), "{}", program.body);
+    let forged = format!("{}x", pass);
+    assert_eq!(navigate(&format!("{base}/"), &forged).status, 302);
+
+    // On the page: a key, then a place, then the turn.
+    let arrived = navigate(&format!("{base}/_wr/site?return_to=/shop"), "");
+    assert_eq!(arrived.status, 303, "{}", arrived.body);
+    let key = arrived.cookie().unwrap();
+    let joined = navigate(&format!("{base}{}", path_of(arrived.header("location"))), &key);
+    let place = joined.cookie().expect("a place");
+    assert!(place.starts_with("wr_site=wrp1."), "{place}");
+    let waiting = navigate(&format!("{base}/_wr/site/wait?return_to=/shop"), &place);
+    assert_eq!(waiting.status, 200);
+    assert_eq!(navigate(&format!("{base}/shop"), &place).status, 302, "not yet");
+
+    // The first one is taken out: now it is the second one's turn, at the gate itself.
+    let list = gate.run(&["room", "sessions", "site", "--json"]);
+    let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+    let id = list[0]["session_id"].as_str().unwrap();
+    assert!(gate.run(&["room", "revoke", "--session", id]).status.success());
+    assert_ne!(navigate(&format!("{base}/shop"), &pass).status, 200, "revoked at once");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let back = loop {
+        let back = navigate(&format!("{base}/shop"), &place);
+        if back.status == 200 {
+            break back;
+        }
+        assert!(Instant::now() < deadline, "{}", back.status);
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(back.body.starts_with("the site saw GET /shop"), "{}", back.body);
+    assert!(back.cookie().unwrap().starts_with("wr_site=eyJ"));
+}
+
+fn path_of(location: &str) -> &str {
+    location.find("/_wr/").map_or(location, |at| &location[at..])
+}
+
+fn with_queue(args: &[&str]) -> Tidegate {
+    let gate = Tidegate::start("embedded:", args);
+    let made = gate.run(&["room", "create", "site", "--max-active", "1", "--rate", "100/s"]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    gate
+}
+
+const TRUST: [&str; 2] = ["--set", "http.trusted_proxies=127.0.0.1"];
+
+#[test]
+fn nginx_asks_at_the_gate() {
+    let (gate, origin) = (with_queue(&TRUST), Origin::start());
+    let nginx = Proxy::nginx(&gate, &origin);
+    behind_a_gate(&nginx.base(), &gate);
+    // The gate is not there: closed, as the file says.
+    drop(gate);
+    assert_eq!(navigate(&format!("{}/", nginx.base()), "").status, 503);
+}
+
+#[test]
+fn caddy_asks_at_the_gate() {
+    let (gate, origin) = (with_queue(&TRUST), Origin::start());
+    let caddy = Proxy::caddy(&gate, &origin);
+    behind_a_gate(&caddy.base(), &gate);
+    drop(gate);
+    assert_eq!(navigate(&format!("{}/", caddy.base()), "").status, 502);
+}
+
+#[test]
+fn one_command_guards_a_site() {
+    let origin = Origin::start();
+    let site = format!("http://127.0.0.1:{}", origin.port);
+    let gate = Tidegate::guard(&["--origin", &site, "--rate", "6000/m", "--max-active", "1"]);
+    let line = gate.banner.lines().find_map(|line| line.trim().strip_prefix("Guard")).unwrap();
+    let base = line.trim().split('/').take(3).collect::<Vec<_>>().join("/");
+    let shown = gate.run(&["room", "show", "site", "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["max_active_users"], 1);
+    assert_eq!(shown["admission"]["count"], 6000);
+    assert_eq!(shown["admission"]["per_seconds"], 60);
+    behind_a_gate(&base, &gate);
+}
+
+#[test]
+fn a_guard_without_a_site_or_with_a_wrong_one_says_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |args: &[&str], word: &str| {
+        let got = command(folder.path(), &["room", "guard"]).args(args).output().unwrap();
+        let told = text(&got.stderr);
+        assert_eq!(got.status.code(), Some(2), "{args:?}: {told}");
+        assert!(told.contains(word), "{args:?}: {told}");
+    };
+    check(&[], "--origin http://127.0.0.1:3000");
+    check(&["--origin", "127.0.0.1:3000"], "http://127.0.0.1:3000");
+    check(&["--origin", "http://127.0.0.1:3000", "--rate", "fast"], "500/m");
+    check(&["--origin", "http://127.0.0.1:3000", "--when-down", "ajar"], "open");
+    check(
+        &[
+            "--origin",
+            "http://127.0.0.1:3000",
+            "--queue",
+            "Not A Name",
+            "--store",
+            "embedded:",
+            "--set",
+            "http.listen=127.0.0.1:0",
+            "--set",
+            "resp.listen=off",
+        ],
+        "guard.queue",
+    );
+}
