@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::events::{Handover, TakenOver};
-use self::patient::{Patient, Prefixed};
+use self::patient::{Answering, Patient, Prefixed, Prompt};
 use self::tls::Tls;
 use crate::app::App;
 use crate::client::{self, Peer};
@@ -225,13 +225,17 @@ impl Shared {
         }
 
         // An HTTP/1 connection can turn into a stream of events, which then gets the socket back.
-        let (lender, io) = lent::lend(io);
+        let answering = Answering::default();
+        let (lender, io) = lent::lend(Prompt::new(io, settings.header_timeout, answering.clone()));
         let handover = Handover::default();
         let taken = handover.clone();
         let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
             let (router, handover) = (router.clone(), handover.clone());
+            let answering = answering.clone();
+            answering.set(true);
             async move {
                 let Ok(response) = call(router, request, peer).await;
+                answering.set(false);
                 match response.extensions().get::<Taken>().and_then(Taken::take) {
                     Some(events) => {
                         handover.put(response.into_parts().0, events);
@@ -244,7 +248,8 @@ impl Shared {
         {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(settings.header_timeout)
+                // The wait for a request counts too; the head itself is watched below.
+                .header_read_timeout(settings.idle_timeout.max(settings.header_timeout))
                 .max_buf_size(LARGEST_HEAD as usize)
                 .serve_connection(TokioIo::new(io), service)
                 .with_upgrades();

@@ -12,8 +12,10 @@ pub struct Settings {
     pub max_body: usize,
     /// How long a whole request body may take to arrive.
     pub body_timeout: Duration,
-    /// How long a request head may take to arrive, and how long a kept-alive connection may idle.
+    /// How long a request head may take to arrive, from its first byte on.
     pub header_timeout: Duration,
+    /// How long a connection without a request may be kept.
+    pub idle_timeout: Duration,
     /// How long a client may leave a full send buffer untouched before it is dropped.
     pub write_timeout: Duration,
     /// Open connections in all; further ones get 503 and are closed.
@@ -44,6 +46,7 @@ impl Default for Settings {
             max_body: 1024 * 1024,
             body_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
             write_timeout: Duration::from_secs(30),
             max_connections: 16_384,
             max_connections_per_address: 512,

@@ -137,9 +137,6 @@ settings! {
     http: HttpConfig {
         /// Address and port. Port 0 takes any free one and prints it.
         listen: SocketAddr = "127.0.0.1:7070", restart;
-        /// How the outside reaches this server, such as `https://gate.example`; empty means as the
-        /// request says.
-        public_url: String = "", live;
         /// Proxies whose forwarded headers count, as networks. Nobody else's do.
         trusted_proxies: Networks = "", live;
         /// Certificate chain in PEM, which switches TLS on. Read again on SIGHUP.
@@ -148,8 +145,10 @@ settings! {
         tls_key: PathBuf = "", restart;
         /// Largest request body.
         max_body: Bytes = "1mb", "1kb" ..= "64mb", live;
-        /// How long a request head may take, and how long an idle connection is kept.
+        /// How long the head of a request may take, from its first byte on.
         header_timeout: Duration = "10s", "1s" ..= "2m", live;
+        /// How long a connection without a request is kept.
+        idle_timeout: Duration = "75s", "1s" ..= "1h", live;
         /// How long a request body may take.
         body_timeout: Duration = "30s", "1s" ..= "10m", live;
         /// How long a client may leave a full buffer unread before it is dropped.

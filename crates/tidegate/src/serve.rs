@@ -284,6 +284,7 @@ fn settings(config: &Config) -> Settings {
         max_body: usize::try_from(http.max_body.0).unwrap_or(usize::MAX),
         body_timeout: http.body_timeout,
         header_timeout: http.header_timeout,
+        idle_timeout: http.idle_timeout,
         write_timeout: http.write_timeout,
         max_connections: http.max_connections,
         max_connections_per_address: http.max_connections_per_address,

@@ -65,6 +65,7 @@ struct TokenQuery {
     params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Enqueue,
     responses((status = 201, description = "A new place.", body = PlaceView),
         (status = 200, description = "The place already held.", body = PlaceView),
+        (status = 401, description = "An invite that is not valid.", body = ErrorBody),
         (status = 403, description = "A priority without proof.", body = ErrorBody),
         (status = 503, description = "Full, or closed for maintenance.", body = ErrorBody)))]
 async fn enqueue(

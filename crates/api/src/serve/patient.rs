@@ -1,8 +1,11 @@
-//! Two thin layers over a socket: [`Patient`] gives up on a client that does not read, and
-//! [`Prefixed`] gives back bytes that were read to see which protocol is spoken.
+//! Three thin layers over a socket: [`Patient`] gives up on a client that does not read, [`Prompt`]
+//! on one that does not finish the head of its request, and [`Prefixed`] gives back bytes that were
+//! read to see which protocol is spoken.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -77,6 +80,89 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.io).poll_shutdown(cx);
         self.watch(cx, poll)
+    }
+}
+
+/// Whether a request is being answered; while none is, bytes that arrive are the head of the next.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answering(Arc<AtomicBool>);
+
+impl Answering {
+    pub(crate) fn set(&self, answering: bool) {
+        self.0.store(answering, Ordering::Relaxed);
+    }
+}
+
+/// Fails a read when the head of a request has begun to arrive and is not there within a given time.
+/// A connection on which nothing has begun may idle; that has a limit of its own.
+#[derive(Debug)]
+pub(crate) struct Prompt<I> {
+    io: I,
+    within: Duration,
+    answering: Answering,
+    /// Running from the first byte of a head to its last.
+    head: Option<Pin<Box<Sleep>>>,
+}
+
+impl<I> Prompt<I> {
+    pub(crate) fn new(io: I, within: Duration, answering: Answering) -> Prompt<I> {
+        Prompt { io, within, answering, head: None }
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Prompt<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.answering.0.load(Ordering::Relaxed) {
+            this.head = None;
+            return Pin::new(&mut this.io).poll_read(cx, buf);
+        }
+        let before = buf.filled().len();
+        let poll = Pin::new(&mut this.io).poll_read(cx, buf);
+        if poll.is_ready() && buf.filled().len() > before && this.head.is_none() {
+            this.head = Some(Box::pin(tokio::time::sleep(this.within)));
+        }
+        // Bytes that trickle in do not help: the clock runs from the first.
+        if let Some(clock) = &mut this.head
+            && clock.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "a slow head")));
+        }
+        poll
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Prompt<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 

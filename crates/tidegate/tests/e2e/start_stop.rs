@@ -149,3 +149,36 @@ fn the_built_in_store_keeps_everything_through_kill_9() {
     assert!(list.contains("kept"), "{list}");
     assert_eq!(again.get("/readyz").0, 200);
 }
+
+#[test]
+fn an_idle_connection_is_kept_longer_than_a_slow_head() {
+    use std::io::{Read, Write};
+    use std::time::Duration;
+    let limits = ["--set", "http.header_timeout=1s", "--set", "http.idle_timeout=60s"];
+    let gate = Tidegate::start("embedded:", &limits);
+    let connect = || {
+        let socket = std::net::TcpStream::connect(gate.base.trim_start_matches("http://")).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket
+    };
+    let ask = |socket: &mut std::net::TcpStream| {
+        socket.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let mut got = [0; 12];
+        socket.read_exact(&mut got).unwrap();
+        let mut rest = [0; 4096];
+        assert!(socket.read(&mut rest).unwrap() > 0);
+        text(&got)
+    };
+    let mut idle = connect();
+    assert_eq!(ask(&mut idle), "HTTP/1.1 200");
+    let mut slow = connect();
+    assert_eq!(ask(&mut slow), "HTTP/1.1 200");
+    // A head that never ends is cut; meanwhile the other connection has idled for longer than that.
+    slow.write_all(b"GET /livez HTTP/1.1\r\n").unwrap();
+    let started = Instant::now();
+    let mut told = Vec::new();
+    // Closed or reset: both are an end.
+    let _ = slow.read_to_end(&mut told);
+    assert!(started.elapsed() < Duration::from_secs(15), "a slow head was not cut");
+    assert_eq!(ask(&mut idle), "HTTP/1.1 200");
+}
