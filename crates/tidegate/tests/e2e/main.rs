@@ -3,9 +3,12 @@
 
 mod browser;
 mod cli;
+mod contract;
 mod demo;
 mod gates;
 mod jobs;
+mod many;
+mod newcomer;
 mod process;
 mod room;
 mod start_stop;

@@ -1,0 +1,146 @@
+//! Several instances on one Redis, and on a Cluster of six nodes: what one starts another goes on
+//! with, and what one knew when it was killed is not lost.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::{Cluster, RedisServer};
+
+use crate::process::Tidegate;
+
+/// One call; answers status and body.
+fn call(gate: &Tidegate, token: &str, what: &str, body: Value) -> (u16, Value) {
+    let (method, path) = what.split_once(' ').unwrap();
+    let agent: ureq::Agent =
+        ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let mut request = ureq::http::Request::builder()
+        .method(method)
+        .uri(format!("{}{path}", gate.base))
+        .header("content-type", "application/json");
+    if !token.is_empty() {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let mut answer = agent.run(request.body(body).unwrap()).unwrap();
+    let text = answer.body_mut().read_to_string().unwrap();
+    (answer.status().as_u16(), serde_json::from_str(&text).unwrap_or(Value::Null))
+}
+
+/// A call that must work.
+#[track_caller]
+fn well(gate: &Tidegate, token: &str, what: &str, body: Value) -> Value {
+    let (status, answer) = call(gate, token, what, body);
+    assert!((200..300).contains(&status), "{what}: {status} {answer}");
+    answer
+}
+
+/// Asks until the answer is as wanted.
+#[track_caller]
+fn until(what: &str, mut ask: impl FnMut() -> Value, wanted: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let answer = ask();
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what}: {answer}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The main story of the room and of jobs, told to two instances, one of which is killed half way.
+fn story(url: &str) {
+    let mut one = Tidegate::start(url, &[]);
+    let two = Tidegate::start(url, &[]);
+    let admin = two.token();
+
+    // A queue made at one is there at two; visitors join at both and stand in one line.
+    let new = json!({"id": "sale", "max_active_users": 1, "target_url": "https://shop.example/",
+        "admission": {"count": 600, "per_seconds": 60}});
+    well(&one, &admin, "POST /api/v1/admin/queues", new);
+    let join = |gate: &Tidegate| {
+        well(gate, "", "POST /api/v1/queues/sale/enqueue", json!({}))["token"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let (ann, bob, eve) = (join(&one), join(&two), join(&one));
+    let status =
+        |gate: &Tidegate, who: &str| well(gate, who, "GET /api/v1/queues/sale/status", Value::Null);
+    until("Ann may come in", || status(&two, &ann), |place| place["status"] == "admitted");
+    assert_eq!(status(&one, &bob)["position"], 1);
+    assert_eq!(status(&two, &eve)["position"], 2);
+    let session = well(&one, &ann, "POST /api/v1/queues/sale/claim", Value::Null);
+
+    // A job dispatched at two is claimed at one; another stays in line.
+    well(&two, &admin, "POST /api/v1/jobs", json!({"type": "mail", "id": "first"}));
+    well(&two, &admin, "POST /api/v1/jobs", json!({"type": "mail", "id": "second"}));
+    let claim = json!({"worker": "w1", "types": ["mail"], "most": 1, "lease_ms": 600_000});
+    let lease = well(&one, &admin, "POST /api/v1/jobs/claim", claim);
+    let lease = &lease["leases"][0];
+    assert_eq!(lease["job"]["id"], "first", "{lease}");
+
+    // One is killed without a word. Everything goes on at two.
+    one.signal("-KILL");
+    one.wait();
+    let id = session["session_id"].as_str().unwrap();
+    well(&two, "", &format!("POST /api/v1/sessions/{id}/complete"), Value::Null);
+    until("Bob may come in", || status(&two, &bob), |place| place["status"] == "admitted");
+    assert_eq!(status(&two, &eve)["position"], 1);
+    let session = well(&two, &bob, "POST /api/v1/queues/sale/claim", Value::Null);
+    assert_eq!(session["status"], "active");
+    let stats = well(&two, &admin, "GET /api/v1/admin/queues/sale/stats", Value::Null);
+    assert_eq!(stats["total_active"], 1, "never more than the limit: {stats}");
+
+    let done = json!({"worker": "w1", "token": lease["token"], "result": {"sent": true}});
+    well(&two, &admin, "POST /api/v1/job/first/complete", done);
+    let claim = json!({"worker": "w2", "types": ["mail"], "most": 5, "wait_ms": 10_000});
+    let lease = well(&two, &admin, "POST /api/v1/jobs/claim", claim);
+    assert_eq!(lease["leases"].as_array().map(Vec::len), Some(1), "{lease}");
+    assert_eq!(lease["leases"][0]["job"]["id"], "second");
+    // Its scheduler takes over from the one that was killed.
+    let soon = json!({"type": "later", "id": "third", "delay_ms": 500});
+    well(&two, &admin, "POST /api/v1/jobs", soon);
+    until(
+        "a delayed job comes due under a new leader",
+        || well(&two, &admin, "GET /api/v1/job/third", Value::Null),
+        |job| job["status"] == "waiting",
+    );
+
+    // The key browser sees the keys of every node.
+    let mut seen = Vec::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        let path = format!("GET /api/v1/store/keys?limit=500&cursor={cursor}");
+        let page = well(&two, &admin, &path, Value::Null);
+        let keys = page["keys"].as_array().unwrap();
+        seen.extend(keys.iter().map(|key| key["key"].as_str().unwrap().to_owned()));
+        page["cursor"].as_str().unwrap().clone_into(&mut cursor);
+        if cursor == "0" {
+            break;
+        }
+    }
+    let info = well(&two, &admin, "GET /api/v1/store", Value::Null);
+    seen.sort();
+    seen.dedup();
+    for part in ["sale", "jobs:data:first", "jobs:data:second"] {
+        assert!(seen.iter().any(|key| key.contains(part)), "no key with {part}: {seen:?}");
+    }
+    let counted = info["keys"].as_u64().unwrap();
+    assert!(counted.abs_diff(seen.len() as u64) <= 10, "{counted} keys, {} seen", seen.len());
+    let key = seen.iter().find(|key| key.ends_with("jobs:data:first")).unwrap();
+    let path = format!("GET /api/v1/store/key?key={}", key.replace('{', "%7B").replace('}', "%7D"));
+    assert_eq!(well(&two, &admin, &path, Value::Null)["kind"], "string");
+}
+
+#[test]
+fn two_instances_on_one_redis_share_everything_and_one_may_die() {
+    let redis = RedisServer::start();
+    story(&redis.url());
+}
+
+#[test]
+fn two_instances_on_a_cluster_share_everything_and_one_may_die() {
+    let cluster = Cluster::start();
+    story(&cluster.url());
+}
