@@ -27,12 +27,19 @@ const BAD_BIT: Error = Error::fixed("ERR bit is not an integer or out of range")
 const BAD_TYPE: Error = Error::fixed(
     "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
 );
-/// A string is at most 512 MiB, the default of `proto-max-bulk-len`.
-const BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-fn offset(bytes: &[u8]) -> Result<u64, Error> {
+/// Bits that a string may have, by `proto-max-bulk-len`. What was written once is replayed.
+fn bits_max(ctx: &Ctx<'_>) -> u64 {
+    if ctx.session.loading {
+        u64::MAX
+    } else {
+        ctx.core.config.proto_max_bulk_len.saturating_mul(8)
+    }
+}
+
+fn offset(bytes: &[u8], most: u64) -> Result<u64, Error> {
     let offset = number::parse_i64(bytes).ok_or(BAD_OFFSET)?;
-    u64::try_from(offset).ok().filter(|bit| bit / 8 < BYTES_MAX).ok_or(BAD_OFFSET)
+    u64::try_from(offset).ok().filter(|bit| *bit < most).ok_or(BAD_OFFSET)
 }
 
 /// Bit `at` of `bytes`.
@@ -74,7 +81,7 @@ fn change<R>(
 
 fn setbit(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let key = ctx.arg(1);
-    let at = offset(ctx.arg(2))?;
+    let at = offset(ctx.arg(2), bits_max(ctx))?;
     let on = match number::parse_i64(ctx.arg(3)) {
         Some(0) => false,
         Some(1) => true,
@@ -92,9 +99,10 @@ fn setbit(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn getbit(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let at = offset(ctx.arg(2))?;
+    let at = offset(ctx.arg(2), bits_max(ctx))?;
     let key = ctx.arg(1);
-    Ok(bytes_of(ctx, key)?.is_some_and(|bytes| bit(&bytes, at)).into())
+    let string = ctx.read::<Str>(key)?;
+    Ok(string.is_some_and(|string| string.with_bytes(|bytes| bit(bytes, at))).into())
 }
 
 /// Does the range count in bits?
@@ -305,7 +313,7 @@ impl Step {
     }
 }
 
-fn steps(argv: &[&[u8]]) -> Result<Vec<Step>, Error> {
+fn steps(argv: &[&[u8]], bits_max: u64) -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
     let mut overflow = Overflow::Wrap;
     let mut rest = argv.get(2..).unwrap_or_default();
@@ -346,9 +354,9 @@ fn steps(argv: &[&[u8]]) -> Result<Vec<Step>, Error> {
             [b'#', index @ ..] => number::parse_i64(index)
                 .and_then(|index| index.checked_mul(bits))
                 .and_then(|at| u64::try_from(at).ok())
-                .filter(|at| at / 8 < BYTES_MAX)
+                .filter(|at| *at < bits_max)
                 .ok_or(BAD_OFFSET)?,
-            _ => offset(place)?,
+            _ => offset(place, bits_max)?,
         };
         let action = match action {
             None => Action::Get,
@@ -376,7 +384,7 @@ fn run(steps: &[Step], bytes: &mut [u8], grown: bool) -> (Vec<Reply>, u64) {
 
 fn bitfield(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let key = ctx.arg(1);
-    let steps = steps(ctx.argv)?;
+    let steps = steps(ctx.argv, bits_max(ctx))?;
     let last = steps
         .iter()
         .filter(|step| !matches!(step.action, Action::Get))
@@ -395,7 +403,7 @@ fn bitfield(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 
 fn bitfield_ro(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let key = ctx.arg(1);
-    let steps = steps(ctx.argv)?;
+    let steps = steps(ctx.argv, bits_max(ctx))?;
     if steps.iter().any(|step| !matches!(step.action, Action::Get)) {
         return Err(Error::fixed("ERR BITFIELD_RO only supports the GET subcommand"));
     }

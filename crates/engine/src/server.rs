@@ -2,8 +2,7 @@
 
 use crate::blocked::Wait;
 use crate::command::{
-    self, ADMIN, ALLOW_BUSY, Command, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NOSCRIPT, READONLY,
-    STALE, WRITE,
+    self, ADMIN, Command, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NOSCRIPT, READONLY, STALE, WRITE,
 };
 use crate::db::Db;
 use crate::error::{Error, SYNTAX};

@@ -17,6 +17,10 @@ use crate::listener::Runs;
 /// Memory that buffers keep when they are empty; more is given back.
 const KEEP: usize = 16 * 1024;
 
+/// Bytes that are read from a client that waits for a key; what comes after them stays where it
+/// is until the wait is over.
+const READ_AHEAD: usize = 64 * 1024;
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -227,6 +231,17 @@ impl Client {
                 Err(_) => return Io::Gone,
             }
         }
+    }
+
+    /// Reads what there is while the client waits for a key, up to a bound: so it is seen when it
+    /// goes away.
+    pub(crate) fn read_ahead(&mut self, scratch: &mut [u8]) -> Io {
+        while self.readable && self.input.len() < READ_AHEAD {
+            if self.read(scratch) == Io::Gone {
+                return Io::Gone;
+            }
+        }
+        Io::Done
     }
 
     /// Drops what was run from the front of the input.

@@ -583,8 +583,15 @@ impl Server {
             let Some(&number) = self.turn.get(at) else { break };
             let Some(client) = self.clients.get_mut(number) else { continue };
             client.listed = false;
-            let reads = client.readable && client.blocked.is_none() && !client.closing;
-            if reads && client.read(&mut self.scratch) == Io::Gone {
+            if !client.readable || client.closing {
+                continue;
+            }
+            let io = match client.blocked {
+                None => client.read(&mut self.scratch),
+                // Nothing of it runs now, but it may go away.
+                Some(_) => client.read_ahead(&mut self.scratch),
+            };
+            if io == Io::Gone {
                 self.close(number);
             }
         }

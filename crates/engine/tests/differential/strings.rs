@@ -433,3 +433,17 @@ fn longest_common_subsequences() {
         }
     });
 }
+
+#[test]
+fn bits_are_bounded_by_the_longest_string() {
+    both(|d| {
+        d.same("CONFIG SET proto-max-bulk-len 2mb");
+        for bit in ["16777215", "16777216", "4294967295", "4294967296", "-1"] {
+            d.same(&format!("SETBIT b {bit} 1"));
+            d.same(&format!("GETBIT b {bit}"));
+            d.same(&format!("BITFIELD b GET u1 {bit} SET u1 #{bit} 1"));
+        }
+        d.same("STRLEN b");
+        d.same("CONFIG SET proto-max-bulk-len 512mb");
+    });
+}

@@ -43,21 +43,42 @@ async fn hello_switches_to_resp3_and_reset_back() {
     client.expect("%1\r\n$1\r\nf\r\n$1\r\nv\r\n_\r\n+RESET\r\n$-1\r\n");
 }
 
+/// Until so many clients wait for a key.
+async fn until_blocked(served: &crate::support::Served, count: usize) {
+    let mut store = served.store.clone();
+    loop {
+        let info: String =
+            store::redis::cmd("INFO").arg("clients").query_async(&mut store).await.unwrap();
+        if info.contains(&format!("blocked_clients:{count}\r\n")) {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiting_client_that_goes_away_takes_nothing() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    for more in ["", "PING\r\n"] {
+        let mut waits = served.client();
+        waits.send("BLPOP list 0\r\n");
+        until_blocked(&served, 1).await;
+        waits.send(more);
+        drop(waits);
+        until_blocked(&served, 0).await;
+        client.send("RPUSH list x\r\nLPOP list\r\n");
+        client.expect(":1\r\n$1\r\nx\r\n");
+    }
+}
+
 #[tokio::test]
 async fn a_waiting_client_is_served_by_another_and_goes_on() {
     let served = serve(|_| {}).await;
     let (mut waits, mut pushes) = (served.client(), served.client());
     waits.send("BLPOP list 0\r\nPING\r\n");
     // It waits once the engine says so.
-    let mut store = served.store.clone();
-    loop {
-        let info: String =
-            store::redis::cmd("INFO").arg("clients").query_async(&mut store).await.unwrap();
-        if info.contains("blocked_clients:1") {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
+    until_blocked(&served, 1).await;
     pushes.send("RPUSH list x\r\n");
     pushes.expect(":1\r\n");
     waits.expect("*2\r\n$4\r\nlist\r\n$1\r\nx\r\n+PONG\r\n");
