@@ -6,8 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use bench::{Disk, Figures, Server, chosen, setting};
 
-const TESTS: &[&str] =
-    &["get", "set", "incr", "lpush", "lpop", "sadd", "hset", "zadd", "evalsha"];
+const TESTS: &[&str] = &["get", "set", "incr", "lpush", "lpop", "sadd", "hset", "zadd", "evalsha"];
 
 fn main() -> Result<()> {
     let rounds = setting("ROUNDS", 5);

@@ -64,14 +64,30 @@ fn plot(points: &str) -> Result<String> {
     );
     for power in 4..=7 {
         let at = x(10f64.powi(power));
-        let _ = writeln!(svg, "<line x1=\"{at}\" y1=\"{TOP}\" x2=\"{at}\" y2=\"{}\" stroke=\"#ddd\"/><text x=\"{at}\" y=\"{}\" text-anchor=\"middle\">10^{power}</text>", TOP + H, TOP + H + 18.0);
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{at}\" y1=\"{TOP}\" x2=\"{at}\" y2=\"{}\" stroke=\"#ddd\"/><text x=\"{at}\" y=\"{}\" text-anchor=\"middle\">10^{power}</text>",
+            TOP + H,
+            TOP + H + 18.0
+        );
     }
     for step in 0..=4 {
         let time = most * f64::from(step) / 4.0;
         let at = y(time);
-        let _ = writeln!(svg, "<line x1=\"{LEFT}\" y1=\"{at}\" x2=\"{}\" y2=\"{at}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{time:.1}</text>", LEFT + W, LEFT - 6.0, at + 4.0);
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{LEFT}\" y1=\"{at}\" x2=\"{}\" y2=\"{at}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{time:.1}</text>",
+            LEFT + W,
+            LEFT - 6.0,
+            at + 4.0
+        );
     }
-    let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"18\">microseconds for one command, in pipelines of 100</text><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">members of the sorted set</text>", LEFT + W / 2.0, TOP + H + 38.0);
+    let _ = writeln!(
+        svg,
+        "<text x=\"{LEFT}\" y=\"18\">microseconds for one command, in pipelines of 100</text><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">members of the sorted set</text>",
+        LEFT + W / 2.0,
+        TOP + H + 38.0
+    );
     let lines = [
         ("redis", "ZADD", "#c33"),
         ("redis", "ZRANK", "#e99"),
@@ -87,12 +103,25 @@ fn plot(points: &str) -> Result<String> {
         own.sort_by(|a, b| a.0.total_cmp(&b.0));
         let path: Vec<String> =
             own.iter().map(|(size, time)| format!("{:.1},{:.1}", x(*size), y(*time))).collect();
-        let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>", path.join(" "));
+        let _ = writeln!(
+            svg,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+            path.join(" ")
+        );
         for (size, time) in &own {
-            let _ = writeln!(svg, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>", x(*size), y(*time));
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
+                x(*size),
+                y(*time)
+            );
         }
         let at = TOP + 14.0 + 18.0 * number as f64;
-        let _ = writeln!(svg, "<text x=\"{}\" y=\"{at}\" fill=\"{colour}\">{what} {who}</text>", LEFT + W + 10.0);
+        let _ = writeln!(
+            svg,
+            "<text x=\"{}\" y=\"{at}\" fill=\"{colour}\">{what} {who}</text>",
+            LEFT + W + 10.0
+        );
     }
     svg.push_str("</svg>\n");
     Ok(svg)

@@ -1,0 +1,454 @@
+//! The waiting room with many waiting: joining, signs of life, questions, the gate, memory, restart.
+//!
+//!   room fill URL N      fill a queue; ids go to N.ids
+//!   room lib URL N       open it again (the time is shown) and measure the library
+//!   room ratio URL N     signs of life in process against the original script on Redis, in turns
+//!   room http URL N      the same calls over HTTP, from another process
+//!   room serve URL       (used by http) the server, until its input ends
+//!
+//! URL is `embedded:FOLDER` or `redis://…`. SECONDS (default 3) is how long each call is measured,
+//! CLIENTS (default 32) how many connections ask at once over HTTP.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bench::{Disk, Figures, Server, setting};
+use room::{
+    Claim, Level, NewPlace, Options, PositionId, QueueConfig, QueueId, Rate, Room, Visitor,
+};
+use store::Store;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Places whose holders call while it is measured.
+const SAMPLE: usize = 20_000;
+/// Visitors inside while it is measured.
+const INSIDE: usize = 1_000;
+const AGENT: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
+
+fn main() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    runtime.block_on(async {
+        match args[..] {
+            ["fill", url, n] => fill(url, n.parse()?).await,
+            ["lib", url, n] => library(url, n.parse()?).await,
+            ["ratio", url, n] => ratio(url, n.parse()?).await,
+            ["http", url, n] => http(url, n.parse()?).await,
+            ["serve", url] => serve(url).await,
+            _ => bail!("room fill|lib|ratio|http URL N"),
+        }
+    })
+}
+
+fn queue() -> Result<QueueId> {
+    Ok(QueueId::parse("bench")?)
+}
+
+async fn open(url: &str) -> Result<Room> {
+    let store = Store::open(url).await?;
+    Ok(Room::open(store, Options::default()).await?)
+}
+
+fn newcomer(n: u64) -> NewPlace {
+    let [.., a, b, c] = n.to_be_bytes();
+    NewPlace {
+        address: Some(std::net::Ipv4Addr::new(10, a, b, c).into()),
+        user_agent: AGENT.to_owned(),
+        ..NewPlace::default()
+    }
+}
+
+/// A queue with `n` waiting, with every documented field.
+async fn fill(url: &str, n: u64) -> Result<()> {
+    let room = open(url).await?;
+    let queue = queue()?;
+    let config = QueueConfig {
+        max_active: 0,
+        max_queue_size: 0,
+        admission: Rate { count: 0, per_seconds: 1, burst: 1 },
+        ..QueueConfig::default()
+    };
+    room.create_queue(&queue, config).await?;
+    // The one the empty bucket lets in.
+    room.join(&queue, newcomer(0)).await?;
+    let before = memory(&room).await?;
+    let start = Instant::now();
+    let next = Arc::new(AtomicU64::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..16 {
+        let (room, queue, next) = (room.clone(), queue.clone(), Arc::clone(&next));
+        tasks.push(tokio::spawn(async move {
+            let mut ids = Vec::new();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                if at >= n {
+                    return Ok::<_, room::Error>(ids);
+                }
+                let id = room.join(&queue, newcomer(at)).await?.place.id;
+                if at % (n / SAMPLE as u64).max(1) == 0 {
+                    ids.push(id.to_string());
+                }
+            }
+        }));
+    }
+    let mut ids = Vec::new();
+    for task in tasks {
+        ids.extend(task.await??);
+    }
+    let took = start.elapsed();
+    let after = memory(&room).await?;
+    println!(
+        "filled {n} in {:.1} s ({:.0} joins/s), {:.0} bytes each",
+        took.as_secs_f64(),
+        n as f64 / took.as_secs_f64(),
+        (after as f64 - before as f64) / n as f64
+    );
+    std::fs::write(format!("{n}.ids"), ids.join("\n"))?;
+    Ok(())
+}
+
+/// Memory of the store: the process's for the built-in one, what the server says for Redis.
+async fn memory(room: &Room) -> Result<u64> {
+    if room.store().embedded().is_some() {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+        let kib: u64 = line.split_whitespace().nth(1).context("no figure")?.parse()?;
+        return Ok(kib * 1024);
+    }
+    let info: String =
+        store::redis::cmd("INFO").arg("memory").query_async(&mut room.store().clone()).await?;
+    let line =
+        info.lines().find_map(|line| line.strip_prefix("used_memory:")).context("no line")?;
+    Ok(line.trim().parse()?)
+}
+
+fn ids(n: u64) -> Result<Vec<PositionId>> {
+    let text = std::fs::read_to_string(format!("{n}.ids")).context("run fill first")?;
+    text.lines().map(|line| Ok(PositionId::parse(line)?)).collect()
+}
+
+/// Visitors who are inside, by their passes.
+async fn passes(room: &Room, queue: &QueueId) -> Result<Vec<String>> {
+    let mut passes = Vec::new();
+    while passes.len() < INSIDE {
+        let admitted = room.admit_by_hand(queue, INSIDE - passes.len()).await?.ids;
+        if admitted.is_empty() {
+            bail!("nobody could be let in");
+        }
+        for id in admitted {
+            match room.claim(queue, &id, &Visitor::default()).await? {
+                Claim::Session { session, .. } => passes.push(room.issue_pass(&session).await?),
+                other => bail!("{other:?}"),
+            }
+        }
+    }
+    Ok(passes)
+}
+
+/// Calls per second and times of calls.
+struct Measured {
+    per_second: f64,
+    /// In microseconds, sorted.
+    times: Vec<u32>,
+}
+
+impl Measured {
+    fn at(&self, share: f64) -> u32 {
+        let at = (self.times.len() as f64 * share) as usize;
+        self.times.get(at.min(self.times.len().saturating_sub(1))).copied().unwrap_or(0)
+    }
+
+    fn show(&self, what: &str) {
+        println!(
+            "{what:12} {:>9.0}/s   p50 {:>6} µs   p99 {:>6} µs   p99.9 {:>6} µs",
+            self.per_second,
+            self.at(0.5),
+            self.at(0.99),
+            self.at(0.999)
+        );
+    }
+}
+
+fn span() -> Duration {
+    Duration::from_secs(setting("SECONDS", 3))
+}
+
+/// Calls from `many` tasks at once.
+async fn measure<F, O>(many: usize, call: F) -> Result<Measured>
+where
+    F: Fn(usize) -> O + Clone + Send + 'static,
+    O: Future<Output = Result<()>> + Send,
+{
+    let start = Instant::now();
+    let until = start + span();
+    let tasks: Vec<_> = (0..many)
+        .map(|task| {
+            let call = call.clone();
+            tokio::spawn(async move {
+                let (mut times, mut n) = (Vec::new(), task);
+                while Instant::now() < until {
+                    let from = Instant::now();
+                    call(n).await?;
+                    times.push(u32::try_from(from.elapsed().as_micros()).unwrap_or(u32::MAX));
+                    n += many;
+                }
+                Ok::<_, anyhow::Error>(times)
+            })
+        })
+        .collect();
+    let mut times = Vec::new();
+    for task in tasks {
+        times.extend(task.await??);
+    }
+    let per_second = times.len() as f64 / start.elapsed().as_secs_f64();
+    times.sort_unstable();
+    Ok(Measured { per_second, times })
+}
+
+async fn heartbeats(room: &Room, ids: &Arc<Vec<PositionId>>, many: usize) -> Result<Measured> {
+    let (room, queue, ids) = (room.clone(), queue()?, Arc::clone(ids));
+    measure(many, move |n| {
+        let (room, queue, id) = (room.clone(), queue.clone(), ids[n % ids.len()]);
+        async move {
+            room.heartbeat(&queue, &id, Level::NORMAL, None).await?;
+            Ok(())
+        }
+    })
+    .await
+}
+
+async fn library(url: &str, n: u64) -> Result<()> {
+    let start = Instant::now();
+    let room = open(url).await?;
+    let (queue, ids) = (queue()?, Arc::new(ids(n)?));
+    let place = room.status(&queue, &ids[ids.len() / 2]).await?;
+    println!(
+        "{url}: {n} waiting; open and first answer (position {:?}) after {:.2} s",
+        place.position,
+        start.elapsed().as_secs_f64()
+    );
+    let many = if room.store().embedded().is_some() { 2 } else { 32 };
+    heartbeats(&room, &ids, many).await?.show("heartbeat");
+    let asked = {
+        let (room, queue, ids) = (room.clone(), queue.clone(), Arc::clone(&ids));
+        move |n: usize| {
+            let (room, queue, id) = (room.clone(), queue.clone(), ids[n % ids.len()]);
+            async move {
+                room.status(&queue, &id).await?;
+                Ok(())
+            }
+        }
+    };
+    measure(many, asked).await?.show("status");
+    let joined = {
+        let (room, queue) = (room.clone(), queue.clone());
+        move |n: usize| {
+            let (room, queue) = (room.clone(), queue.clone());
+            async move {
+                room.join(&queue, newcomer(n as u64)).await?;
+                Ok(())
+            }
+        }
+    };
+    measure(many, joined).await?.show("join");
+    let passes = Arc::new(passes(&room, &queue).await?);
+    let gated = move |n: usize| {
+        let (room, queue, passes) = (room.clone(), queue.clone(), Arc::clone(&passes));
+        async move {
+            room.gate(&queue, &passes[n % passes.len()]).await?;
+            Ok(())
+        }
+    };
+    measure(2, gated).await?.show("gate");
+    Ok(())
+}
+
+/// In turns: signs of life in process, and the original script on Redis under redis-benchmark.
+async fn ratio(url: &str, n: u64) -> Result<()> {
+    let room = open(url).await?;
+    let ids = Arc::new(ids(n)?);
+    let redis = Server::redis(Disk::Memory)?;
+    let fill = "for i = 0, tonumber(ARGV[1]) - 1 do local id = string.format('%012d', i) \
+        redis.call('HSET', 'position:' .. id, 'status', 'waiting', 'last_heartbeat', '1') \
+        redis.call('ZADD', 'heartbeat:active', 1, id) end";
+    let client = store::redis::Client::open(redis.url())?;
+    let mut connection = client
+        .get_multiplexed_async_connection_with_config(
+            &store::redis::AsyncConnectionConfig::new()
+                .set_response_timeout(Some(Duration::from_secs(200))),
+        )
+        .await?;
+    let _: () =
+        store::redis::cmd("EVAL").arg(fill).arg(0).arg(n).query_async(&mut connection).await?;
+    let script = include_str!("../../heartbeat.lua");
+    let sha: String =
+        store::redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await?;
+    let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..setting("ROUNDS", 5) {
+        let mine = heartbeats(&room, &ids, 2).await?.per_second;
+        let other = redis_benchmark(redis.port, n, &sha)?;
+        ratios.push(mine / other);
+        ours.push(mine);
+        theirs.push(other);
+    }
+    println!(
+        "in process {:.0}/s, script on redis {:.0}/s",
+        Figures::of(ours).median,
+        Figures::of(theirs).median
+    );
+    println!("ratio {} at {n} waiting", Figures::of(ratios));
+    Ok(())
+}
+
+fn redis_benchmark(port: u16, n: u64, sha: &str) -> Result<f64> {
+    let out = Command::new("redis-benchmark")
+        .args(["-p", &port.to_string(), "-n", "200000", "-c", "50", "-r", &n.to_string(), "--csv"])
+        .args(["EVALSHA", sha, "2", "position:__rand_int__", "heartbeat:active"])
+        .args(["__rand_int__", "1704067260", "1800"])
+        .output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let line = text.lines().next_back().context("redis-benchmark said nothing")?;
+    let figure = line.split("\",\"").nth(1).with_context(|| format!("odd line {line:?}"))?;
+    Ok(figure.trim_matches('"').parse()?)
+}
+
+/// The server as the product runs it: HTTP, the room and its keeper.
+async fn serve(url: &str) -> Result<()> {
+    let room = open(url).await?;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let keeper = room::Keeper::new(room.clone());
+    tokio::spawn({
+        let stop = stop.clone();
+        async move { keeper.run(stop).await }
+    });
+    let app = api::App::new(api::Parts {
+        store: room.store().clone(),
+        services: api::Services { room: Some(room), ..api::Services::default() },
+        // Every visitor has an address of its own, as behind a proxy.
+        settings: api::Settings {
+            trusted_proxies: vec!["127.0.0.1/32".parse()?],
+            ..api::Settings::default()
+        },
+        admin_token: None,
+        instance: "bench".to_owned(),
+        shown_settings: Vec::new(),
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let server = api::serve::Server::new(app, listener);
+    println!("{}", server.address()?.port());
+    tokio::spawn(server.run(stop, Duration::ZERO));
+    tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
+    Ok(())
+}
+
+async fn http(url: &str, n: u64) -> Result<()> {
+    let queue = queue()?;
+    let (tokens, passes) = {
+        let room = open(url).await?;
+        let mut tokens = Vec::new();
+        for id in ids(n)?.iter().take(SAMPLE) {
+            tokens.push(room.place_token(&room.status(&queue, id).await?).await?);
+        }
+        (tokens, passes(&room, &queue).await?)
+    };
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["serve", url])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    let out = child.stdout.take().context("no output")?;
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
+    let port: u16 = line.trim().parse().context("the server did not start")?;
+    println!("{url}: {n} waiting, over HTTP");
+    let call = |head: &str, body: &str, extra: &[String]| -> Vec<Vec<u8>> {
+        let length = if body.is_empty() {
+            String::new()
+        } else {
+            format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len())
+        };
+        let one = |(n, extra): (usize, &String)| {
+            let from =
+                format!("x-forwarded-for: 10.{}.{}.{}\r\n", n >> 16 & 255, n >> 8 & 255, n & 255);
+            format!("{head} HTTP/1.1\r\nhost: x\r\n{from}{extra}{length}\r\n{body}").into_bytes()
+        };
+        extra.iter().enumerate().map(one).collect()
+    };
+    let bearer: Vec<String> =
+        tokens.iter().map(|token| format!("authorization: Bearer {token}\r\n")).collect();
+    let cookie: Vec<String> =
+        passes.iter().map(|pass| format!("cookie: wr_bench={pass}\r\n")).collect();
+    for (what, requests) in [
+        ("heartbeat", call("POST /api/v1/queues/bench/heartbeat", "{}", &bearer)),
+        ("status", call("GET /api/v1/queues/bench/status", "", &bearer)),
+        ("gate", call("GET /gate/forward/bench", "", &cookie)),
+        ("join", call("POST /api/v1/queues/bench/enqueue", "{}", &vec![String::new(); SAMPLE])),
+    ] {
+        load(port, requests).await?.show(what);
+    }
+    drop(child.stdin.take());
+    child.wait()?;
+    Ok(())
+}
+
+/// Asks over many connections that are kept, each waiting for its answer.
+async fn load(port: u16, requests: Vec<Vec<u8>>) -> Result<Measured> {
+    let many = usize::try_from(setting("CLIENTS", 32))?;
+    let requests = Arc::new(requests);
+    let start = Instant::now();
+    let until = start + span();
+    let tasks: Vec<_> = (0..many)
+        .map(|task| {
+            let requests = Arc::clone(&requests);
+            tokio::spawn(async move {
+                let mut socket = TcpStream::connect(("127.0.0.1", port)).await?;
+                socket.set_nodelay(true)?;
+                let (mut times, mut n, mut buffer) = (Vec::new(), task, Vec::new());
+                while Instant::now() < until {
+                    let from = Instant::now();
+                    socket.write_all(&requests[n % requests.len()]).await?;
+                    answer(&mut socket, &mut buffer).await?;
+                    times.push(u32::try_from(from.elapsed().as_micros()).unwrap_or(u32::MAX));
+                    n += many;
+                }
+                Ok::<_, anyhow::Error>(times)
+            })
+        })
+        .collect();
+    let mut times = Vec::new();
+    for task in tasks {
+        times.extend(task.await??);
+    }
+    let per_second = times.len() as f64 / start.elapsed().as_secs_f64();
+    times.sort_unstable();
+    Ok(Measured { per_second, times })
+}
+
+/// Reads one answer, which must be a good one.
+async fn answer(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<()> {
+    buffer.clear();
+    loop {
+        if socket.read_buf(buffer).await? == 0 {
+            bail!("the server closed the connection");
+        }
+        let Some(end) = buffer.windows(4).position(|part| part == b"\r\n\r\n") else { continue };
+        let head = std::str::from_utf8(&buffer[..end])?;
+        if !head.starts_with("HTTP/1.1 20") {
+            bail!("{head}");
+        }
+        let length: usize = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .map_or(Ok(0), str::parse)?;
+        while buffer.len() < end + 4 + length {
+            socket.read_buf(buffer).await?;
+        }
+        return Ok(());
+    }
+}
