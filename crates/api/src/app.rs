@@ -19,6 +19,7 @@ use crate::dashboard::Nav;
 use crate::dashboard::settings::ShownSetting;
 use crate::error::ApiError;
 use crate::live::Hub;
+use crate::room::{limits::Polls, stream::Streams};
 use crate::section::Section;
 use crate::series::{Meter, Series, float};
 use crate::settings::Settings;
@@ -76,6 +77,8 @@ struct Inner {
     meter: Meter,
     series: Series,
     hub: Hub,
+    room_streams: Streams,
+    room_polls: Polls,
     started: Instant,
     stopping: CancellationToken,
 }
@@ -94,6 +97,8 @@ impl App {
             meter: Meter::default(),
             series: Series::default(),
             hub: Hub::default(),
+            room_streams: Streams::default(),
+            room_polls: Polls::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),
         }))
@@ -140,6 +145,16 @@ impl App {
         &self.0.hub
     }
 
+    /// Visitors' live streams.
+    pub(crate) fn room_streams(&self) -> &Streams {
+        &self.0.room_streams
+    }
+
+    /// How often visitors ask.
+    pub(crate) fn room_polls(&self) -> &Polls {
+        &self.0.room_polls
+    }
+
     /// Checks credentials.
     pub fn auth(&self) -> &Auth {
         &self.0.auth
@@ -176,6 +191,8 @@ impl App {
         if let Some(bytes) = process::resident_bytes() {
             ::metrics::gauge!("tidegate_resident_bytes").set(float(bytes));
         }
+        let streams = u64::try_from(self.room_streams().open()).unwrap_or(u64::MAX);
+        ::metrics::gauge!("waiting_room_open_streams").set(float(streams));
         if let Some(files) = process::open_files() {
             ::metrics::gauge!("tidegate_open_files").set(float(files as u64));
         }
@@ -225,6 +242,7 @@ pub fn app(app: App) -> Router {
         .route("/api/openapi.json", axum::routing::get(async move || openapi::response(&document)))
         .fallback(async || ApiError::not_found("there is nothing under this path"))
         .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(app.clone(), crate::room::cors::handle))
         .layer(from_fn_with_state(app.clone(), front::handle))
         .with_state(app)
 }

@@ -126,6 +126,11 @@ impl ApiError {
         self.header(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)))
     }
 
+    /// Puts the error's headers into a response that says it in its own way.
+    pub(crate) fn headers_into(self, headers: &mut axum::http::HeaderMap) {
+        headers.extend(self.headers);
+    }
+
     /// The status the client gets.
     pub fn status(&self) -> StatusCode {
         self.status

@@ -6,7 +6,10 @@
 
 mod admin;
 pub(crate) mod cookie;
+pub(crate) mod cors;
+pub(crate) mod limits;
 pub(crate) mod site;
+pub(crate) mod stream;
 mod view;
 mod visitor;
 

@@ -38,6 +38,9 @@ pub struct Settings {
     pub login_lock: Duration,
     /// Entries kept in the audit trail; the oldest go first.
     pub audit_keep: u64,
+    /// Places one network (an IPv4 address, an IPv6 /64) may take in a minute, 1,000 at most; 0
+    /// means no limit.
+    pub room_joins_per_minute: u32,
 }
 
 impl Default for Settings {
@@ -58,6 +61,7 @@ impl Default for Settings {
             login_tries: 5,
             login_lock: Duration::from_secs(15 * 60),
             audit_keep: 10_000,
+            room_joins_per_minute: 600,
         }
     }
 }

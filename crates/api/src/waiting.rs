@@ -8,8 +8,8 @@
 //!
 //! Read `arrive`, `wait`, `go`; then `page.rs` (what it looks like) and `words.rs` (what it says).
 
-mod page;
-mod words;
+pub(crate) mod page;
+pub(crate) mod words;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, State};
@@ -29,8 +29,8 @@ use crate::app::App;
 use crate::client::{Client, Peer};
 use crate::error::ApiError;
 use crate::extract::{Form, Path, Query};
-use crate::room::cookie;
 use crate::room::site::{OWN_PATH, Site, Target};
+use crate::room::{cookie, limits};
 use crate::section::Section;
 use crate::{dashboard, front};
 
@@ -76,6 +76,8 @@ struct Visit<'a> {
 struct Asked {
     headers: HeaderMap,
     client: Client,
+    /// Its id.
+    id: String,
     /// The site the request is for, as the browser sees it.
     host: Option<String>,
     /// A person's navigation, which may join and come in.
@@ -98,7 +100,8 @@ impl FromRequestParts<App> for Asked {
             .any(|name| text(name).is_some_and(|value| value.contains("prefetch")));
         let navigates = text("sec-fetch-mode").is_none_or(|mode| mode == "navigate");
         let acts = parts.method != Method::HEAD && !ahead && navigates;
-        Ok(Asked { headers: parts.headers.clone(), client, host, acts })
+        let id = front::request_id(&parts.extensions);
+        Ok(Asked { headers: parts.headers.clone(), client, id, host, acts })
     }
 }
 
@@ -341,6 +344,13 @@ impl<'a> Visit<'a> {
                 Err(error) => return Err(error),
             },
         };
+        // Whoever holds a place does not join.
+        if held.is_none()
+            && let Err(error) =
+                limits::join(self.app, self.room, &self.request.client, &self.request.id).await
+        {
+            return Ok(self.busy(&error));
+        }
         let new = NewPlace {
             held: held.map(|place| place.id),
             idempotency_key: key,
@@ -473,6 +483,14 @@ impl<'a> Visit<'a> {
         if let (true, Some(seconds)) = (status.is_server_error(), view.refresh().or(Some(30))) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response
+    }
+
+    /// Too many at once: the page tries again by itself.
+    fn busy(&self, error: &ApiError) -> Response {
+        let mut response = self.show(View::Busy);
+        *response.status_mut() = error.status();
+        error.clone().headers_into(response.headers_mut());
         response
     }
 

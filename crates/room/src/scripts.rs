@@ -63,6 +63,12 @@ script!(pub(crate) status {
     lib: ["int", "num", "line_of", "shown", "place_view"],
 });
 
+script!(pub(crate) look {
+    keys: [meta, state, positions],
+    args: [now_ms, ..ids],
+    lib: ["int", "num", "line_of", "shown"],
+});
+
 script!(pub(crate) heartbeat {
     keys: [meta, state, positions, claims, position, heartbeat, ipmap],
     args: [now_ms, id, queue_id, level],
@@ -145,6 +151,7 @@ mod tests {
             peek,
             admit,
             status,
+            look,
             heartbeat,
             leave,
             expire,

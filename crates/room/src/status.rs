@@ -71,6 +71,52 @@ impl Room {
         self.place(queue, id, now, Reply::of(scripts::heartbeat::SCRIPT, reply)?).await
     }
 
+    /// Brings many places of one queue up to date in a few looks, whatever their number. Says
+    /// which of them, by index, wait no longer; those are left as they were, for
+    /// [`Room::status`] to ask about.
+    pub async fn look(&self, queue: &QueueId, places: &mut [Place]) -> Result<Vec<usize>, Error> {
+        let pulse = self.pulse(queue).await?;
+        let keys = self.keys(queue);
+        let mut gone = Vec::new();
+        for (chunk, batch) in places.chunks_mut(LOOK).enumerate() {
+            let now = self.now();
+            let reply = scripts::look::run(
+                &self.0.store,
+                scripts::look::Keys {
+                    meta: &keys.meta,
+                    state: &keys.state,
+                    positions: &keys.positions,
+                },
+                scripts::look::Args {
+                    now_ms: now,
+                    ids: batch.iter().map(|place| place.id.to_string()),
+                },
+            )
+            .await?;
+            let reply = Reply::of(scripts::look::SCRIPT, reply)?;
+            let queue_status = QueueStatus::read(reply.text(1));
+            let message = read_message(reply.text(2));
+            let waiting = reply.number(3)?;
+            for (index, place) in batch.iter_mut().enumerate() {
+                let Some(position) = reply.maybe(4 + index)? else {
+                    gone.push(chunk * LOOK + index);
+                    continue;
+                };
+                place.state = State::Waiting;
+                place.position = Some(position);
+                place.waiting = waiting;
+                place.queue_status = queue_status;
+                place.message.clone_from(&message);
+                place.estimate = match queue_status {
+                    QueueStatus::Active => estimate(position, &pulse, now),
+                    _ => Err(NoEstimate::Paused),
+                };
+                place.next_poll = next_poll(&place.estimate, &pulse);
+            }
+        }
+        Ok(gone)
+    }
+
     async fn place(
         &self,
         queue: &QueueId,
@@ -83,6 +129,16 @@ impl Room {
         }
         let pulse = self.pulse(queue).await?;
         read_place(queue, id, now, &pulse, &reply)
+    }
+}
+
+/// Places asked for in one look: a fraction of a millisecond for the store.
+const LOOK: usize = 250;
+
+fn read_message(text: &str) -> serde_json::Map<String, serde_json::Value> {
+    match text {
+        "" => serde_json::Map::new(),
+        text => serde_json::from_str(text).unwrap_or_default(),
     }
 }
 
@@ -143,10 +199,7 @@ fn read_place(
         next_poll: next_poll(&estimate, pulse),
         estimate,
         queue_status,
-        message: match reply.text(11) {
-            "" => serde_json::Map::new(),
-            text => serde_json::from_str(text).unwrap_or_default(),
-        },
+        message: read_message(reply.text(11)),
         epoch: reply.number(12)?,
     })
 }

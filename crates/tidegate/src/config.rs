@@ -184,6 +184,9 @@ settings! {
         stall: Duration = "10s", "1s" ..= "10m", restart;
         /// How long a repeated idempotency key finds its place.
         idempotency: Duration = "10m", "1m" ..= "1d", restart;
+        /// Places one network (an IPv4 address, an IPv6 /64) may take in a minute. 0 means no limit.
+        /// Behind a proxy set `http.trusted_proxies`, or all visitors count as one network.
+        joins_per_minute: u32 = "600", "0" ..= "1000", live;
     }
     /// The job queue.
     jobs: JobsConfig {

@@ -296,6 +296,7 @@ fn settings(config: &Config) -> Settings {
         login_tries: auth.login_tries,
         login_lock: auth.login_lock,
         audit_keep: config.audit.keep,
+        room_joins_per_minute: config.room.joins_per_minute,
     }
 }
 

@@ -6,6 +6,8 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
+use bytes::Bytes;
+use futures_util::StreamExt;
 use room::{
     Duplicates, EventId, Level, NewInvite, Policy, PositionId, QueueConfig, Rate, SessionId, Which,
 };
@@ -22,6 +24,7 @@ use crate::audit::Note;
 use crate::error::{ApiError, ErrorBody};
 use crate::extract::{Json, Path, Query};
 use crate::section::Section;
+use crate::sse::{self, Sse};
 
 /// The routes.
 pub(super) fn section() -> Section {
@@ -32,7 +35,8 @@ pub(super) fn section() -> Section {
             .routes(routes!(stats))
             .routes(routes!(places))
             .routes(routes!(sessions))
-            .routes(routes!(events)),
+            .routes(routes!(events))
+            .routes(routes!(live)),
         operator: OpenApiRouter::new()
             .routes(routes!(pause))
             .routes(routes!(resume))
@@ -498,21 +502,91 @@ async fn events(
 ) -> Result<Json<EventsView>, ApiError> {
     let after = match &query.after {
         None => EventId::START,
-        Some(id) => id
-            .parse()
-            .map_err(|_| ApiError::invalid_field("after", "an event id such as 1767225600000-0"))?,
+        Some(id) => parse_event_id(id)?,
     };
     let found = room(&app)?.events(&queue_id(&id)?, after, query.count.unwrap_or(100)).await?;
-    let events = found.events.into_iter().map(|event| EventView {
-        id: event.id.to_string(),
-        version: 1,
-        r#type: event.subject(),
-        timestamp_ms: event.at.0,
-        source: "tidegate",
-        queue_id: event.queue.to_string(),
-        data: event.data,
-    });
+    let events = found.events.into_iter().map(EventView::of);
     Ok(Json(EventsView { events: events.collect(), missed: found.missed }))
+}
+
+/// What happens in a queue, as server-sent events, on whichever instance it happens. Each event has
+/// the id of the stream, so a client that comes back with `Last-Event-ID` (or `after`) misses
+/// nothing; an event `missed` says that some were gone already. Without either, what happens from
+/// now on.
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/live", tag = "room", operation_id = "room_live",
+    params(("queue_id" = String, Path, description = "Name of the queue."),
+        ("after" = Option<String>, Query, description = "Id of the last event seen.")),
+    responses((status = 200, description = "Events such as `position.admitted`, each with what `/events` lists.",
+        content_type = "text/event-stream", body = String)))]
+async fn live(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Query(query): Query<After>,
+    headers: HeaderMap,
+) -> Result<Sse, ApiError> {
+    let (room, queue) = (room(&app)?.clone(), queue_id(&id)?);
+    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let after = match last.or(query.after.as_deref()) {
+        None => room.latest_event(&queue).await?,
+        Some(id) => parse_event_id(id)?,
+    };
+    room.queue_lately(&queue).await?;
+    let hello = futures_util::stream::once(async { Bytes::from_static(HELLO) });
+    let batches = futures_util::stream::unfold(after, move |after| {
+        let (room, queue) = (room.clone(), queue.clone());
+        async move {
+            let mut beat = tokio::time::interval(LIVE_BEAT);
+            loop {
+                beat.tick().await;
+                let found = match room.events(&queue, after, LIVE_BATCH).await {
+                    Ok(found) if found.events.is_empty() => continue,
+                    Ok(found) => found,
+                    // The queue was taken away: the stream ends.
+                    Err(room::Error::UnknownQueue) => return None,
+                    // The store is away: nothing is lost, the place in the stream is kept.
+                    Err(_) => continue,
+                };
+                let mut out = Vec::with_capacity(found.events.len() + 1);
+                if found.missed {
+                    out.push(sse::event("missed", None, "{}"));
+                }
+                let mut place = after;
+                for event in found.events {
+                    place = event.id;
+                    let (kind, id) = (event.kind.clone(), event.id.to_string());
+                    let data = serde_json::to_string(&EventView::of(event)).unwrap_or_default();
+                    out.push(sse::event(&kind, Some(&id), &data));
+                }
+                return Some((futures_util::stream::iter(out), place));
+            }
+        }
+    });
+    Ok(Sse::new(&app, hello.chain(batches.flatten())))
+}
+
+/// Time between looks of an operator's stream, and events taken in one.
+const LIVE_BEAT: Duration = Duration::from_millis(500);
+const LIVE_BATCH: usize = 500;
+/// What browsers are told about coming back after a break.
+const HELLO: &[u8] = b"retry: 2000\n: hello\n\n";
+
+fn parse_event_id(text: &str) -> Result<EventId, ApiError> {
+    text.parse()
+        .map_err(|_| ApiError::invalid_field("after", "an event id such as 1767225600000-0"))
+}
+
+impl EventView {
+    fn of(event: room::Event) -> EventView {
+        EventView {
+            id: event.id.to_string(),
+            version: 1,
+            r#type: event.subject(),
+            timestamp_ms: event.at.0,
+            source: "tidegate",
+            queue_id: event.queue.to_string(),
+            data: event.data,
+        }
+    }
 }
 
 /// Take a place away; a running session ends with it.

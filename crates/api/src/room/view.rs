@@ -7,6 +7,8 @@ use store::Millis;
 use utoipa::ToSchema;
 
 use super::site::Site;
+use super::stream;
+use crate::waiting::{page, words::Words};
 
 /// How long it may still take.
 #[derive(Debug, Serialize, ToSchema)]
@@ -19,6 +21,22 @@ pub(super) struct WaitView {
     known: bool,
     /// Why not, if not: `paused`, `no_data`, `not_waiting`.
     reason: Option<&'static str>,
+    /// The same in words, in the language asked for. Only with `lang` in the query.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+}
+
+/// A place in words, in the language asked for.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct TextView {
+    /// The language.
+    lang: &'static str,
+    /// The position as it is written.
+    position: String,
+    /// How many are ahead.
+    ahead: String,
+    /// How many are behind.
+    behind: String,
 }
 
 /// A place as its holder sees it.
@@ -34,8 +52,12 @@ pub(super) struct PlaceView {
     position: Option<u64>,
     /// How many will be let in before; only while waiting.
     ahead: Option<u64>,
+    /// How many wait behind; only while waiting.
+    behind: Option<u64>,
     /// How many wait in the queue.
     queue_length: u64,
+    /// How much of the wait is over, in thousandths; only where the wait is known.
+    progress: Option<u64>,
     /// The priority level, 0 to 3.
     lane: u8,
     estimated_wait_seconds: Option<u64>,
@@ -52,11 +74,19 @@ pub(super) struct PlaceView {
     /// When to ask again; add jitter.
     next_poll_ms: u64,
     next_heartbeat_seconds: u64,
+    /// Nobody is let in at the moment.
     paused: bool,
+    /// `active`, `paused` or `maintenance`.
+    queue_status: &'static str,
     /// What the operator tells those who wait, by language tag.
     #[schema(value_type = Object)]
     message: Map<String, Value>,
     server_time_ms: i64,
+    /// Where to listen for changes; only near the front.
+    events_url: Option<String>,
+    /// The numbers in words. Only with `lang` in the query.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<TextView>,
     /// Proves the place; send it as a bearer token or cookie. Only when joining.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) token: Option<String>,
@@ -73,7 +103,9 @@ impl PlaceView {
             reason: place.reason.map(room::Reason::as_str),
             position: place.position,
             ahead: place.ahead(),
+            behind: place.position.map(|position| place.waiting.saturating_sub(position)),
             queue_length: place.waiting,
+            progress: page::progress(place, now),
             lane: place.level.number(),
             estimated_wait_seconds: known.map(|wait| wait.likely.as_secs()),
             estimated_wait: WaitView {
@@ -81,6 +113,7 @@ impl PlaceView {
                 high: known.map(|wait| wait.high.as_secs()),
                 known: known.is_some(),
                 reason: place.estimate.err().map(room::NoEstimate::as_str),
+                text: None,
             },
             admitted: place.state == room::State::Admitted,
             claim_by_ms: place.claim_by.map(|at| at.0),
@@ -90,10 +123,28 @@ impl PlaceView {
             next_poll_ms: u64::try_from(place.next_poll.as_millis()).unwrap_or(u64::MAX),
             next_heartbeat_seconds: place.next_poll.as_secs(),
             paused,
+            queue_status: place.queue_status.as_str(),
             message: place.message.clone(),
             server_time_ms: now.0,
+            events_url: stream::is_near(place)
+                .then(|| format!("/api/v1/queues/{}/events", place.queue)),
+            text: None,
             token: None,
         }
+    }
+
+    /// The same with its numbers in words, if a language is asked for.
+    pub(super) fn worded(mut self, place: &Place, words: Option<&'static Words>) -> PlaceView {
+        if let (Some(words), Some(position)) = (words, place.position) {
+            self.estimated_wait.text = Some(page::wait(words, place));
+            self.text = Some(TextView {
+                lang: words.lang,
+                position: words.number(position),
+                ahead: words.ahead(position.saturating_sub(1)),
+                behind: words.behind(place.waiting.saturating_sub(position)),
+            });
+        }
+        self
     }
 }
 

@@ -3,40 +3,48 @@
 //! Identity is the place's signed token: as a bearer token, as the queue's cookie, or (where cookies
 //! are blocked) as `?t=`. A priority in the body without proof is refused.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use room::{Claim, Left, NewPlace, Place, PlaceToken, Proof, QueueId, Room, SessionId, Visitor};
+use room::{Claim, NewPlace, Place, PlaceToken, Proof, QueueId, Room, SessionId, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use super::limits::{self, Left};
+use super::site::{OWN_PATH, Site};
 use super::view::{PlaceView, SessionView};
-use super::{cookie, queue_id, room};
+use super::{cookie, queue_id, room, stream};
 use crate::app::App;
 use crate::client::Client;
 use crate::error::{ApiError, ErrorBody};
 use crate::extract::{Json, Path, Query};
+use crate::front::RequestId;
 use crate::section::Section;
+use crate::sse::Sse;
+use crate::waiting::words::{self, Words};
 
 /// The routes.
 pub(super) fn section() -> Section {
-    Section {
-        public: OpenApiRouter::new()
-            .routes(routes!(enqueue))
-            .routes(routes!(status))
-            .routes(routes!(heartbeat))
-            .routes(routes!(cancel))
-            .routes(routes!(leave))
-            .routes(routes!(claim))
-            .routes(routes!(now))
-            .routes(routes!(session, end))
-            .routes(routes!(activity))
-            .routes(routes!(complete))
-            .routes(routes!(jwks)),
-        ..Section::default()
-    }
+    let routes = OpenApiRouter::new()
+        .routes(routes!(enqueue))
+        .routes(routes!(status))
+        .routes(routes!(heartbeat))
+        .routes(routes!(cancel))
+        .routes(routes!(leave))
+        .routes(routes!(claim))
+        .routes(routes!(now))
+        .routes(routes!(session, end))
+        .routes(routes!(activity))
+        .routes(routes!(complete))
+        .routes(routes!(events))
+        .routes(routes!(jwks));
+    // On a protected site only our own path leads here, so all of it is there as well.
+    let (own, _) = routes.clone().split_for_parts();
+    let own = axum::Router::new().nest(OWN_PATH, own);
+    Section { public: routes.merge(own.into()), ..Section::default() }
 }
 
 /// What a visitor may send when joining. All of it is optional.
@@ -58,6 +66,14 @@ struct Enqueue {
 #[derive(Debug, Default, Deserialize)]
 struct TokenQuery {
     t: Option<String>,
+    lang: Option<String>,
+}
+
+impl TokenQuery {
+    /// The language for texts, if one is asked for.
+    fn words(&self, headers: &HeaderMap) -> Option<&'static Words> {
+        self.lang.as_deref().map(|lang| words::pick(Some(lang), headers))
+    }
 }
 
 /// Take a place in the line, or get back the one held.
@@ -73,11 +89,21 @@ async fn enqueue(
     Path(queue): Path<String>,
     Query(query): Query<TokenQuery>,
     client: Client,
+    Extension(request): Extension<RequestId>,
     headers: HeaderMap,
     Json(body): Json<Enqueue>,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
     let queue = queue_id(&queue)?;
+    // A form on another site would come without the cookie and take the place of the one held.
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if text("sec-fetch-mode") == Some("navigate") && text("sec-fetch-site") == Some("cross-site") {
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "CROSS_ORIGIN",
+            "a form on another site cannot join",
+        ));
+    }
     let proof = match &body.invite {
         Some(invite) => Proof::Invite(room.check_invite(&queue, invite).await?),
         None => Proof::None,
@@ -94,7 +120,11 @@ async fn enqueue(
         Some(token) => room.check_place_token(&queue, &token).await.ok(),
         None => None,
     };
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    // Whoever holds a place does not join: asking for it again is a poll.
+    let left = match &held {
+        Some(held) => Some(app.room_polls().take(&app, key(held))?),
+        None => limits::join(&app, room, &client, &request.0).await?,
+    };
     let new = NewPlace {
         held: held.map(|held| held.position),
         idempotency_key: text("idempotency-key").map(str::to_owned).or(body.visitor_id),
@@ -106,10 +136,15 @@ async fn enqueue(
     let joined = room.join(&queue, new).await?;
     let token = room.place_token(&joined.place).await?;
     let status = if joined.new { StatusCode::CREATED } else { StatusCode::OK };
-    let mut view = PlaceView::of(&joined.place, app.store().now());
+    let view = PlaceView::of(&joined.place, app.store().now());
+    let mut view = view.worded(&joined.place, query.words(&headers));
     let cookie = cookie::place(&queue, &token, client.secure)?;
     view.token = Some(token);
-    Ok((status, [(header::SET_COOKIE, cookie)], Json(view)).into_response())
+    let mut response = (status, [(header::SET_COOKIE, cookie)], Json(view)).into_response();
+    if let Some(left) = left {
+        left.tell(&app, &mut response);
+    }
+    Ok(response)
 }
 
 /// Where the place stands. Reads only.
@@ -123,11 +158,12 @@ async fn status(
     Path(queue): Path<String>,
     Query(query): Query<TokenQuery>,
     headers: HeaderMap,
-) -> Result<Json<PlaceView>, ApiError> {
+) -> Result<Response, ApiError> {
     let room = room(&app)?;
     let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
+    let left = app.room_polls().take(&app, key(&held))?;
     let place = room.status(&held.queue, &held.position).await?;
-    shown(&app, &place)
+    shown(&app, &place, query.words(&headers), left)
 }
 
 /// A sign of life: holds the place for another while, and says where it stands.
@@ -142,11 +178,46 @@ async fn heartbeat(
     Query(query): Query<TokenQuery>,
     client: Client,
     headers: HeaderMap,
-) -> Result<Json<PlaceView>, ApiError> {
+) -> Result<Response, ApiError> {
     let room = room(&app)?;
     let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
+    let left = app.room_polls().take(&app, key(&held))?;
     let place = room.heartbeat(&held.queue, &held.position, held.level, Some(client.ip)).await?;
-    shown(&app, &place)
+    shown(&app, &place, query.words(&headers), left)
+}
+
+/// Where the place stands, told as it changes: server-sent events `position`, `admitted`, `paused`,
+/// `resumed`, `maintenance`, `message` and `expired`, each with the place. The first one is how it
+/// stands now. An open stream keeps the place. Far from the front there is none.
+#[utoipa::path(get, path = "/api/v1/queues/{queue_id}/events", tag = "room", operation_id = "room_follow",
+    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    responses((status = 200, description = "The stream.", content_type = "text/event-stream", body = String),
+        (status = 204, description = "Too far from the front, or too many streams: poll."),
+        (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
+        (status = 410, description = "The place is over.", body = ErrorBody)))]
+async fn events(
+    State(app): State<App>,
+    Path(queue): Path<String>,
+    Query(query): Query<TokenQuery>,
+    client: Client,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let room = room(&app)?;
+    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
+    app.room_polls().take(&app, key(&held))?;
+    let place = room.heartbeat(&held.queue, &held.position, held.level, Some(client.ip)).await?;
+    if place.state.is_over() {
+        return Err(gone(place.state.as_str(), place.reason));
+    }
+    // An admitted place is told so once; browsers do not come back after 204.
+    if place.state == room::State::Waiting && !stream::is_near(&place) {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let words = query.words(&headers);
+    Ok(match app.room_streams().follow(&app, place, client.ip, words) {
+        Some(events) => Sse::new(&app, events).into_response(),
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
 }
 
 /// A place given up.
@@ -171,8 +242,8 @@ async fn cancel(
     let room = room(&app)?;
     let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
     let status = match room.leave(&held.queue, &held.position).await? {
-        Left::Now => room.status(&held.queue, &held.position).await?.state.as_str(),
-        Left::Before(state) => state.as_str(),
+        room::Left::Now => room.status(&held.queue, &held.position).await?.state.as_str(),
+        room::Left::Before(state) => state.as_str(),
     };
     Ok(Json(Cancelled { position_id: held.position.to_string(), status }))
 }
@@ -191,9 +262,18 @@ async fn leave(
     cancel(app, queue, query, headers).await
 }
 
+/// What a visitor may send when coming in.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default)]
+struct ClaimBody {
+    /// Where to go: a path, or an address of an origin the queue allows. Anything else is left out
+    /// and the queue's own target is answered.
+    return_to: Option<String>,
+}
+
 /// Come in: the admitted place becomes a session. Doing it twice finds the first session.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/claim", tag = "room", operation_id = "room_claim",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = ClaimBody,
     responses((status = 200, description = "The session.", body = SessionView),
         (status = 202, description = "Not yet.", body = PlaceView),
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
@@ -204,9 +284,11 @@ async fn claim(
     Query(query): Query<TokenQuery>,
     client: Client,
     headers: HeaderMap,
+    Json(body): Json<ClaimBody>,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
     let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
+    let left = app.room_polls().take(&app, key(&held))?;
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     let visitor = Visitor {
         user_id: String::new(),
@@ -217,8 +299,12 @@ async fn claim(
         Claim::Session { session, .. } => {
             let mut view = SessionView::of(&session);
             view.session_token = Some(room.issue_pass(&session).await?);
-            view.redirect_url = Some(room.queue(&held.queue).await?.config.target_url);
-            Ok(Json(view).into_response())
+            let site = Site::of(&room.queue_lately(&held.queue).await?.config);
+            let target = site.target(None, body.return_to.as_deref());
+            view.redirect_url = Some(target.address().to_owned());
+            let mut response = Json(view).into_response();
+            left.tell(&app, &mut response);
+            Ok(response)
         }
         Claim::Waiting => {
             let place = room.status(&held.queue, &held.position).await?;
@@ -330,11 +416,24 @@ async fn find(room: &Room, id: &str) -> Result<(QueueId, SessionId), ApiError> {
     Ok((room.queue_of_session(&id).await?, id))
 }
 
-fn shown(app: &App, place: &Place) -> Result<Json<PlaceView>, ApiError> {
+fn shown(
+    app: &App,
+    place: &Place,
+    words: Option<&'static Words>,
+    left: Left,
+) -> Result<Response, ApiError> {
     if place.state.is_over() {
         return Err(gone(place.state.as_str(), place.reason));
     }
-    Ok(Json(PlaceView::of(place, app.store().now())))
+    let view = PlaceView::of(place, app.store().now()).worded(place, words);
+    let mut response = Json(view).into_response();
+    left.tell(app, &mut response);
+    Ok(response)
+}
+
+/// By what a place's calls are counted.
+fn key(held: &PlaceToken) -> u128 {
+    u128::from_be_bytes(held.position.to_bytes())
 }
 
 fn gone(status: &str, reason: Option<room::Reason>) -> ApiError {

@@ -215,7 +215,7 @@ fn languages(frame: &Frame<'_>) -> Markup {
         nav.langs aria-label=(frame.words.language) {
             @for words in ALL {
                 a href=(other(words.lang)) lang=(words.lang) hreflang=(words.lang) title=(words.own_name)
-                    aria-label=(words.own_name) aria-current=[(words.lang == here).then_some("true")] {
+                    aria-label={ (words.lang.to_uppercase()) " " (words.own_name) } aria-current=[(words.lang == here).then_some("true")] {
                     (words.lang.to_uppercase())
                 }
             }

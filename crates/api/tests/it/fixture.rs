@@ -25,6 +25,41 @@ pub(crate) struct Answer {
     pub(crate) text: String,
 }
 
+/// A stream of server-sent events.
+pub(crate) struct Events {
+    pub(crate) status: StatusCode,
+    body: Body,
+    text: String,
+}
+
+impl Events {
+    /// The id and data of the next event of a name, others passed over; `None` at the end.
+    pub(crate) async fn next(&mut self, name: &str) -> Option<(String, Value)> {
+        let read = async {
+            loop {
+                while let Some((event, rest)) = self.text.split_once("\n\n") {
+                    let event = event.to_owned();
+                    self.text = rest.to_owned();
+                    let field = |wanted: &str| {
+                        let mut lines = event.lines();
+                        lines.find_map(|line| line.strip_prefix(wanted)?.strip_prefix(": "))
+                    };
+                    if field("event") == Some(name) {
+                        let data = serde_json::from_str(field("data").unwrap()).unwrap();
+                        return Some((field("id").unwrap_or_default().to_owned(), data));
+                    }
+                }
+                let frame = self.body.frame().await?.unwrap();
+                if let Ok(data) = frame.into_data() {
+                    self.text.push_str(std::str::from_utf8(&data).unwrap());
+                }
+            }
+        };
+        let limit = std::time::Duration::from_secs(30);
+        tokio::time::timeout(limit, read).await.unwrap_or_else(|_| panic!("no event {name}"))
+    }
+}
+
 impl Answer {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
@@ -63,8 +98,13 @@ impl Fixture {
 
     /// With services that run.
     pub(crate) fn running(t: &TestStore, settings: Settings, services: Services) -> Fixture {
+        Fixture::on(t.store.clone(), settings, services)
+    }
+
+    /// On a store of one's own, as a second instance has it.
+    pub(crate) fn on(store: store::Store, settings: Settings, services: Services) -> Fixture {
         let app = App::new(Parts {
-            store: t.store.clone(),
+            store,
             services,
             settings,
             admin_token: Some(Secret::new(ADMIN)),
@@ -83,6 +123,12 @@ impl Fixture {
             headers: parts.headers,
             text: String::from_utf8(bytes.to_vec()).unwrap(),
         }
+    }
+
+    /// Opens a stream of server-sent events.
+    pub(crate) async fn listen(&self, request: Request<Body>) -> Events {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        Events { status: response.status(), body: response.into_body(), text: String::new() }
     }
 
     /// A call with a token and, unless it is null, a JSON body.

@@ -12,5 +12,7 @@ mod jobs;
 mod live;
 mod openapi;
 mod room;
+mod room_limits;
+mod room_stream;
 mod store;
 mod waiting;

@@ -9,21 +9,21 @@ use testkit::TestStore;
 
 use crate::fixture::{Answer, Fixture};
 
-async fn fixture(t: &TestStore) -> (Fixture, room::Keeper) {
+pub(crate) async fn fixture(t: &TestStore) -> (Fixture, room::Keeper) {
     let room = room::Room::open(t.store.clone(), room::Options::default()).await.unwrap();
     let keeper = room::Keeper::new(room.clone());
     let services = Services { room: Some(room), ..Services::default() };
     (Fixture::running(t, Settings::default(), services), keeper)
 }
 
-async fn queue(f: &Fixture) {
+pub(crate) async fn queue(f: &Fixture) {
     let body = json!({ "id": "concert", "name": "Concert", "target_url": "https://shop.example/",
         "max_active_users": 1, "admission": { "count": 60, "per_seconds": 60 } });
     let made = f.admin("POST /api/v1/admin/queues", body).await;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
 }
 
-async fn join(f: &Fixture) -> (Value, String) {
+pub(crate) async fn join(f: &Fixture) -> (Value, String) {
     let joined = f.call("", "POST /api/v1/queues/concert/enqueue", Value::Null).await;
     assert_eq!(joined.status, StatusCode::CREATED, "{}", joined.text);
     let body = joined.json();

@@ -10,5 +10,6 @@ mod session;
 mod silence;
 mod support;
 mod token;
+mod traps;
 mod trouble_redis;
 mod watch;

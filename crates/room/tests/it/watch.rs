@@ -7,6 +7,30 @@ use testkit::each_store;
 
 use crate::support::{Bench, open_queue, seconds};
 
+async fn looks_alike(b: Bench) {
+    let mut places = Vec::new();
+    for n in 0..12 {
+        let id = b.join_level(if n % 3 == 2 { 2 } else { 0 }).await;
+        places.push(b.room.status(&b.queue, &id).await.unwrap());
+    }
+    b.room.admit_by_hand(&b.queue, 2).await.unwrap();
+    b.room.leave(&b.queue, &places[6].id).await.unwrap();
+    let message = [("en".to_owned(), "soon".into())].into_iter().collect();
+    b.room.set_message(&b.queue, message).await.unwrap();
+    b.clock.advance(seconds(2));
+    let gone = b.room.look(&b.queue, &mut places).await.unwrap();
+    for (index, place) in places.iter().enumerate() {
+        let asked = b.room.status(&b.queue, &place.id).await.unwrap();
+        assert_eq!(gone.contains(&index), asked.position.is_none());
+        if asked.position.is_some() {
+            assert_eq!((place.position, place.waiting), (asked.position, asked.waiting));
+            assert_eq!((&place.message, place.estimate), (&asked.message, asked.estimate));
+        }
+    }
+    assert_eq!(gone.len(), 3, "two admitted, one left");
+    assert!(b.room.look(&b.queue, &mut []).await.unwrap().is_empty());
+}
+
 each_store! {
     async fn statistics_count_what_happened(t: TestStore) {
         let b = Bench::still(t).await;
@@ -36,6 +60,15 @@ each_store! {
         assert_eq!(hash["total_admitted"], "4");
         assert_eq!(hash["avg_wait_time"], "6", "seconds, as documented");
         assert_eq!(hash["peak_queue_size"], "8");
+    }
+
+    async fn one_look_shows_what_asking_one_by_one_does(t: TestStore) {
+        looks_alike(Bench::still(t).await).await;
+    }
+
+    async fn one_look_knows_the_strict_order_too(t: TestStore) {
+        let config = QueueConfig { policy: room::Policy::Strict, ..open_queue() };
+        looks_alike(Bench::still_with(t, config).await).await;
     }
 
     async fn the_peak_of_an_hour_is_never_overwritten_by_less(t: TestStore) {

@@ -16,7 +16,18 @@ macro_rules! scenarios {
     };
 }
 
-scenarios!(installation, jobs, login, overview, room, store, trouble);
+scenarios!(
+    installation,
+    jobs,
+    login,
+    overview,
+    room,
+    store,
+    trouble,
+    waiting,
+    waiting_states,
+    waiting_without_javascript
+);
 
 #[test]
 fn every_scenario_is_played() {

@@ -1,0 +1,160 @@
+//! How often visitors may call. Joining is counted per network in the store, on the documented
+//! keys, so all instances count together; polling is counted per place in this process, because it
+//! is the hot path and a place polls one instance at a time.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use parking_lot::Mutex;
+use room::Room;
+use tokio::time::Instant;
+
+use crate::app::App;
+use crate::client::Client;
+use crate::error::ApiError;
+
+/// Polls of one place at once, and how many come back in a minute. Far above what the server tells
+/// anybody to do.
+const POLL_BURST: u32 = 30;
+const POLLS_PER_MINUTE: u32 = 60;
+/// Places remembered per shard; beyond it the shard starts anew.
+const PER_SHARD: usize = 16_384;
+const SHARDS: usize = 16;
+
+/// One limit after a call, as the headers tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    limit: u32,
+    remaining: u32,
+    /// Seconds until more is free.
+    reset: u64,
+}
+
+impl Left {
+    fn headers(self, now_s: i64) -> [(HeaderName, HeaderValue); 3] {
+        let reset = now_s + i64::try_from(self.reset).unwrap_or(0);
+        [
+            (HeaderName::from_static("x-ratelimit-limit"), HeaderValue::from(self.limit)),
+            (HeaderName::from_static("x-ratelimit-remaining"), HeaderValue::from(self.remaining)),
+            (HeaderName::from_static("x-ratelimit-reset"), HeaderValue::from(reset)),
+        ]
+    }
+
+    /// Tells the caller in a response.
+    pub(crate) fn tell(self, app: &App, response: &mut Response) {
+        response.headers_mut().extend(self.headers(app.store().now().as_secs()));
+    }
+
+    fn refuse(self, app: &App, message: &str) -> ApiError {
+        let error = ApiError::rate_limited(message, self.reset);
+        self.headers(app.store().now().as_secs())
+            .into_iter()
+            .fold(error, |error, (name, value)| error.header(name, value))
+    }
+}
+
+/// Counts a join by a network; none if joins are not limited.
+pub(crate) async fn join(
+    app: &App,
+    room: &Room,
+    client: &Client,
+    request_id: &str,
+) -> Result<Option<Left>, ApiError> {
+    let most = app.settings().room_joins_per_minute;
+    if most == 0 {
+        return Ok(None);
+    }
+    let network = room.client_of(client.bucket()).await?;
+    let minute = Duration::from_secs(60);
+    let verdict = room.take_limit(&network, "enqueue", most, minute, request_id).await?;
+    let state = verdict.tightest();
+    let left = Left {
+        limit: most,
+        remaining: state.map_or(0, |state| state.remaining),
+        reset: state.map_or(1, |state| match verdict.allowed {
+            true => state.next.as_secs(),
+            false => state.retry.as_secs() + 1,
+        }),
+    };
+    match verdict.allowed {
+        true => Ok(Some(left)),
+        false => Err(left.refuse(app, "too many from your network join at once; wait a little")),
+    }
+}
+
+/// Polls counted in this process.
+#[derive(Debug, Default)]
+pub(crate) struct Polls {
+    hasher: RandomState,
+    shards: [Mutex<HashMap<u128, Bucket>>; SHARDS],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Polls {
+    /// Counts a call by whoever `key` names.
+    pub(crate) fn take(
+        &self,
+        app: &App,
+        key: impl Hash + Copy + Into<u128>,
+    ) -> Result<Left, ApiError> {
+        let left = self.count(key, Instant::now());
+        match left {
+            Ok(left) => Ok(left),
+            Err(left) => Err(left.refuse(app, "you ask too often; see next_poll_ms")),
+        }
+    }
+
+    fn count(&self, key: impl Hash + Copy + Into<u128>, now: Instant) -> Result<Left, Left> {
+        let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
+        let [first, ..] = &self.shards;
+        let mut shard = self.shards.get(index).unwrap_or(first).lock();
+        if shard.len() >= PER_SHARD {
+            shard.clear();
+        }
+        let (burst, per_second) = (f64::from(POLL_BURST), f64::from(POLLS_PER_MINUTE) / 60.0);
+        let bucket = shard.entry(key.into()).or_insert(Bucket { tokens: burst, at: now });
+        let passed = now.saturating_duration_since(bucket.at).as_secs_f64();
+        bucket.tokens = (bucket.tokens + passed * per_second).min(burst);
+        bucket.at = now;
+        let allowed = bucket.tokens >= 1.0;
+        if allowed {
+            bucket.tokens -= 1.0;
+        }
+        let left = Left {
+            limit: POLLS_PER_MINUTE,
+            remaining: bucket.tokens as u32,
+            reset: (((1.0 - bucket.tokens).max(0.0)) / per_second).ceil() as u64,
+        };
+        if allowed { Ok(left) } else { Err(Left { reset: left.reset.max(1), ..left }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_polls_as_told_is_never_refused_and_one_that_hammers_is() {
+        let polls = Polls::default();
+        let start = Instant::now();
+        for n in 0..200 {
+            let at = start + Duration::from_millis(5_000 * n);
+            assert!(polls.count(1_u128, at).is_ok(), "every five seconds, the least ever told");
+        }
+        let refused = (0..100).filter(|_| polls.count(2_u128, start).is_err()).count();
+        assert_eq!(refused, 70, "all but the burst");
+        let left = polls.count(2_u128, start).unwrap_err();
+        assert_eq!((left.remaining, left.reset), (0, 1));
+        assert!(polls.count(3_u128, start).is_ok(), "another place is not touched");
+        assert!(polls.count(2_u128, start + Duration::from_secs(1)).is_ok());
+    }
+}

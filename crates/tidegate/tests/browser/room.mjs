@@ -1,0 +1,45 @@
+// What scenarios about the waiting room share: a queue, visitors who only use the API.
+export class Line {
+  constructor(tour, id) {
+    Object.assign(this, { tour, id, path: `/api/v1/admin/queues/${id}` });
+  }
+
+  // A queue in which one visitor is inside and nobody else is let in by itself.
+  static async make(tour, id, settings = {}) {
+    const line = new Line(tour, id);
+    await tour.api("POST", "/api/v1/admin/queues", {
+      id, name: "Spring Sale", max_active_users: 1, admission: { count: 600, per_seconds: 60 }, ...settings,
+    });
+    await line.join();
+    return line;
+  }
+
+  // Somebody joins; answers the token of the place.
+  async join() {
+    const place = await this.tour.api("POST", `/api/v1/queues/${this.id}/enqueue`, {}, "");
+    return place.token;
+  }
+
+  async joinMany(count) {
+    const tokens = [];
+    for (let n = 0; n < count; n += 1) tokens.push(await this.join());
+    return tokens;
+  }
+
+  leave(token) {
+    return this.tour.api("POST", `/api/v1/queues/${this.id}/leave`, undefined, token);
+  }
+
+  change(settings) {
+    return this.tour.api("PATCH", this.path, settings);
+  }
+
+  act(verb, body) {
+    return this.tour.api("POST", `${this.path}/${verb}`, body);
+  }
+}
+
+// The number the page shows.
+export async function position(page) {
+  return Number((await page.locator("[data-position]").textContent()).replace(/\D/g, ""));
+}
