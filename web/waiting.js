@@ -4,7 +4,11 @@
 (function () {
   "use strict";
   var body = document.body, queue = body.dataset.queue;
-  if (!queue || !window.fetch || !window.Promise) return;
+  if (!queue || !window.fetch || !window.Promise) {
+    // Nothing to ask about, or nothing to ask with: look again as pages without scripts do.
+    if (body.dataset.poll) setTimeout(function () { location.reload(); }, body.dataset.poll * (1 + Math.random() * 0.33));
+    return;
+  }
   var lang = document.documentElement.lang, token = body.dataset.token || "", here = body.dataset.here;
   var api = "/_wr/api/v1/queues/" + queue;
   var FLOOR = 3000, CEILING = 60000;

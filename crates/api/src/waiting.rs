@@ -12,7 +12,7 @@ pub(crate) mod page;
 pub(crate) mod words;
 
 use axum::Router;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -62,9 +62,9 @@ struct PageQuery {
 }
 
 /// A request for a page of a queue.
-struct Visit<'a> {
-    app: &'a App,
-    room: &'a Room,
+struct Visit {
+    app: App,
+    room: Room,
     queue: Queue,
     words: &'static Words,
     query: PageQuery,
@@ -93,6 +93,7 @@ impl FromRequestParts<App> for Asked {
         let trusted = app.settings().trusted_proxies.iter().any(|n| n.contains(&peer.addr.ip()));
         let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
         let forwarded = text("x-forwarded-host").filter(|_| trusted);
+        let forwarded = forwarded.and_then(|hosts| hosts.split(',').next_back()).map(str::trim);
         let authority = parts.uri.authority().map(|authority| authority.as_str());
         let host = forwarded.or_else(|| text("host")).or(authority).map(str::to_ascii_lowercase);
         let ahead = ["sec-purpose", "purpose", "x-moz"]
@@ -118,30 +119,12 @@ enum Held {
 }
 
 /// A visitor comes: from the site's gate, a link, a bookmark.
-async fn arrive(
-    State(app): State<App>,
-    Path(queue): Path<String>,
-    Query(query): Query<PageQuery>,
-    asked: Asked,
-) -> Response {
-    let visit = match Visit::of(&app, &queue, query, asked).await {
-        Ok(visit) => visit,
-        Err(response) => return *response,
-    };
+async fn arrive(visit: Visit) -> Response {
     visit.answer(visit.arrive().await)
 }
 
 /// The page a visitor waits on.
-async fn wait(
-    State(app): State<App>,
-    Path(queue): Path<String>,
-    Query(query): Query<PageQuery>,
-    asked: Asked,
-) -> Response {
-    let visit = match Visit::of(&app, &queue, query, asked).await {
-        Ok(visit) => visit,
-        Err(response) => return *response,
-    };
+async fn wait(visit: Visit) -> Response {
     visit.answer(visit.wait().await)
 }
 
@@ -154,80 +137,61 @@ struct EnterForm {
 }
 
 /// Joins, or joins again. Whoever has a place keeps it.
-async fn enter(
-    State(app): State<App>,
-    Path(queue): Path<String>,
-    Query(query): Query<PageQuery>,
-    asked: Asked,
-    Form(form): Form<EnterForm>,
-) -> Response {
-    let visit = match Visit::of(&app, &queue, query, asked).await {
-        Ok(visit) => visit,
-        Err(response) => return *response,
-    };
+async fn enter(visit: Visit, Form(form): Form<EnterForm>) -> Response {
     visit.answer(visit.enter(&form).await)
 }
 
 /// Gives the place up.
-async fn leave(
-    State(app): State<App>,
-    Path(queue): Path<String>,
-    Query(query): Query<PageQuery>,
-    asked: Asked,
-) -> Response {
-    let visit = match Visit::of(&app, &queue, query, asked).await {
-        Ok(visit) => visit,
-        Err(response) => return *response,
-    };
+async fn leave(visit: Visit) -> Response {
     visit.answer(visit.leave().await)
 }
 
 /// Comes in.
-async fn claim(
-    State(app): State<App>,
-    Path(queue): Path<String>,
-    Query(query): Query<PageQuery>,
-    asked: Asked,
-) -> Response {
-    let visit = match Visit::of(&app, &queue, query, asked).await {
-        Ok(visit) => visit,
-        Err(response) => return *response,
-    };
+async fn claim(visit: Visit) -> Response {
     visit.answer(visit.claim().await)
 }
 
-impl<'a> Visit<'a> {
-    async fn of(
-        app: &'a App,
-        queue: &str,
-        query: PageQuery,
-        request: Asked,
-    ) -> Result<Visit<'a>, Box<Response>> {
+impl FromRequestParts<App> for Visit {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Visit, Response> {
+        let refuse = IntoResponse::into_response;
+        let Path(name) = Path::<String>::from_request_parts(parts, app).await.map_err(refuse)?;
+        let Query(query) =
+            Query::<PageQuery>::from_request_parts(parts, app).await.map_err(refuse)?;
+        let request = Asked::from_request_parts(parts, app).await.map_err(refuse)?;
         let words = words::pick(query.lang.as_deref(), &request.headers);
         let found = async {
             let room = crate::room::room(app)?;
-            let queue = room.queue_lately(&crate::room::queue_id(queue)?).await?;
-            Ok::<_, ApiError>((room, queue))
+            let queue = room.queue_lately(&crate::room::queue_id(&name)?).await?;
+            Ok::<_, ApiError>((room.clone(), queue))
         };
         match found.await {
-            Ok((room, queue)) => Ok(Visit { app, room, queue, words, query, request }),
-            Err(error) if error.status() == StatusCode::NOT_FOUND => {
+            Ok((room, queue)) => Ok(Visit { app: app.clone(), room, queue, words, query, request }),
+            Err(error) => {
+                let view = match error.status() {
+                    StatusCode::NOT_FOUND => View::Unknown,
+                    // The store is away, say: the page tries again by itself.
+                    _ => View::Busy,
+                };
                 let frame = Frame {
                     words,
                     queue: None,
                     now: app.store().now(),
-                    base: format!("{OWN_PATH}/{}", front::percent(queue)),
+                    base: format!("{OWN_PATH}/{}", front::percent(&name)),
                     carried: Vec::new(),
                     target: "/".to_owned(),
                     fresh_key: String::new(),
                 };
-                let markup = page(&frame, &View::Unknown);
-                Err(Box::new(shown(words, None, StatusCode::NOT_FOUND, &markup)))
+                let mut response = shown(words, None, error.status(), &page(&frame, &view));
+                error.headers_into(response.headers_mut());
+                Err(response)
             }
-            Err(error) => Err(Box::new(error.into_response())),
         }
     }
+}
 
+impl Visit {
     /// What the visitor's cookie, or the token in the address, says.
     async fn held(&self) -> Result<Held, Error> {
         let id = &self.queue.id;
@@ -347,7 +311,7 @@ impl<'a> Visit<'a> {
         // Whoever holds a place does not join.
         if held.is_none()
             && let Err(error) =
-                limits::join(self.app, self.room, &self.request.client, &self.request.id).await
+                limits::join(&self.app, &self.room, &self.request.client, &self.request.id).await
         {
             return Ok(self.busy(&error));
         }

@@ -62,6 +62,8 @@ struct Watcher {
     told: Option<Told>,
     told_at: Instant,
     alive_at: Instant,
+    /// Something happened since the last look.
+    stale: bool,
 }
 
 /// What makes an event worth sending.
@@ -112,8 +114,16 @@ impl Streams {
         let (sender, receiver) = mpsc::channel(BEHIND);
         let queue = place.queue.clone();
         let now = Instant::now();
-        let watcher =
-            Watcher { place, address, words, sender, told: None, told_at: now, alive_at: now };
+        let watcher = Watcher {
+            place,
+            address,
+            words,
+            sender,
+            told: None,
+            told_at: now,
+            alive_at: now,
+            stale: true,
+        };
         let mut queues = self.queues.lock();
         if let Some(inbox) = queues.get(&queue) {
             inbox.lock().push(watcher);
@@ -194,11 +204,15 @@ async fn round(
     changed: bool,
 ) -> Result<(), Error> {
     let now = Instant::now();
-    // Who is told rarely may have missed a change of an earlier beat: those are due by time alone.
+    // Who is far from the front is told rarely, and of the newest state then.
     let due = |watcher: &Watcher| {
         let near = watcher.place.position.is_some_and(|position| position <= NEAR);
-        watcher.told.is_none() || near && changed || now.duration_since(watcher.told_at) >= FAR
+        let rested = now.duration_since(watcher.told_at) >= FAR;
+        watcher.told.is_none() || watcher.stale && (near || rested)
     };
+    for watcher in watchers.iter_mut() {
+        watcher.stale |= changed;
+    }
     let mut indexes: Vec<usize> = Vec::new();
     let mut places: Vec<Place> = Vec::new();
     for (index, watcher) in watchers.iter().enumerate().filter(|(_, watcher)| due(watcher)) {
@@ -218,7 +232,7 @@ async fn round(
         if let Some(watcher) = watchers.get_mut(index) {
             watcher.place = place;
             watcher.told_at = now;
-            watcher.tell(app, latest);
+            watcher.stale = !watcher.tell(app, latest);
         }
     }
     // Whoever came in or lost the place needs no more.
@@ -235,8 +249,8 @@ async fn round(
 }
 
 impl Watcher {
-    /// Sends the state if it is another than the last one sent.
-    fn tell(&mut self, app: &App, latest: &str) {
+    /// Sends the state if it is another than the last one sent; says whether the visitor has it.
+    fn tell(&mut self, app: &App, latest: &str) -> bool {
         let place = &self.place;
         let new = Told {
             state: place.state,
@@ -246,7 +260,7 @@ impl Watcher {
             message: serde_json::to_string(&place.message).unwrap_or_default(),
         };
         if self.told.as_ref() == Some(&new) {
-            return;
+            return true;
         }
         let name = match (&self.told, place.state) {
             (_, State::Admitted | State::Active) => "admitted",
@@ -260,11 +274,13 @@ impl Watcher {
             _ => "position",
         };
         let view = PlaceView::of(place, app.store().now()).worded(place, self.words);
-        let Ok(data) = serde_json::to_string(&view) else { return };
+        let Ok(data) = serde_json::to_string(&view) else { return false };
         // A full channel keeps what was told, so that the next beat tries again with the newest.
-        if self.sender.try_send(sse::event(name, Some(latest), &data)).is_ok() {
+        let sent = self.sender.try_send(sse::event(name, Some(latest), &data)).is_ok();
+        if sent {
             self.told = Some(new);
         }
+        sent
     }
 }
 

@@ -3,6 +3,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use room::{Place, Queue, QueueStatus, Reason, State};
+use serde_json::{Map, Value};
 use store::Millis;
 
 use super::words::{ALL, Words};
@@ -254,7 +255,11 @@ fn body(frame: &Frame<'_>, view: &View<'_>) -> Markup {
                 },
                 View::Unknown => {},
             }
-            @if !matches!(view, View::Waiting(_)) { (message(frame)) }
+            @match view {
+                View::Waiting(_) => {},
+                View::Admitted(place) => (message(frame, Some(&place.message))),
+                _ => (message(frame, frame.queue.map(|queue| &queue.config.message))),
+            }
         }
         @if let View::Waiting(place) = view { (below(frame, place)) }
     }
@@ -286,7 +291,7 @@ fn waiting(frame: &Frame<'_>, place: &Place) -> Markup {
                 dd data-behind="" { (words.behind(behind)) }
             }
         }
-        (message(frame))
+        (message(frame, Some(&place.message)))
     }
 }
 
@@ -347,8 +352,8 @@ fn no_cookie_form(frame: &Frame<'_>) -> Markup {
     }
 }
 
-fn message(frame: &Frame<'_>) -> Markup {
-    let told = frame.queue.and_then(|queue| frame.words.told(&queue.config.message));
+fn message(frame: &Frame<'_>, message: Option<&Map<String, Value>>) -> Markup {
+    let told = message.and_then(|message| frame.words.told(message));
     html! {
         @if let Some((lang, text)) = told {
             div.message role="note" aria-label=(frame.words.message) lang=(lang) data-message="" {
