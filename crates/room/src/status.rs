@@ -74,7 +74,11 @@ impl Room {
     /// Brings many places of one queue up to date in a few looks, whatever their number. Says
     /// which of them, by index, wait no longer; those are left as they were, for
     /// [`Room::status`] to ask about.
-    pub async fn look(&self, queue: &QueueId, places: &mut [Place]) -> Result<Vec<usize>, Error> {
+    pub async fn look_at(
+        &self,
+        queue: &QueueId,
+        places: &mut [Place],
+    ) -> Result<Vec<usize>, Error> {
         let pulse = self.pulse(queue).await?;
         let keys = self.keys(queue);
         let mut gone = Vec::new();

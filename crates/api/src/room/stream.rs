@@ -219,7 +219,7 @@ async fn round(
         indexes.push(index);
         places.push(watcher.place.clone());
     }
-    let gone = room.look(queue, &mut places).await?;
+    let gone = room.look_at(queue, &mut places).await?;
     for lost in gone {
         let Some(place) = places.get_mut(lost) else { continue };
         match room.status(queue, &place.id).await {

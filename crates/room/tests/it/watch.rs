@@ -18,7 +18,7 @@ async fn looks_alike(b: Bench) {
     let message = [("en".to_owned(), "soon".into())].into_iter().collect();
     b.room.set_message(&b.queue, message).await.unwrap();
     b.clock.advance(seconds(2));
-    let gone = b.room.look(&b.queue, &mut places).await.unwrap();
+    let gone = b.room.look_at(&b.queue, &mut places).await.unwrap();
     for (index, place) in places.iter().enumerate() {
         let asked = b.room.status(&b.queue, &place.id).await.unwrap();
         assert_eq!(gone.contains(&index), asked.position.is_none());
@@ -28,7 +28,7 @@ async fn looks_alike(b: Bench) {
         }
     }
     assert_eq!(gone.len(), 3, "two admitted, one left");
-    assert!(b.room.look(&b.queue, &mut []).await.unwrap().is_empty());
+    assert!(b.room.look_at(&b.queue, &mut []).await.unwrap().is_empty());
 }
 
 each_store! {
