@@ -117,3 +117,16 @@ fn the_readme_works_as_written() {
     script.extend(found);
     follow(&script);
 }
+
+#[test]
+fn the_systemd_unit_is_well_formed() {
+    let unit = std::fs::read_to_string(root().join("packaging/tidegate.service")).unwrap();
+    assert!(unit.contains("/usr/local/bin/tidegate serve"));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tidegate.service");
+    std::fs::write(&path, unit.replace("/usr/local/bin/tidegate", BINARY)).unwrap();
+    match Command::new("systemd-analyze").arg("verify").arg(&path).output() {
+        Ok(output) => assert!(output.status.success(), "{}", text(&output.stderr)),
+        Err(error) => eprintln!("not verified: systemd-analyze cannot be started: {error}"),
+    }
+}
