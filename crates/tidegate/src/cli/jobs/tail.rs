@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::{moment, query, text};
+use super::{query, text};
 use crate::client::Client;
 use crate::failure::{Exit, Outcome};
 use crate::output::{Output, Tone};
@@ -97,7 +97,8 @@ fn print(event: &mut Value, id: &str, output: &Output) -> Outcome {
     };
     let jobs: Vec<&str> =
         event["jobs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let at = event["at_ms"].as_i64().map(moment).unwrap_or_default();
+    let at = event["at_ms"].as_i64().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
+    let at = at.map(|at| format!("{at:.3}")).unwrap_or_default();
     let why = event["why"].as_str().map(|why| format!("  {why}")).unwrap_or_default();
     output.line(&format!(
         "{}  {}  {}{}",
