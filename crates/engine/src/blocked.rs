@@ -103,6 +103,17 @@ impl Core {
         }
     }
 
+    /// Everything in a database has changed: all that someone waits for there is looked at.
+    pub(crate) fn all_ready(&mut self, db: usize) {
+        let Some(waiting) = self.dbs.get(db).map(|db| &db.waiting) else { return };
+        let known = self.ready.len();
+        for key in waiting.keys() {
+            if !self.ready.iter().take(known).any(|(d, k)| *d == db && k == key) {
+                self.ready.push((db, key.clone()));
+            }
+        }
+    }
+
     /// Takes a session that no longer waits out of all queues.
     pub(crate) fn forget_blocked(&mut self, blocked: &Blocked) {
         self.blocked = self.blocked.saturating_sub(1);

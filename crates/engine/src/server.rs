@@ -117,6 +117,7 @@ fn empty(ctx: &mut Ctx<'_>, number: usize) -> bool {
         ..Db::default()
     };
     ctx.core.dirty += count as u64;
+    ctx.core.all_ready(number);
     if ctx.core.memory.on {
         ctx.core.count_memory();
     }
@@ -155,16 +156,9 @@ fn swapdb(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         std::mem::swap(&mut x.expiring, &mut y.expiring);
         std::mem::swap(&mut x.timers, &mut y.timers);
     }
-    // Keys that others wait for may have come by the exchange.
-    for number in [a, b] {
-        let waiting: Vec<Box<[u8]>> = match ctx.core.dbs.get(number) {
-            Some(db) => db.waiting.keys().filter(|key| db.keys.contains(key)).cloned().collect(),
-            None => Vec::new(),
-        };
-        for key in waiting {
-            ctx.core.key_ready(number, &key);
-        }
-    }
+    // Keys that others wait for may have come by the exchange, or gone.
+    ctx.core.all_ready(a);
+    ctx.core.all_ready(b);
     Ok(Reply::Ok)
 }
 

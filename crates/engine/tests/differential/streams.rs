@@ -456,3 +456,17 @@ fn keyspace_events() {
         d.same("CONFIG SET notify-keyspace-events \"\"");
     });
 }
+
+#[test]
+fn who_waits_in_a_group_hears_when_everything_goes() {
+    both(|d| {
+        let waits = d.client();
+        for goes in ["FLUSHALL", "FLUSHDB", "SWAPDB 0 1"] {
+            d.same("XADD s 666 f v");
+            d.same("XGROUP CREATE s g $");
+            d.waits(waits, "XREADGROUP GROUP g alice BLOCK 0 STREAMS s >");
+            d.same(goes);
+            d.served(waits);
+        }
+    });
+}
