@@ -320,6 +320,7 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
         return if command.flags & ALLOW_BUSY == 0 { Err(busy.clone()) } else { Ok(()) };
     }
     let flags = flags_now(ctx, command);
+    ctx.core.out_of_memory = false;
     if ctx.core.memory.on && !ctx.session.loading {
         let full = ctx.core.make_room(ctx.now);
         let queueing = ctx.session.multi.is_some()

@@ -93,3 +93,13 @@ fn what_is_counted_is_what_is_there() {
     kit.run("FLUSHALL");
     assert_eq!(used(&mut kit), empty);
 }
+
+#[test]
+fn scripts_write_again_once_there_is_no_limit() {
+    let mut kit = Kit::new();
+    let script = "EVAL \"return redis.call('SET', 'k', 'v')\" 0";
+    kit.check("CONFIG SET maxmemory 1", "OK");
+    assert!(kit.text(script).contains("OOM"));
+    kit.check("CONFIG SET maxmemory 0", "OK");
+    kit.check(script, "OK");
+}
