@@ -265,7 +265,7 @@ impl Visit {
     }
 
     async fn enter(&self, form: &EnterForm) -> Result<Response, Error> {
-        if self.from_elsewhere() {
+        if self.comes_from_elsewhere() {
             return Ok(self.show(View::NotJoined));
         }
         let known = cookie::fresh_key(&format!("new.{}", form.key)).map(str::to_owned);
@@ -282,7 +282,7 @@ impl Visit {
     }
 
     async fn leave(&self) -> Result<Response, Error> {
-        if !self.from_elsewhere()
+        if !self.comes_from_elsewhere()
             && let Held::Place(Some(place)) = self.held().await?
         {
             self.room.leave(&self.queue.id, &place.id).await?;
@@ -292,7 +292,7 @@ impl Visit {
 
     async fn claim(&self) -> Result<Response, Error> {
         match self.held().await? {
-            Held::Place(Some(place)) if !self.from_elsewhere() => self.go(&place).await,
+            Held::Place(Some(place)) if !self.comes_from_elsewhere() => self.go(&place).await,
             _ => Ok(see_other(&self.address("/wait", &[]), None)),
         }
     }
@@ -389,7 +389,7 @@ impl Visit {
 
     /// A form on another site must not join in the visitor's name: it would come without the
     /// cookie and take the place of the one held.
-    fn from_elsewhere(&self) -> bool {
+    fn comes_from_elsewhere(&self) -> bool {
         let site = self.request.headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
         site.is_some_and(|site| matches!(site, "cross-site" | "same-site"))
     }

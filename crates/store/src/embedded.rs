@@ -546,7 +546,13 @@ impl Batch<'_> {
                 engine.deny_writes(Some(error));
             }
         }
+        let began = Instant::now();
         let outcome = engine.execute(self.now, session, argv);
+        // Waiting is not work: a command that blocks is not slow.
+        if let Outcome::Reply(_) = outcome {
+            let took = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
+            engine.took(self.now, session, argv, took);
+        }
         if refused {
             engine.deny_writes(None);
         }

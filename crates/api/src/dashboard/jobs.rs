@@ -110,10 +110,9 @@ async fn whole(app: &App, jobs: &Jobs, acts: bool) -> Result<Markup, jobs::Error
         || "in line".to_owned(),
         |seconds| format!("the first for {}", format::duration(Duration::from_secs_f64(seconds))),
     );
-    let mean = if stats.processed == 0 {
-        "–".to_owned()
-    } else {
-        format::millis(i64::try_from(stats.processing_ms / stats.processed).unwrap_or(0))
+    let mean = match stats.processing_ms.checked_div(stats.processed) {
+        None => "–".to_owned(),
+        Some(mean) => format::millis(i64::try_from(mean).unwrap_or(0)),
     };
     Ok(html! {
         @if !stranded.is_empty() {

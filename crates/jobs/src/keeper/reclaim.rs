@@ -17,8 +17,10 @@ use crate::{
     scripts,
 };
 
-/// How many leases one round takes back.
-const BATCH: isize = 500;
+/// How many leases are looked at together, and how often in one round: a crowd of workers that
+/// goes down at once must not wait for many rounds.
+const BATCH: usize = 500;
+const BATCHES: usize = 40;
 
 /// How long a v1 job must look lost before it is taken for lost.
 const SURE: Duration = Duration::from_secs(5);
@@ -32,9 +34,23 @@ impl Keeper {
     pub(super) async fn reclaim(&self) -> Result<usize, Error> {
         let keys = self.jobs.keys();
         let mut store = self.jobs.store().clone();
-        let now = self.jobs.now();
-        let ids: Vec<String> =
-            store.zrangebyscore_limit(keys.leases(), "-inf", now.0, 0, BATCH).await?;
+        let mut reclaimed = 0;
+        for _ in 0..BATCHES {
+            let now = self.jobs.now();
+            let most = BATCH.cast_signed();
+            let ids: Vec<String> =
+                store.zrangebyscore_limit(keys.leases(), "-inf", now.0, 0, most).await?;
+            reclaimed += self.reclaim_these(&ids, now).await?;
+            if ids.len() < BATCH {
+                break;
+            }
+        }
+        Ok(reclaimed)
+    }
+
+    async fn reclaim_these(&self, ids: &[String], now: Millis) -> Result<usize, Error> {
+        let keys = self.jobs.keys();
+        let mut store = self.jobs.store().clone();
         let mut reclaimed = 0;
         for ids in ids.chunks(100) {
             let mut pipe = redis::pipe();

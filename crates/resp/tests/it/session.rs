@@ -178,3 +178,20 @@ async fn a_password_is_asked_for_when_set() {
     let mut store = served.store.clone();
     assert!(!store.exists::<_, bool>("a").await.unwrap());
 }
+
+#[tokio::test]
+async fn what_takes_long_is_in_the_slow_log() {
+    type Slow = (i64, i64, i64, Vec<String>, String, String);
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("CONFIG SET slowlog-log-slower-than 0\r\nPING pong\r\n");
+    client.expect("+OK\r\n$4\r\npong\r\n");
+    client.send("CONFIG SET slowlog-log-slower-than 60000000\r\nPING quick\r\n");
+    client.expect("+OK\r\n$5\r\nquick\r\n");
+    let mut store = served.store.clone();
+    let slow: Vec<Slow> =
+        store::redis::cmd("SLOWLOG").arg("GET").query_async(&mut store).await.unwrap();
+    let (_, at, took, command, address, _) = &slow[0];
+    assert_eq!(command, &["PING", "pong"]);
+    assert!(*at > 0 && *took >= 0 && address.starts_with("127.0.0.1:"), "{slow:?}");
+}
