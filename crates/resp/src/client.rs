@@ -44,6 +44,9 @@ pub(crate) struct Client {
     pub(crate) pending: bool,
     /// The socket may have more to read, as far as is known.
     pub(crate) readable: bool,
+    /// The other side has said that nothing more comes: the end is in the socket, behind what is
+    /// still to be read, and no event will tell of it again.
+    pub(crate) ended: bool,
     /// Ends when everything sendable is sent.
     pub(crate) closing: bool,
     pub(crate) last_heard: Instant,
@@ -116,6 +119,7 @@ impl Client {
             listed: false,
             pending: false,
             readable: true,
+            ended: false,
             closing: false,
             last_heard: Instant::now(),
             output: Vec::new(),
@@ -219,8 +223,8 @@ impl Client {
                     self.input.extend_from_slice(scratch.get(..count).unwrap_or_default());
                     self.pending = true;
                     self.last_heard = Instant::now();
-                    // A short read has emptied the socket.
-                    self.readable = count == scratch.len();
+                    // A short read has emptied the socket, but for its end.
+                    self.readable = count == scratch.len() || self.ended;
                     return if self.readable { Io::More } else { Io::Done };
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

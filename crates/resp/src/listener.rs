@@ -487,6 +487,7 @@ impl Server {
                         event.is_readable() || event.is_error() || event.is_read_closed();
                     if readable && let Some(client) = self.clients.get_mut(number) {
                         client.readable = true;
+                        client.ended |= event.is_read_closed();
                         self.ready.push(number);
                     }
                 }
