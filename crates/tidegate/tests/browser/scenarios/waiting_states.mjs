@@ -68,7 +68,7 @@ export default async function (tour) {
   const patient = await tour.visitor();
   await patient.goto("/_wr/slow");
   await title(patient, "You are in line");
-  await patient.getByText(/\d+ to \d+ minutes|About \d+ minutes/).waitFor();
+  await patient.locator("[data-wait]", { hasText: /\d+ to \d+ minutes|About \d+ minutes/ }).waitFor();
   await tour.look(patient, "waiting-estimate");
 
   const nowhere = await tour.visitor();
