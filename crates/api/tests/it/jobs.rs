@@ -182,7 +182,11 @@ testkit::each_store! {
         // Stored by a program with names of its own.
         let mut store = t.store.clone();
         let data = r#"{"jobId":"order:7 a/b","type":"mail","payload":{}}"#;
-        let () = store::redis::AsyncCommands::set(&mut store, "bridge:jobs:data:order:7 a/b", data).await.unwrap();
+        let key = match t.store.layout() {
+            store::Layout::Standalone => "bridge:jobs:data:order:7 a/b",
+            store::Layout::Cluster => "{bridge}:jobs:data:order:7 a/b",
+        };
+        let () = store::redis::AsyncCommands::set(&mut store, key, data).await.unwrap();
         let seen = f.admin("GET /api/v1/job/order:7%20a%2Fb", Value::Null).await;
         assert_eq!(seen.json()["job"]["id"], "order:7 a/b", "{}", seen.text);
         let moved = f.get("/api/v1/jobs/abc/wait?wait_ms=3").await;

@@ -98,10 +98,6 @@ testkit::each_store! {
         assert_eq!(t.another().await.now(), t.store.now());
     }
 
-    async fn the_layout_is_standalone_unless_told(t: TestStore) {
-        assert_eq!(t.store.layout(), Layout::Standalone);
-    }
-
     async fn health_says_reachable(t: TestStore) {
         t.store.ping().await.unwrap();
         let health = t.store.health();
@@ -111,5 +107,11 @@ testkit::each_store! {
     async fn each_test_has_an_empty_keyspace(t: TestStore) {
         let mut store = t.store.clone();
         assert_eq!(redis::cmd("DBSIZE").query_async::<i64>(&mut store).await.unwrap(), 0);
+    }
+}
+
+testkit::standalone_keys! {
+    async fn the_layout_is_standalone_unless_told(t: TestStore) {
+        assert_eq!(t.store.layout(), Layout::Standalone);
     }
 }
