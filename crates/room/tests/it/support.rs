@@ -5,7 +5,7 @@ use std::time::Duration;
 use room::{
     Keeper, NewPlace, Options, Place, PositionId, Proof, QueueConfig, QueueId, Rate, Room, State,
 };
-use store::{ManualClock, Store};
+use store::{Layout, ManualClock, Store};
 use testkit::TestStore;
 
 /// A room with one queue, a keeper and the hands of the clock.
@@ -109,11 +109,31 @@ impl Bench {
         }
     }
 
-    /// Runs a command as redis-cli would.
+    /// Runs a command as redis-cli would. Its key, the first argument, is written as documented
+    /// for a single server and spelled as the store at hand spells it.
     pub(crate) async fn redis<T: store::redis::FromRedisValue>(&self, args: &[&str]) -> T {
-        let mut cmd = store::redis::cmd(args[0]);
-        cmd.arg(&args[1..]);
+        let [name, key, rest @ ..] = args else { panic!("{args:?} names no key") };
+        let mut cmd = store::redis::cmd(name);
+        cmd.arg(spelled(self.store.layout(), &self.queue, key)).arg(rest);
         cmd.query_async(&mut self.store.clone()).await.unwrap()
+    }
+}
+
+/// A key documented for a single server as another layout spells it: on a cluster the queue's id
+/// stands in braces, also in the keys of its places and sessions, which do not name it otherwise.
+/// What is spelled so already, or belongs to no queue, stays as it is.
+pub(crate) fn spelled(layout: Layout, queue: &QueueId, key: &str) -> String {
+    match (layout, key.split_once(':')) {
+        (Layout::Standalone, _) | (_, None) => key.to_owned(),
+        (_, Some((_, rest))) if rest.starts_with('{') => key.to_owned(),
+        (_, Some((kind @ ("heartbeat" | "position" | "session" | "revocation"), rest))) => {
+            format!("{kind}:{{{queue}}}:{rest}")
+        }
+        (_, Some((kind @ ("queue" | "admission" | "ipmap" | "stats" | "ratelimit"), rest))) => {
+            let (id, rest) = rest.split_once(':').unwrap_or((rest, ""));
+            format!("{kind}:{{{id}}}:{rest}")
+        }
+        (_, Some(_)) => key.to_owned(),
     }
 }
 

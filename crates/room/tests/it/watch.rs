@@ -185,7 +185,8 @@ each_store! {
         b.clock.advance(seconds(61));
         assert!(call(4).await.allowed);
         assert!(b.room.take_limit("a:{b} c", "enqueue", 1, seconds(60), "x").await.unwrap().allowed);
-        let keys: Vec<String> = b.redis(&["KEYS", "ratelimit:*"]).await;
-        assert!(keys.iter().all(|key| !key.contains("192.") && !key.contains('{')), "{keys:?}");
+        let keys: Vec<String> = b.redis(&["KEYS", "ratelimit:*:enqueue"]).await;
+        assert_eq!(keys.len(), 2);
+        assert!(keys.iter().all(|key| !key.contains("192.") && !key.contains("{b}")), "{keys:?}");
     }
 }
