@@ -147,6 +147,11 @@ script!(pub(crate) lead {
     args: [scheduler, ttl_s],
 });
 
+script!(pub(crate) walk {
+    keys: [waiting],
+    args: [cursor, pattern, count],
+});
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,7 +160,7 @@ mod tests {
         "jobs",
         [
             adopt, cancel, claim, compact, complete, dispatch, fail, forget, ingest, lead, occur,
-            once, promote, recover, remove, renew, replay, resolve, schedule,
+            once, promote, recover, remove, renew, replay, resolve, schedule, walk,
         ]
     );
 }

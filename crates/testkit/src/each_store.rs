@@ -181,7 +181,7 @@ where
 
 /// Runs a test body on the built-in store with the keys of a cluster.
 #[doc(hidden)]
-pub fn in_cluster_layout<F, T>(package: &str, body: impl FnOnce(TestStore) -> F)
+pub fn in_cluster_layout<F, T>(body: impl FnOnce(TestStore) -> F)
 where
     F: Future<Output = T>,
     T: Outcome,
@@ -196,9 +196,6 @@ where
     let refused = store.embedded().map_or(0, |embedded| embedded.slots_crossed());
     assert_eq!(refused, 0, "scripts were refused because their keys do not share a slot");
     if let Err(panic) = ended {
-        if package == "jobs" {
-            return eprintln!("ended early: it expects keys spelled in the standalone layout");
-        }
         std::panic::resume_unwind(panic);
     }
 }
@@ -257,7 +254,7 @@ macro_rules! each_store {
 
                 #[test]
                 fn in_cluster_layout() {
-                    $crate::each_store::in_cluster_layout(env!("CARGO_PKG_NAME"), test);
+                    $crate::each_store::in_cluster_layout(test);
                 }
             }
         )*

@@ -5,10 +5,7 @@
 //! v1 never forgets anything. The walk looks at a few keys each round, so that it costs nothing
 //! that would be noticed.
 
-use store::{
-    Layout,
-    redis::{self},
-};
+use store::{Layout, redis};
 
 use super::Keeper;
 use crate::{Error, Job, JobId, JobResult, lanes::Place, scripts};
@@ -19,24 +16,28 @@ const COUNT: usize = 100;
 impl Keeper {
     /// Says how many jobs were put right.
     pub(super) async fn adopt(&self) -> Result<usize, Error> {
-        // In a cluster a walk would have to go through every node; the v1 schema has no hash tags,
-        // so there are no v1 clients beside the tagged layout.
-        if self.jobs.store().layout() == Layout::Cluster {
-            return Ok(0);
-        }
         let keys = self.jobs.keys();
         let mut store = self.jobs.store().clone();
         let prefix = keys.data("").to_string();
         let cursor = self.memory.lock().scan_cursor;
         let pattern = format!("{}*", escape(&prefix));
-        let (next, found): (u64, Vec<Vec<u8>>) = redis::cmd("SCAN")
-            .arg(cursor)
-            .arg("MATCH")
-            .arg(pattern)
-            .arg("COUNT")
-            .arg(COUNT)
-            .query_async(&mut store)
-            .await?;
+        let (next, found): (u64, Vec<Vec<u8>>) = match store.layout() {
+            Layout::Standalone => {
+                let mut scan = redis::cmd("SCAN");
+                scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(COUNT);
+                scan.query_async(&mut store).await?
+            }
+            // In a cluster a command without keys may go to any server.
+            Layout::Cluster => {
+                let (_, next, found): (String, _, _) = scripts::walk::run(
+                    self.jobs.store(),
+                    scripts::walk::Keys { waiting: keys.waiting() },
+                    scripts::walk::Args { cursor, pattern, count: COUNT },
+                )
+                .await?;
+                (next, found)
+            }
+        };
         self.memory.lock().scan_cursor = next;
         let ids: Vec<String> = found
             .into_iter()

@@ -56,6 +56,17 @@ async fn the_whole_story_on_a_cluster() {
     t.clock.advance(Duration::from_secs(61));
     jobs.scheduler().tick().await.unwrap();
 
+    // What a v1 producer of the tagged namespace left half done is found where the namespace is.
+    let raw = Raw::of(&t);
+    let data = r#"{"jobId":"v-1","type":"mail","payload":"half","createdAt":1}"#;
+    let () = raw.call(&["SET", "bridge:jobs:data:v-1", data]).await;
+    let keeper = jobs.keeper();
+    for _ in 0..3 {
+        keeper.tick().await.unwrap();
+    }
+    assert_eq!(raw.get("bridge:jobs:status:v-1").await.as_deref(), Some("waiting"));
+    jobs.cancel(&jobs::JobId::parse("v-1").unwrap(), "enough").await.unwrap();
+
     // By the worker.
     async fn mail(Payload(body): Payload<serde_json::Value>) -> Result<serde_json::Value, Fault> {
         Ok(body["a"].clone())

@@ -1,11 +1,11 @@
 //! What the tests share: a queue on a test's store, and a look at the keys behind it.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use jobs::{Claimer, Config, JobId, Jobs, Labels, Lease, NewJob};
 use store::{
     Store,
-    redis::{self, AsyncCommands as _, FromRedisValue},
+    redis::{self, FromRedisValue},
 };
 use testkit::TestStore;
 
@@ -46,7 +46,8 @@ pub async fn take_ids(claimer: &mut Claimer, most: usize) -> Vec<JobId> {
     claimed.leases.iter().map(|lease| lease.id().clone()).collect()
 }
 
-/// A look at the raw keys, as a client that knows only Redis has it.
+/// A look at the raw keys, as a client that knows only Redis has it. Tests name keys as the
+/// standalone layout spells them; how the store at hand spells them is known here only.
 pub struct Raw(pub Store);
 
 impl Raw {
@@ -54,16 +55,26 @@ impl Raw {
         Self(t.store.clone())
     }
 
+    /// A key of a queue as this store spells it. What is none is left as it is.
+    pub fn spell(&self, key: &str) -> String {
+        match key.split_once(':') {
+            Some((namespace @ ("bridge" | "mail"), rest)) => {
+                format!("{}:{rest}", self.0.layout().tag(namespace))
+            }
+            _ => key.to_owned(),
+        }
+    }
+
     pub async fn call<T: FromRedisValue>(&self, line: &[&str]) -> T {
         let mut cmd = redis::cmd(line[0]);
         for word in &line[1..] {
-            cmd.arg(word);
+            cmd.arg(self.spell(word));
         }
         cmd.query_async(&mut self.0.clone()).await.unwrap()
     }
 
     pub async fn get(&self, key: &str) -> Option<String> {
-        self.0.clone().get(key).await.unwrap()
+        self.call(&["GET", key]).await
     }
 
     pub async fn json(&self, key: &str) -> serde_json::Value {
@@ -72,17 +83,21 @@ impl Raw {
     }
 
     pub async fn list(&self, key: &str) -> Vec<String> {
-        self.0.clone().lrange(key, 0, -1).await.unwrap()
+        self.call(&["LRANGE", key, "0", "-1"]).await
     }
 
     pub async fn set(&self, key: &str) -> Vec<String> {
-        let mut members: Vec<String> = self.0.clone().smembers(key).await.unwrap();
+        let mut members: Vec<String> = self.call(&["SMEMBERS", key]).await;
         members.sort();
         members
     }
 
     pub async fn zset(&self, key: &str) -> Vec<(String, i64)> {
-        self.0.clone().zrange_withscores(key, 0, -1).await.unwrap()
+        self.call(&["ZRANGE", key, "0", "-1", "WITHSCORES"]).await
+    }
+
+    pub async fn hash(&self, key: &str) -> BTreeMap<String, String> {
+        self.call(&["HGETALL", key]).await
     }
 
     pub async fn ttl(&self, key: &str) -> i64 {
@@ -101,13 +116,9 @@ pub async fn check_invariants(raw: &Raw) {
     let active = raw.set("bridge:jobs:active").await;
     let delayed = raw.zset("bridge:jobs:delayed").await;
     let dead = raw.list("bridge:jobs:deadletter").await;
-    let claims: Vec<(String, String)> = {
-        let map: std::collections::BTreeMap<String, String> =
-            raw.0.clone().hgetall("bridge:jobs:claims").await.unwrap();
-        map.into_iter().collect()
-    };
+    let claims = raw.hash("bridge:jobs:claims").await;
     let leases = raw.zset("bridge:jobs:leases").await;
-    let mut places = std::collections::BTreeMap::<String, Vec<&str>>::new();
+    let mut places = BTreeMap::<String, Vec<&str>>::new();
     for (place, ids) in [
         ("waiting", waiting),
         ("active", active.clone()),
@@ -125,12 +136,12 @@ pub async fn check_invariants(raw: &Raw) {
         let data = raw.get(&format!("bridge:jobs:data:{id}")).await;
         assert!(data.is_some(), "job {id} has no data");
     }
-    let claimed: Vec<_> = claims.iter().map(|(id, _)| id.clone()).collect();
+    let claimed: Vec<_> = claims.keys().cloned().collect();
     assert_eq!(claimed, active, "claims are what is active");
     let mut leased: Vec<_> = leases.into_iter().map(|(id, _)| id).collect();
     leased.sort();
     assert_eq!(leased, active, "leases are what is active");
-    let mut by_type = std::collections::BTreeMap::<String, i64>::new();
+    let mut by_type = BTreeMap::<String, i64>::new();
     for (id, claim) in &claims {
         let kind = claim.splitn(3, ' ').nth(2).unwrap();
         *by_type.entry(kind.to_owned()).or_default() += 1;
@@ -142,7 +153,7 @@ pub async fn check_invariants(raw: &Raw) {
     }
     let counters: Vec<String> = raw.call(&["KEYS", "bridge:ratelimit:concurrent:*"]).await;
     for key in counters {
-        let kind = key.strip_prefix("bridge:ratelimit:concurrent:").unwrap();
+        let kind = key.strip_prefix(&raw.spell("bridge:ratelimit:concurrent:")).unwrap();
         let count: i64 = raw.get(&key).await.unwrap().parse().unwrap();
         assert_eq!(count, by_type.get(kind).copied().unwrap_or(0), "running jobs of {kind}");
     }
