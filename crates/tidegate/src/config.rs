@@ -271,3 +271,16 @@ settings! {
         format: LogFormat = "text", restart;
     }
 }
+
+impl Config {
+    /// Where the data is, with the data folder filled in.
+    pub(crate) fn store_url(&self) -> String {
+        self.store.url.replace("{data}", &self.server.data.display().to_string())
+    }
+
+    /// The folder of the built-in store, if the data is in one.
+    pub(crate) fn store_folder(&self) -> Option<PathBuf> {
+        let url = self.store_url();
+        url.strip_prefix("embedded:").filter(|path| !path.is_empty()).map(PathBuf::from)
+    }
+}

@@ -74,7 +74,10 @@ pub(crate) fn run(global: &Global, output: &Output) -> Outcome {
     if config.guard.origin.0.is_some() {
         findings.push(port(config.guard.listen, "guard.listen", running.as_ref()));
     }
-    if let Some(address) = config.resp.listen.0 {
+    // Only the built-in store is served on this port.
+    if let Some(address) = config.resp.listen.0
+        && config.store.url.starts_with("embedded:")
+    {
         findings.push(port(address, "resp.listen", running.as_ref()));
     }
     findings.extend(runtime.block_on(store(config, running.as_ref())));
@@ -223,11 +226,8 @@ fn port(address: SocketAddr, setting: &'static str, running: Option<&Running>) -
 }
 
 async fn store(config: &Config, running: Option<&Running>) -> Vec<Finding> {
-    if let Some(running) = running
-        && config.store.url.starts_with("embedded:")
-    {
-        let found = format!("built in, held by process {}", running.pid);
-        return vec![Finding::good("store", found)];
+    if config.store.url.starts_with("embedded:") {
+        return built_in(config.store_folder().as_deref(), running);
     }
     let opened = tokio::time::timeout(Duration::from_secs(5), open_store(config)).await;
     let store = match opened {
@@ -245,14 +245,72 @@ async fn store(config: &Config, running: Option<&Running>) -> Vec<Finding> {
         }
     };
     let health = store.health();
-    let mut findings = match store.ping().await {
-        Ok(()) => vec![Finding::good("store", format!("{:?} at {}", health.kind, health.address))],
-        Err(error) => vec![Finding::bad("store", chain(&error), "is the server up?")],
+    let kind = match health.kind {
+        store::Kind::Embedded => "built in",
+        store::Kind::Single => "one server",
+        store::Kind::Sentinel => "the server that Sentinels name",
+        store::Kind::Cluster => "a cluster",
     };
-    if health.kind != store::Kind::Embedded {
-        findings.push(clock(&store).await);
+    let answers = match store.ping().await {
+        Ok(()) => Finding::good("store", format!("{kind} at {}", health.address)),
+        Err(error) => Finding::bad("store", chain(&error), "is the server up?"),
+    };
+    vec![answers, clock(&store).await]
+}
+
+/// Looks at the files of the built-in store, without opening it: that would mend them.
+fn built_in(folder: Option<&Path>, running: Option<&Running>) -> Vec<Finding> {
+    let Some(folder) = folder else {
+        return vec![
+            Finding::warning(
+                "store",
+                "built in, in memory only: gone with the process",
+                "--store embedded:FOLDER",
+            ),
+            Finding::good("clock", "nothing kept to compare it with"),
+        ];
+    };
+    let shown = folder.display();
+    let store = match running {
+        Some(running) => {
+            Finding::good("store", format!("built in, held by process {}", running.pid))
+        }
+        None if !folder.join("manifest").exists() => {
+            Finding::good("store", format!("built in, {shown} will be filled at first start"))
+        }
+        None => match store::embedded::check(folder) {
+            Ok(report) => match report.damage {
+                Some(damage) => Finding::bad(
+                    "store",
+                    damage,
+                    format!("tidegate store check {shown} --repair NEW_FOLDER keeps what is good"),
+                ),
+                None => Finding::good("store", format!("built in, {} keys, whole", report.keys)),
+            },
+            Err(error) => Finding::bad("store", chain(&error), "set --store or --data"),
+        },
+    };
+    vec![store, clock_since(folder)]
+}
+
+/// Whether this machine's clock is behind what the store's files say: what it counts down by the
+/// clock would stand still until then.
+fn clock_since(folder: &Path) -> Finding {
+    let written = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.metadata().ok()?.modified().ok())
+        .max();
+    let now = std::time::SystemTime::now();
+    match written.map(|written| written.duration_since(now)) {
+        None => Finding::good("clock", "nothing kept to compare it with"),
+        Some(Ok(ahead)) if ahead > Duration::from_secs(5) => Finding::bad(
+            "clock",
+            format!("{} s behind the last write to {}", ahead.as_secs(), folder.display()),
+            "set the clock, and run a time service (chrony)",
+        ),
+        Some(_) => Finding::good("clock", "not behind the store's last write"),
     }
-    findings
 }
 
 /// How far this machine's clock is from the server's.

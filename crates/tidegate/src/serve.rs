@@ -96,7 +96,7 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<
             }
         }
     });
-    tracing::info!(http = %base, store = %shown(&config.store.url), "started");
+    tracing::info!(http = %base, store = %shown(&config.store_url()), "started");
 
     if let Some(extra) = extra {
         extra(&app, &tasks, &stop);
@@ -236,7 +236,7 @@ fn open_tls(config: &Config) -> Outcome<Option<Arc<Tls>>> {
 
 /// Opens the store the settings name.
 pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
-    let url = config.store.url.replace("{data}", &config.server.data.display().to_string());
+    let url = config.store_url();
     let options = store::Options {
         fsync: match config.store.fsync {
             Fsync::Always => store::Fsync::Always,
@@ -392,10 +392,7 @@ fn banner(
         format!("  Dashboard    {base}/"),
         format!("  API          {base}/api   (OpenAPI: {base}/api/openapi.json)"),
         format!("  Docs         {base}/docs"),
-        format!(
-            "  Store        {}",
-            shown(&config.store.url.replace("{data}", &config.server.data.display().to_string()))
-        ),
+        format!("  Store        {}", shown(&config.store_url())),
     ];
     if let Some(guard) = guard {
         lines.push(format!("  Guard        {}/   (in front of {})", guard.base, guard.origin));

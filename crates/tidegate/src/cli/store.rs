@@ -105,12 +105,8 @@ fn check(
 
 /// The folder of the built-in store that the settings name.
 fn configured(global: &Global) -> Outcome<PathBuf> {
-    let config = global.load()?.config;
-    let url = config.store.url.replace("{data}", &config.server.data.display().to_string());
-    url.strip_prefix("embedded:").filter(|path| !path.is_empty()).map(PathBuf::from).ok_or_else(
-        || {
-            Failure::usage("the settings name no folder of a built-in store")
-                .next("tidegate store check FOLDER")
-        },
-    )
+    global.load()?.config.store_folder().ok_or_else(|| {
+        Failure::usage("the settings name no folder of a built-in store")
+            .next("tidegate store check FOLDER")
+    })
 }

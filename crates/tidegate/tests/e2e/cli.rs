@@ -113,6 +113,49 @@ fn doctor_finds_what_is_wrong_and_says_how_to_fix_it() {
 }
 
 #[test]
+fn doctor_looks_at_the_built_in_store_without_mending_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["doctor", "--json", "--store", "embedded:kept", "--listen", "127.0.0.1:0"];
+    let args = [&args[..], &["--set", "resp.listen=127.0.0.1:0"]].concat();
+    let found = |what: &str| {
+        let got = run(folder.path(), &args);
+        let findings: serde_json::Value = serde_json::from_slice(&got.stdout).unwrap();
+        let all = findings.as_array().unwrap();
+        let finding = all.iter().find(|finding| finding["what"] == what).unwrap();
+        (
+            finding["state"].as_str().unwrap().to_owned(),
+            finding["found"].as_str().unwrap().to_owned(),
+        )
+    };
+    assert_eq!(found("store").0, "good");
+    assert_eq!(found("clock").0, "good");
+
+    let kept = folder.path().join("kept");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let url = format!("embedded:{}", kept.display());
+        let store = store::Store::open(&url).await.unwrap();
+        for n in 0..3 {
+            let () = store::redis::AsyncCommands::set(&mut store.clone(), n, "x").await.unwrap();
+        }
+    });
+    drop(runtime);
+    assert!(found("store").1.contains("3 keys"), "{:?}", found("store"));
+
+    let log = kept.join("log-1.tide");
+    let ahead = std::time::SystemTime::now() + std::time::Duration::from_secs(3600);
+    std::fs::File::options().append(true).open(&log).unwrap().set_modified(ahead).unwrap();
+    assert_eq!(found("clock").0, "bad");
+
+    let mut bytes = std::fs::read(&log).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&log, &bytes).unwrap();
+    assert_eq!(found("store").0, "bad");
+    assert_eq!(std::fs::read(&log).unwrap(), bytes, "left as it is");
+}
+
+#[test]
 fn completions_are_printed_for_each_shell() {
     let folder = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
