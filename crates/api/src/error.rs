@@ -190,3 +190,14 @@ impl From<store::Error> for ApiError {
         }
     }
 }
+
+/// An error with its causes, for logs.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use room::{Arrival, Error, Inside, NewPlace, Place, QueueId, Room, SessionId, Visitor};
 use serde::Deserialize;
 use store::Millis;
@@ -38,8 +38,8 @@ const LOCATION: HeaderName = HeaderName::from_static("x-wr-location");
 /// The routes.
 pub(crate) fn section() -> Section {
     let router = Router::new()
-        .route("/gate/nginx/{queue}", get(nginx))
-        .route("/gate/forward/{queue}", get(forward));
+        .route("/gate/nginx/{queue}", asked_by(Proxy::Nginx))
+        .route("/gate/forward/{queue}", asked_by(Proxy::Forward));
     Section { public: router.into(), ..Section::default() }
 }
 
@@ -296,24 +296,17 @@ struct Wish {
     when_down: Option<String>,
 }
 
-async fn nginx(
-    State(app): State<App>,
-    Path(queue): Path<String>,
-    Query(wish): Query<Wish>,
-    client: Client,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    answer(&app, &queue, &wish, client, &headers, Proxy::Nginx).await
-}
-
-async fn forward(
-    State(app): State<App>,
-    Path(queue): Path<String>,
-    Query(wish): Query<Wish>,
-    client: Client,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    answer(&app, &queue, &wish, client, &headers, Proxy::Forward).await
+/// The route a kind of proxy asks at.
+fn asked_by(proxy: Proxy) -> MethodRouter<App> {
+    get(
+        async move |State(app): State<App>,
+                    Path(queue): Path<String>,
+                    Query(wish): Query<Wish>,
+                    client: Client,
+                    headers: HeaderMap| {
+            answer(&app, &queue, &wish, client, &headers, proxy).await
+        },
+    )
 }
 
 async fn answer(

@@ -1,25 +1,29 @@
 //! One stream of live page parts per tab. A part is a piece of HTML with a topic's name; the server
 //! renders each topic once per beat, however many tabs look at it, and sends it when it changed.
 //!
-//! Topics exist while somebody looks. What a topic shows is decided in `dashboard.rs`.
+//! Topics exist while somebody looks. What a topic shows is decided in `dashboard.rs`. One login may
+//! follow only so many, so that it cannot use up what all share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::SelectAll;
 use parking_lot::Mutex;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 use tokio_stream::wrappers::BroadcastStream;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::app::App;
+use crate::auth::guard;
 use crate::dashboard;
 use crate::error::ApiError;
 use crate::extract::Query;
@@ -28,14 +32,48 @@ use crate::sse::{self, Sse};
 
 /// Time between renderings of a topic.
 const EVERY: Duration = Duration::from_secs(2);
-/// Most topics a tab may follow, and most that exist at once.
+/// Most topics one tab may follow, most one login may follow in all its tabs, and most that exist at
+/// once.
 const PER_TAB: usize = 8;
-const AT_ONCE: usize = 256;
+const PER_LOGIN: usize = 64;
+const AT_ONCE: usize = 1024;
 
 /// The topics somebody looks at.
 #[derive(Debug, Default)]
 pub struct Hub {
     topics: Mutex<HashMap<String, Topic>>,
+    /// How many topics each login follows, by a hash of its credential.
+    logins: Mutex<HashMap<[u8; 32], usize>>,
+}
+
+/// A tab's share of what its login may follow; gives it back when dropped.
+struct Share {
+    app: App,
+    login: [u8; 32],
+    count: usize,
+}
+
+impl Share {
+    fn take(app: &App, login: [u8; 32], count: usize) -> Option<Share> {
+        let mut logins = app.hub().logins.lock();
+        let followed = logins.get(&login).copied().unwrap_or(0) + count;
+        if followed > PER_LOGIN {
+            return None;
+        }
+        logins.insert(login, followed);
+        Some(Share { app: app.clone(), login, count })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut logins = self.app.hub().logins.lock();
+        let left = logins.get(&self.login).map_or(0, |count| count.saturating_sub(self.count));
+        match left {
+            0 => logins.remove(&self.login),
+            left => logins.insert(self.login, left),
+        };
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -117,11 +155,20 @@ struct LiveQuery {
 async fn follow(
     State(app): State<App>,
     Query(query): Query<LiveQuery>,
+    headers: HeaderMap,
 ) -> Result<impl IntoResponse, ApiError> {
     let names: Vec<&str> = query.topics.split(' ').filter(|name| !name.is_empty()).collect();
     if names.is_empty() || names.len() > PER_TAB || query.topics.len() > 1024 {
         return Err(ApiError::invalid_field("topics", "name 1 to 8 topics"));
     }
+    let login = Sha256::digest(guard::credential(&headers).unwrap_or_default()).into();
+    let Some(share) = Share::take(&app, login, names.len()) else {
+        let told = format!(
+            "this login follows {PER_LOGIN} live parts already, the most one may; close some tabs"
+        );
+        return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_TOPICS", told)
+            .retry_after(EVERY.as_secs()));
+    };
     let mut all = SelectAll::new();
     let mut first = vec![Bytes::from_static(b"retry: 2000\nevent: hello\ndata: {}\n\n")];
     for name in names {
@@ -131,14 +178,20 @@ async fn follow(
         let Some((last, receiver)) = app.hub().follow(&app, name) else {
             return Err(ApiError::unavailable(
                 "TOO_MANY_TOPICS",
-                "too many pages are being watched",
-            ));
+                "too many different pages are being watched on this server; try again later",
+            )
+            .retry_after(EVERY.as_secs()));
         };
         first.extend(last);
         // A tab that was too slow gets the next rendering instead.
         all.push(BroadcastStream::new(receiver).filter_map(async |event| event.ok()).boxed());
     }
-    Ok(Sse::new(&app, futures_util::stream::iter(first).chain(all)))
+    // The share is given back with the stream.
+    let events = futures_util::stream::iter(first).chain(all).map(move |event| {
+        let _ = &share;
+        event
+    });
+    Ok(Sse::new(&app, events))
 }
 
 /// The routes.

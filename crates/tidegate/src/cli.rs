@@ -19,7 +19,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::config::load::{Loaded, Sources};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::Output;
-use crate::{demo, doctor, serve};
+use crate::{client, demo, doctor, serve};
 
 /// Flow control for whatever arrives faster than it can be served.
 #[derive(Debug, Parser)]
@@ -81,6 +81,9 @@ pub(crate) struct Global {
     /// Read the token from this file instead of the data folder (or TIDEGATE_TOKEN)
     #[arg(long, global = true, value_name = "FILE", help_heading = "Talking to a server")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Certificates (PEM) by which a server over https is known, instead of the usual ones
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Talking to a server")]
+    pub(crate) ca: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true, help_heading = "Output")]
     pub(crate) json: bool,
@@ -112,6 +115,11 @@ pub(crate) enum Command {
   tidegate doctor
   tidegate doctor --store redis://10.0.0.5 --json")]
     Doctor,
+    /// Ask a running server whether it can do its work
+    #[command(before_help = "Examples:
+  tidegate health                            exit code 0: ready, 1: not ready, 5: no answer
+  tidegate health --server https://tidegate.example --json")]
+    Health,
     /// Show and check the configuration
     #[command(before_help = "Examples:
   tidegate config show --origin
@@ -182,6 +190,7 @@ pub(crate) fn run(cli: Cli, output: &Output) -> Outcome {
         Command::Serve => serve::run(global.sources()?, output),
         Command::Demo => demo::run(global, output),
         Command::Doctor => doctor::run(global, output),
+        Command::Health => health(global, output),
         Command::Config { verb } => config::run(verb, global, output),
         Command::Token { verb } => token::run(verb, global, output),
         Command::Room { verb } => room::run(verb, global, output),
@@ -192,6 +201,29 @@ pub(crate) fn run(cli: Cli, output: &Output) -> Outcome {
             clap_complete::generate(shell, &mut Cli::command(), "tidegate", &mut script);
             output.text(&String::from_utf8_lossy(&script))
         }
+    }
+}
+
+fn health(global: &Global, output: &Output) -> Outcome {
+    let (ready, told) = client::ready(global)?;
+    if output.json {
+        output.value(&told)?;
+    }
+    let reasons: Vec<String> = told["checks"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|check| check["ok"] == false)
+        .map(|check| {
+            let text = |name: &str| check[name].as_str().unwrap_or("?").to_owned();
+            format!("{}: {}", text("name"), text("reason"))
+        })
+        .collect();
+    match ready {
+        true if output.json => Ok(()),
+        true => output.line("ready"),
+        false => Err(Failure::failed(format!("not ready: {}", reasons.join("; ")))
+            .next("tidegate doctor, and the server's log")),
     }
 }
 

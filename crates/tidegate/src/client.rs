@@ -1,13 +1,16 @@
 //! How commands talk to the running server: its API, with the token from the data folder.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::admin_token;
 use crate::cli::Global;
+use crate::config::Config;
 use crate::failure::{Exit, Failure, Outcome};
 
 /// Where a running server is, left in its data folder.
@@ -24,6 +27,75 @@ type Answer = Result<ureq::http::Response<ureq::Body>, ureq::Error>;
 /// Name of the file with [`Running`] in the data folder.
 pub(crate) const RUNNING: &str = "running.json";
 
+/// Where a server is, and how it is spoken to.
+struct Server {
+    base: String,
+    agent: ureq::Agent,
+}
+
+impl Server {
+    /// The server named by `--server`, else the local one.
+    fn of(global: &Global, config: &Config) -> Outcome<Server> {
+        let (base, known) = match &global.server {
+            Some(url) => (url.trim_end_matches('/').to_owned(), false),
+            None => local_base(config),
+        };
+        let mut tls = TlsConfig::builder();
+        if let Some(path) = &global.ca {
+            tls = tls.root_certs(RootCerts::new_with_certs(&certificates(path)?));
+        } else if known {
+            // Its certificate is for the name visitors use, not for this address, and what goes
+            // over loopback is as safe as the port itself, with TLS or without.
+            tls = tls.disable_verification(true);
+        }
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .tls_config(tls.build())
+            .timeout_connect(Some(Duration::from_secs(5)))
+            .timeout_global(Some(Duration::from_secs(60)))
+            .user_agent(concat!("tidegate/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .into();
+        Ok(Server { base, agent })
+    }
+}
+
+fn certificates(path: &Path) -> Outcome<Vec<Certificate<'static>>> {
+    let wrong = |why: String| Failure::usage(format!("--ca {}: {why}", path.display()));
+    let pem = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let mut found = Vec::new();
+    for item in parse_pem(&pem) {
+        if let PemItem::Certificate(one) = item.map_err(|error| wrong(error.to_string()))? {
+            found.push(one);
+        }
+    }
+    if found.is_empty() {
+        return Err(wrong("there is no certificate in it".to_owned()));
+    }
+    Ok(found)
+}
+
+/// What `/readyz` of a server answers: is it ready, and why not.
+pub(crate) fn ready(global: &Global) -> Outcome<(bool, Value)> {
+    let server = Server::of(global, &global.load()?.config)?;
+    let mut answer = server
+        .agent
+        .get(format!("{}/readyz", server.base))
+        .config()
+        .timeout_global(Some(Duration::from_secs(5)))
+        .build()
+        .call()
+        .map_err(|error| no_answer(&server.base, &error))?;
+    let text = answer.body_mut().read_to_string().unwrap_or_default();
+    let told = serde_json::from_str(&text).unwrap_or(Value::Null);
+    Ok((answer.status().is_success(), told))
+}
+
+fn no_answer(base: &str, error: &ureq::Error) -> Failure {
+    Failure::unreachable(format!("no answer from {base}: {error}"))
+        .next("is the server running? start it with `tidegate`, or name it with --server")
+}
+
 /// A server to talk to.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -36,10 +108,7 @@ impl Client {
     /// The server named by `--server`, else the local one.
     pub(crate) fn new(global: &Global) -> Outcome<Client> {
         let config = global.load()?.config;
-        let base = match &global.server {
-            Some(url) => url.trim_end_matches('/').to_owned(),
-            None => local_base(&config),
-        };
+        let server = Server::of(global, &config)?;
         let token = match (&global.token_file, std::env::var("TIDEGATE_TOKEN")) {
             (Some(path), _) => std::fs::read_to_string(path)
                 .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?,
@@ -49,14 +118,7 @@ impl Client {
                     .next("set TIDEGATE_TOKEN, pass --token-file, or run from the server's folder")
             })?,
         };
-        let agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(5)))
-            .timeout_global(Some(Duration::from_secs(60)))
-            .user_agent(concat!("tidegate/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .into();
-        Ok(Client { base, token: token.trim().to_owned(), agent })
+        Ok(Client { base: server.base, token: token.trim().to_owned(), agent: server.agent })
     }
 
     /// GET, and the JSON of the answer.
@@ -135,10 +197,7 @@ impl Client {
     }
 
     fn finish_text(&self, answer: Answer) -> Outcome<String> {
-        let mut answer = answer.map_err(|error| {
-            Failure::unreachable(format!("no answer from {}: {error}", self.base))
-                .next("is the server running? start it with `tidegate`, or name it with --server")
-        })?;
+        let mut answer = answer.map_err(|error| no_answer(&self.base, &error))?;
         let status = answer.status().as_u16();
         let text = answer
             .body_mut()
@@ -165,13 +224,17 @@ impl Client {
     }
 }
 
-/// The local server: where it said it is, else where it would be.
-fn local_base(config: &crate::config::Config) -> String {
+/// The local server: where it said it is, else where it would be; and whether that is on this
+/// machine's own loopback address.
+fn local_base(config: &Config) -> (String, bool) {
     let left = std::fs::read_to_string(config.server.data.join(RUNNING)).ok();
-    if let Some(running) = left.and_then(|text| serde_json::from_str::<Running>(&text).ok()) {
-        return running.http;
-    }
-    base_of(config.http.listen, !config.http.tls_cert.as_os_str().is_empty())
+    let base = match left.and_then(|text| serde_json::from_str::<Running>(&text).ok()) {
+        Some(running) => running.http,
+        None => base_of(config.http.listen, !config.http.tls_cert.as_os_str().is_empty()),
+    };
+    let address = base.split_once("://").and_then(|(_, address)| address.parse().ok());
+    let known = address.is_some_and(|at: std::net::SocketAddr| at.ip().is_loopback());
+    (base, known)
 }
 
 /// A URL people and programs on this machine can use for a listening address.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use self::value::{
     Bytes, Fsync, HostPolicy, Listen, LogFormat, MaybeNumber, MaybeRate, MemoryPolicy, Networks,
-    Paths, Service, SiteOrigin, Value, WhenDown,
+    OpenPaths, Routes, Service, SiteOrigin, Value, WhenDown,
 };
 
 /// One row of the table.
@@ -222,23 +222,36 @@ settings! {
     }
     /// The built-in reverse proxy in front of a site. `tidegate room guard` sets these by flags.
     guard: GuardConfig {
-        /// Where the site is, such as `http://127.0.0.1:3000`. Empty: nothing is guarded.
+        /// Where the site is, such as `http://127.0.0.1:3000` or `https://shop.internal`. Empty:
+        /// nothing is guarded.
         origin: SiteOrigin = "", restart;
+        /// Certificates in PEM by which a site over https is known, instead of the system's.
+        origin_ca: PathBuf = "", restart;
         /// Address and port visitors come to.
         listen: SocketAddr = "127.0.0.1:8080", restart;
         /// The queue visitors wait in; made at start if it is not there.
         queue: String = "site", restart;
-        /// How fast people are let in, such as `500/m`. Empty leaves the queue as it is.
+        /// Parts of the site with queues of their own, such as `/checkout = checkout` or
+        /// `tickets.example = tickets`: a host, a path with all below it, or both. The nearest one
+        /// counts. These queues are made with default settings if they are not there.
+        routes: Routes = "", restart;
+        /// How fast people are let in, such as `500/m`. Counts when the queue is made and when this
+        /// setting changes; what was changed in the running queue stays otherwise.
         rate: MaybeRate = "", restart;
-        /// People inside at once; 0 is no limit. Empty leaves the queue as it is.
+        /// People inside at once; 0 is no limit. Counts as `rate` does.
         max_active: MaybeNumber = "", restart;
         /// What becomes of newcomers while the store is away: `open` lets them through, `closed`
         /// turns them away with 503. Visitors with a pass are let through in any case.
         when_down: WhenDown = "closed", restart;
         /// Which `Host` the site sees: `keep` the visitor's, or that of the `origin`.
         host: HostPolicy = "keep", restart;
-        /// Paths that need no pass; one that ends with `/` stands for all below it.
-        open_paths: Paths = "/robots.txt,/favicon.ico,/.well-known/", restart;
+        /// Paths that need no pass, such as `/healthz`; `/static/*` stands for all below it.
+        open_paths: OpenPaths = "/robots.txt,/favicon.ico,/.well-known/*", restart;
+        /// Networks that need no pass, such as those of the site's monitoring.
+        open_networks: Networks = "", restart;
+        /// File with tokens, one in a line: programs that show one in the header `X-WR-Bypass` need
+        /// no pass.
+        bypass_file: PathBuf = "", restart;
         /// Largest request body; 0 means no limit.
         max_body: Bytes = "100mb", "0" ..= "1tb", restart;
         /// How long connecting to the site may take.

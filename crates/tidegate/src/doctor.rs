@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use api::error::chain;
 use serde::Serialize;
 use store::redis;
 
@@ -14,7 +15,7 @@ use crate::client::{RUNNING, Running};
 use crate::config::Config;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::{Output, Tone};
-use crate::serve::{chain, open_store};
+use crate::serve::open_store;
 
 /// How a thing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

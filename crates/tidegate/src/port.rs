@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Context;
 use api::auth::Secret;
+use api::error::chain;
 use resp::Listener;
 use store::Store;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,7 @@ use crate::cli::Global;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::serve::{chain, end_when_asked, open_store};
+use crate::serve::{end_when_asked, open_store};
 use crate::shutdown::Signals;
 use crate::{cli, logging};
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use api::dashboard::settings::ShownSetting;
+use api::error::chain;
 use api::serve::tls::Tls;
 use api::{App, Parts, Services, Settings};
 use resp::Listener;
@@ -264,17 +265,6 @@ pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
             Failure::failed(told).next("--store URL; `tidegate serve --help` shows the kinds")
         }
     })
-}
-
-/// An error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 /// The HTTP side's settings.

@@ -115,6 +115,11 @@ pub(crate) async fn identify(
         .ok_or_else(|| ApiError::unauthorized("this session has ended; log in again"))
 }
 
+/// The credential as it was sent.
+pub(crate) fn credential(headers: &HeaderMap) -> Option<&str> {
+    token_of(headers).or_else(|| cookie_of(headers))
+}
+
 fn token_of(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;

@@ -79,9 +79,47 @@ impl TooLarge {
 #[error("the visitor stopped sending")]
 struct Stalled;
 
-/// A request body that may be only so large, and whose sender may not fall asleep.
-pub(super) struct Metered {
+type BoxError = Box<dyn Error + Send + Sync>;
+type Polled = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
+
+/// What is done with each piece of a body on its way.
+pub(super) trait Watch: Unpin {
+    /// The next piece.
+    fn next(&mut self, inner: &mut Body, cx: &mut Context<'_>) -> Polled;
+}
+
+/// A body that is watched on its way.
+pub(super) struct Watched<W> {
     inner: Body,
+    watch: W,
+}
+
+impl<W> Watched<W> {
+    pub(super) fn new(inner: Body, watch: W) -> Watched<W> {
+        Watched { inner, watch }
+    }
+}
+
+impl<W: Watch> HttpBody for Watched<W> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        let this = &mut *self;
+        this.watch.next(&mut this.inner, cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// A request may be only so large, and its sender may not fall asleep.
+pub(super) struct Metered {
     left: u64,
     within: Duration,
     progress: Progress,
@@ -89,27 +127,18 @@ pub(super) struct Metered {
 }
 
 impl Metered {
-    pub(super) fn new(inner: Body, most: u64, within: Duration, progress: Progress) -> Metered {
+    pub(super) fn new(most: u64, within: Duration, progress: Progress) -> Metered {
         let deadline = Box::pin(tokio::time::sleep(within));
-        Metered { inner, left: most, within, progress, deadline }
+        Metered { left: most, within, progress, deadline }
     }
 }
 
-type BoxError = Box<dyn Error + Send + Sync>;
-
-impl HttpBody for Metered {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match Pin::new(&mut self.inner).poll_frame(cx) {
+impl Watch for Metered {
+    fn next(&mut self, inner: &mut Body, cx: &mut Context<'_>) -> Polled {
+        match Pin::new(inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.progress.made();
-                let next = Instant::now() + self.within;
-                self.deadline.as_mut().reset(next);
+                self.deadline.as_mut().reset(Instant::now() + self.within);
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                 match self.left.checked_sub(length) {
                     Some(left) => {
@@ -130,14 +159,6 @@ impl HttpBody for Metered {
             },
         }
     }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
 }
 
 /// The session ended while the answer was under way.
@@ -149,7 +170,6 @@ type Look = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// A long answer: while it lasts, `look` says every few seconds whether the session still runs.
 pub(super) struct Kept<F> {
-    inner: Body,
     look: F,
     looking: Option<Look>,
     next: Pin<Box<Sleep>>,
@@ -160,9 +180,9 @@ where
     F: Fn() -> L + Send + Unpin + 'static,
     L: Future<Output = bool> + Send + 'static,
 {
-    pub(super) fn new(inner: Body, look: F) -> Kept<F> {
+    pub(super) fn new(look: F) -> Kept<F> {
         let next = Box::pin(tokio::time::sleep(LOOK_EVERY));
-        Kept { inner, look, looking: None, next }
+        Kept { look, looking: None, next }
     }
 
     /// Looks when it is time; `Err` once the session is over.
@@ -185,30 +205,16 @@ where
     }
 }
 
-impl<F, L> HttpBody for Kept<F>
+impl<F, L> Watch for Kept<F>
 where
     F: Fn() -> L + Send + Unpin + 'static,
     L: Future<Output = bool> + Send + 'static,
 {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn next(&mut self, inner: &mut Body, cx: &mut Context<'_>) -> Polled {
         if let Err(over) = self.poll_look(cx) {
             return Poll::Ready(Some(Err(over.into())));
         }
-        Pin::new(&mut self.inner).poll_frame(cx).map_err(Into::into)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        Pin::new(inner).poll_frame(cx).map_err(Into::into)
     }
 }
 
@@ -243,8 +249,8 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(b"x")), ()))
         });
-        let body = Kept::new(Body::from_stream(endless), || async { LIVES.load(Ordering::SeqCst) });
-        let mut body = Body::new(body);
+        let kept = Kept::new(|| async { LIVES.load(Ordering::SeqCst) });
+        let mut body = Body::new(Watched::new(Body::from_stream(endless), kept));
         for n in 0..40 {
             if n == 20 {
                 LIVES.store(false, Ordering::SeqCst);
@@ -266,8 +272,8 @@ mod tests {
         let check = async |length: usize, most: u64| {
             let body = Body::from(vec![0; length]);
             let progress = Progress::default();
-            let body = Metered::new(body, most, Duration::from_secs(9), progress);
-            Body::new(body).collect().await.map(|all| all.to_bytes().len())
+            let metered = Metered::new(most, Duration::from_secs(9), progress);
+            Body::new(Watched::new(body, metered)).collect().await.map(|all| all.to_bytes().len())
         };
         assert_eq!(check(100, 100).await.unwrap(), 100);
         let error = check(101, 100).await.unwrap_err();

@@ -4,10 +4,10 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
 use room::{QueueId, SessionId};
 
+use super::origin::Origin;
 use crate::client::{Client, Peer};
 use crate::gate;
 
@@ -65,9 +65,9 @@ pub(super) fn upgrade_of(request: &Request) -> Option<HeaderValue> {
 }
 
 /// The host the visitor asked for.
-pub(super) fn host_of(parts: &Parts) -> Option<HeaderValue> {
-    let given = parts.headers.get(header::HOST).cloned();
-    given.or_else(|| HeaderValue::from_str(parts.uri.authority()?.as_str()).ok())
+pub(super) fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<HeaderValue> {
+    let given = headers.get(header::HOST).cloned();
+    given.or_else(|| HeaderValue::from_str(uri.authority()?.as_str()).ok())
 }
 
 /// Leaves behind what is not for the site.
@@ -75,6 +75,7 @@ pub(super) fn to_origin(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) 
     strip(headers);
     // The body says how long it is.
     headers.remove(header::CONTENT_LENGTH);
+    one_cookie_line(headers);
     // Ours to say, and nobody else's.
     let ours: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with("x-wr-")).cloned().collect();
@@ -84,6 +85,17 @@ pub(super) fn to_origin(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) 
     if let Some(upgrade) = upgrade {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, upgrade.clone());
+    }
+}
+
+/// HTTP/2 may send cookies in pieces; HTTP/1.1 knows one line of them (RFC 9113, 8.2.3).
+fn one_cookie_line(headers: &mut HeaderMap) {
+    let pieces: Vec<&[u8]> =
+        headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if pieces.len() > 1
+        && let Ok(line) = HeaderValue::from_bytes(&pieces.join(&b"; "[..]))
+    {
+        headers.insert(header::COOKIE, line);
     }
 }
 
@@ -126,32 +138,47 @@ pub(super) fn forwarded(
     }
 }
 
-/// Tells the site through which queue and session the visitor came.
-pub(super) fn named(headers: &mut HeaderMap, queue: &QueueId, session: Option<&SessionId>) {
+/// Tells the site through which guard, queue and session the visitor came.
+pub(super) fn named(
+    headers: &mut HeaderMap,
+    guard: &QueueId,
+    queue: &QueueId,
+    session: Option<&SessionId>,
+) {
     let mut put = |name: HeaderName, value: &str| {
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(name, value);
         }
     };
-    put(GUARDED, queue.as_str());
+    put(GUARDED, guard.as_str());
     put(gate::QUEUE, queue.as_str());
     if let Some(session) = session {
         put(gate::SESSION, &session.to_string());
     }
 }
 
-/// Did a guard of this queue send this request?
-pub(super) fn is_guarded(headers: &HeaderMap, queue: &QueueId) -> bool {
-    headers.get_all(&GUARDED).iter().any(|value| value.as_bytes() == queue.as_str().as_bytes())
+/// Did a guard of this name send this request?
+pub(super) fn is_guarded(headers: &HeaderMap, guard: &QueueId) -> bool {
+    headers.get_all(&GUARDED).iter().any(|value| value.as_bytes() == guard.as_str().as_bytes())
 }
 
-/// Leaves behind what is not for the visitor, and takes out what is for us.
-pub(super) fn from_origin(headers: &mut HeaderMap, switched: bool) -> Option<String> {
+/// Leaves behind what is not for the visitor, and takes out what is for us. A visitor who is sent
+/// to the site's own address stays on this side of the guard.
+pub(super) fn from_origin(
+    headers: &mut HeaderMap,
+    switched: bool,
+    origin: &Origin,
+) -> Option<String> {
     let upgrade = headers.get(header::UPGRADE).cloned().filter(|_| switched);
     strip(headers);
     if let Some(upgrade) = upgrade {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, upgrade);
+    }
+    let sent = headers.get(header::LOCATION).and_then(|to| to.to_str().ok());
+    let here = sent.and_then(|to| HeaderValue::from_str(origin.path_of(to)?).ok());
+    if let Some(here) = here {
+        headers.insert(header::LOCATION, here);
     }
     headers.remove(&COMMAND).and_then(|command| command.to_str().ok().map(str::to_owned))
 }
@@ -183,6 +210,28 @@ mod tests {
         ]);
         to_origin(&mut headers, None);
         assert_eq!(headers, map(&[("x-kept", "1")]));
+    }
+
+    #[test]
+    fn cookies_in_pieces_become_one_line() {
+        let mut headers = HeaderMap::new();
+        for piece in ["a=1", "b=2; c=3"] {
+            headers.append(header::COOKIE, HeaderValue::from_static(piece));
+        }
+        to_origin(&mut headers, None);
+        assert_eq!(headers, map(&[("cookie", "a=1; b=2; c=3")]));
+    }
+
+    #[test]
+    fn a_redirect_to_the_site_itself_stays_on_this_side() {
+        let origin = Origin::parse("http://10.0.0.7:3000").unwrap();
+        let mut sent =
+            map(&[("location", "http://10.0.0.7:3000/login"), ("wr-command", "complete")]);
+        assert_eq!(from_origin(&mut sent, false, &origin).as_deref(), Some("complete"));
+        assert_eq!(sent, map(&[("location", "/login")]));
+        let mut away = map(&[("location", "https://pay.example/")]);
+        from_origin(&mut away, false, &origin);
+        assert_eq!(away["location"], "https://pay.example/");
     }
 
     fn forward(headers: &mut HeaderMap, trusted: bool) {

@@ -51,16 +51,41 @@ impl Tls {
     }
 }
 
-fn read(cert: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, TlsError> {
-    let wrong = |path: &Path, why: String| TlsError::File { path: path.to_owned(), why };
-    let chain = CertificateDer::pem_file_iter(cert)
+fn wrong(path: &Path, why: impl ToString) -> TlsError {
+    TlsError::File { path: path.to_owned(), why: why.to_string() }
+}
+
+/// The certificates of a file, at least one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let all = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| wrong(cert, error.to_string()))?;
-    if chain.is_empty() {
-        return Err(wrong(cert, "there is no certificate in it".to_owned()));
+        .map_err(|error| wrong(path, error))?;
+    match all.is_empty() {
+        true => Err(wrong(path, "there is no certificate in it")),
+        false => Ok(all),
     }
-    let secret =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, error.to_string()))?;
+}
+
+/// Whose word counts about the other side of a connection: that of the certificates in a file, else
+/// that of the system's, or the usual ones if the system has none.
+pub(crate) fn roots(file: Option<&Path>) -> Result<rustls::RootCertStore, TlsError> {
+    let mut roots = rustls::RootCertStore::empty();
+    if let Some(path) = file {
+        for certificate in certificates(path)? {
+            roots.add(certificate).map_err(|error| wrong(path, error))?;
+        }
+        return Ok(roots);
+    }
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    Ok(roots)
+}
+
+fn read(cert: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+    let chain = certificates(cert)?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

@@ -399,7 +399,7 @@ fn icon_people(ahead: bool) -> Markup {
     svg(path)
 }
 
-fn svg(path: &str) -> Markup {
+pub(crate) fn svg(path: &str) -> Markup {
     html! {
         svg viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2"
             stroke-linecap="round" stroke-linejoin="round" aria-hidden="true" focusable="false" {
@@ -408,13 +408,13 @@ fn svg(path: &str) -> Markup {
     }
 }
 
-fn mark() -> Markup {
+pub(crate) fn mark() -> Markup {
     PreEscaped(
         include_str!("../../../../web/icon.svg").replace("<svg ", "<svg aria-hidden=\"true\" "),
     )
 }
 
-fn waves() -> Markup {
+pub(crate) fn waves() -> Markup {
     html! {
         svg.wave viewBox="0 0 1440 320" preserveAspectRatio="none" focusable="false" {
             path.w1 d="M0 150c120-50 240-50 360 0s240 50 360 0 240-50 360 0 240 50 360 0v170H0Z" {}

@@ -4,8 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::guard::{Guarding, Origin, WhenDown};
+use api::guard::{Bypass, Guarding, OpenPath, Origin, Route, Tokens, WhenDown};
 use api::serve::Server;
+use api::serve::tls::Tls;
 use api::{App, Parts, Services, Settings};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -17,12 +18,59 @@ use futures_util::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
 use room::{Keeper, NewPlace, Options, QueueConfig, QueueId, Rate, Room, Visitor};
 use store::Store;
+use testkit::tls::Certificates;
 use testkit::{Proxy, RedisServer, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
+
+/// Each of these is a test on the built-in store and one on Redis, in real time.
+macro_rules! on_both_stores {
+    ($($name:ident),* $(,)?) => {
+        mod on_embedded {
+            $(#[tokio::test(flavor = "multi_thread")] async fn $name() {
+                super::$name(super::Behind::embedded().await).await;
+            })*
+        }
+        mod on_redis {
+            $(#[tokio::test(flavor = "multi_thread")] async fn $name() {
+                super::$name(super::Behind::redis().await).await;
+            })*
+        }
+    };
+}
+
+on_both_stores!(
+    a_visitor_is_let_through_while_there_is_room_and_the_site_knows_who_came,
+    who_has_no_pass_waits_and_programs_are_told_when_to_come_again,
+    a_place_in_line_becomes_a_pass_when_its_turn_has_come,
+    a_pass_that_is_forged_or_of_another_queue_is_none,
+    a_socket_is_handed_through_and_ends_with_its_session,
+    a_site_that_comes_back_finds_its_visitors_inside,
+    parts_of_a_site_have_lines_of_their_own,
+    programs_and_friends_need_no_pass_and_take_no_place,
+    however_many_come_at_once_only_so_many_are_inside,
+    the_waiting_page_is_the_guards_and_everything_else_the_sites,
+);
+
+/// A store in real time.
+struct Behind {
+    store: Store,
+    _server: Option<RedisServer>,
+}
+
+impl Behind {
+    async fn embedded() -> Behind {
+        Behind { store: Store::open("embedded:").await.unwrap(), _server: None }
+    }
+
+    async fn redis() -> Behind {
+        let server = RedisServer::start();
+        Behind { store: Store::open(&server.url()).await.unwrap(), _server: Some(server) }
+    }
+}
 
 /// A guarded site.
 struct Site {
@@ -34,6 +82,7 @@ struct Site {
     /// What the site's stream sends next.
     stream: mpsc::UnboundedSender<&'static str>,
     stop: CancellationToken,
+    _behind: Behind,
 }
 
 impl Drop for Site {
@@ -93,6 +142,7 @@ fn origin(
         .route("/stream", get(stream))
         .route("/socket", get(socket))
         .route("/slow", get(async || std::future::pending::<&str>().await))
+        .route("/large", get(async || vec![b'x'; 48 << 20]))
         .route("/done", get(async || ([("wr-command", "complete")], "bye")))
         .route(
             "/hop",
@@ -101,17 +151,35 @@ fn origin(
         .fallback(any(headers))
 }
 
+fn guarding(queue: QueueId, origin: Origin) -> Guarding {
+    Guarding {
+        queue,
+        routes: Vec::new(),
+        origin,
+        origin_ca: None,
+        keep_host: true,
+        when_down: WhenDown::Closed,
+        max_body: 100_000,
+        connect_timeout: Duration::from_secs(5),
+        answer_timeout: Duration::from_secs(20),
+        bypass: Bypass {
+            paths: ["/robots.txt", "/open/*"].map(|p| OpenPath::parse(p).unwrap()).into(),
+            ..Bypass::default()
+        },
+    }
+}
+
 async fn listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap()
 }
 
 impl Site {
-    async fn start(config: QueueConfig) -> Site {
-        let store = Store::open("embedded:").await.unwrap();
-        Site::on(store, config, |_| {}).await
+    async fn start(behind: Behind, config: QueueConfig) -> Site {
+        Site::with(behind, config, |_| {}).await
     }
 
-    async fn on(store: Store, config: QueueConfig, how: impl FnOnce(&mut Guarding)) -> Site {
+    async fn with(behind: Behind, config: QueueConfig, how: impl FnOnce(&mut Guarding)) -> Site {
+        let store = behind.store.clone();
         let (seen, uploads) = mpsc::unbounded_channel();
         let (stream, next) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
@@ -140,22 +208,14 @@ impl Site {
             instance: "test".to_owned(),
             shown_settings: Vec::new(),
         });
-        let mut guarding = Guarding {
-            queue: queue.clone(),
-            origin: Origin::parse(&format!("http://{at}")).unwrap(),
-            keep_host: true,
-            when_down: WhenDown::Closed,
-            max_body: 100_000,
-            connect_timeout: Duration::from_secs(5),
-            answer_timeout: Duration::from_secs(20),
-            open_paths: vec!["/robots.txt".to_owned(), "/open/".to_owned()],
-        };
+        let mut guarding = guarding(queue.clone(), Origin::parse(&format!("http://{at}")).unwrap());
         how(&mut guarding);
-        let router = api::guard::guard(app.clone(), guarding);
+        let router = api::guard::guard(app.clone(), guarding).unwrap();
         let server = Server::new(app, listener().await).with_router(router);
         let address = server.address().unwrap();
         tokio::spawn(server.run(stop.clone(), Duration::ZERO));
-        Site { address, room, queue, uploads: Mutex::new(uploads), stream, stop }
+        let uploads = Mutex::new(uploads);
+        Site { address, room, queue, uploads, stream, stop, _behind: behind }
     }
 
     /// One request on a connection of its own, and the whole answer.
@@ -168,9 +228,11 @@ impl Site {
     /// Sends the head of a request.
     async fn open(&self, head: &str, headers: &[(&str, &str)]) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
-        let mut text = format!("{head} HTTP/1.1\r\nhost: shop.example\r\n");
-        if !headers.iter().any(|(name, _)| *name == "connection") {
-            text.push_str("connection: close\r\n");
+        let mut text = format!("{head} HTTP/1.1\r\n");
+        for (name, value) in [("host", "shop.example"), ("connection", "close")] {
+            if !headers.iter().any(|(given, _)| *given == name) {
+                text.push_str(&format!("{name}: {value}\r\n"));
+            }
         }
         for (name, value) in headers {
             text.push_str(&format!("{name}: {value}\r\n"));
@@ -241,9 +303,8 @@ impl Answer {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_visitor_is_let_through_while_there_is_room_and_the_site_knows_who_came() {
-    let site = Site::start(roomy()).await;
+async fn a_visitor_is_let_through_while_there_is_room_and_the_site_knows_who_came(behind: Behind) {
+    let site = Site::start(behind, roomy()).await;
     let first = site.navigate("/a/b?c=d&e=%20", "").await;
     assert_eq!(first.status, 200);
     let cookie = first.cookie().unwrap();
@@ -281,9 +342,8 @@ async fn a_visitor_is_let_through_while_there_is_room_and_the_site_knows_who_cam
     assert_eq!(site.room.queue(&site.queue).await.unwrap().active, 1, "nobody new");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn who_has_no_pass_waits_and_programs_are_told_when_to_come_again() {
-    let site = Site::start(QueueConfig { max_active: 1, ..roomy() }).await;
+async fn who_has_no_pass_waits_and_programs_are_told_when_to_come_again(behind: Behind) {
+    let site = Site::start(behind, QueueConfig { max_active: 1, ..roomy() }).await;
     let inside = site.visitor().await;
     let second = site.navigate("/cart?id=7", "").await;
     assert_eq!(second.status, 302, "{second:?}");
@@ -311,9 +371,8 @@ async fn who_has_no_pass_waits_and_programs_are_told_when_to_come_again() {
     assert_eq!(site.ask("/", &inside).await.status, 429, "that pass is over");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_place_in_line_becomes_a_pass_when_its_turn_has_come() {
-    let site = Site::start(QueueConfig { max_active: 1, ..roomy() }).await;
+async fn a_place_in_line_becomes_a_pass_when_its_turn_has_come(behind: Behind) {
+    let site = Site::start(behind, QueueConfig { max_active: 1, ..roomy() }).await;
     let inside = site.visitor().await;
     let place = site.room.join(&site.queue, NewPlace::default()).await.unwrap().place;
     let held = format!("wr_site={}", site.room.place_token(&place).await.unwrap());
@@ -341,9 +400,8 @@ async fn a_place_in_line_becomes_a_pass_when_its_turn_has_come() {
     assert!(passed_on.header("location").unwrap().starts_with("/_wr/"), "{passed_on:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pass_that_is_forged_or_of_another_queue_is_none() {
-    let site = Site::start(QueueConfig { max_active: 1, ..roomy() }).await;
+async fn a_pass_that_is_forged_or_of_another_queue_is_none(behind: Behind) {
+    let site = Site::start(behind, QueueConfig { max_active: 1, ..roomy() }).await;
     let good = site.visitor().await;
     let other = QueueId::parse("other").unwrap();
     site.room.create_queue(&other, roomy()).await.unwrap();
@@ -386,7 +444,7 @@ async fn a_pass_that_is_forged_or_of_another_queue_is_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_stream_both_ways() {
-    let site = Site::start(roomy()).await;
+    let site = Site::start(Behind::embedded().await, roomy()).await;
     let cookie = site.visitor().await;
 
     // The site has the first byte of an upload before the last one is sent.
@@ -415,7 +473,7 @@ async fn bodies_stream_both_ways() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_may_be_only_so_large() {
-    let site = Site::start(roomy()).await;
+    let site = Site::start(Behind::embedded().await, roomy()).await;
     let cookie = site.visitor().await;
     let headers = [("cookie", cookie.as_str()), ("content-length", "100001")];
     let mut socket = site.open("POST /upload", &headers).await;
@@ -439,9 +497,8 @@ async fn a_request_may_be_only_so_large() {
     assert_eq!(Answer::parse(&bytes).status, 413);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_socket_is_handed_through_and_ends_with_its_session() {
-    let site = Site::start(roomy()).await;
+async fn a_socket_is_handed_through_and_ends_with_its_session(behind: Behind) {
+    let site = Site::start(behind, roomy()).await;
     let cookie = site.visitor().await;
     let stream = TcpStream::connect(site.address).await.unwrap();
     let request = axum::http::Request::builder()
@@ -473,25 +530,219 @@ async fn a_site_that_is_down_slow_or_the_guard_itself_is_told_plainly() {
     let nowhere = listener().await;
     let at = nowhere.local_addr().unwrap();
     drop(nowhere);
-    let store = Store::open("embedded:").await.unwrap();
-    let site = Site::on(store, roomy(), |how| {
+    let site = Site::with(Behind::embedded().await, roomy(), |how| {
         how.origin = Origin::parse(&format!("http://{at}")).unwrap();
     })
     .await;
     let page = site.navigate("/", "").await;
     assert_eq!(page.status, 502, "{page:?}");
     assert!(page.header("content-type").unwrap().starts_with("text/html"));
-    assert!(page.body.contains("does not answer"), "{page:?}");
+    assert!(page.body.contains("The site does not answer just now"), "{page:?}");
+    assert!(page.body.contains("http-equiv=\"refresh\""), "it looks again by itself");
+    let german = [("accept", "text/html"), ("accept-language", "de-AT,de")];
+    let page = site.send("GET /", &german, b"").await;
+    assert!(page.body.contains("Die Website antwortet gerade nicht"), "{page:?}");
+    let sent = [("accept", "text/html"), ("sec-fetch-mode", "navigate"), ("content-length", "0")];
+    let page = site.send("POST /", &sent, b"").await;
+    assert_eq!(page.status, 502);
+    assert!(!page.body.contains("http-equiv"), "what was sent is not sent again by itself");
     let told = site.ask("/", "").await;
     assert_eq!((told.status, told.json()["error"]["code"].clone()), (502, "ORIGIN_DOWN".into()));
 
-    let store = Store::open("embedded:").await.unwrap();
-    let slow =
-        Site::on(store, roomy(), |how| how.answer_timeout = Duration::from_millis(300)).await;
+    let slow = Site::with(Behind::embedded().await, roomy(), |how| {
+        how.answer_timeout = Duration::from_millis(300);
+    })
+    .await;
     let told = slow.ask("/slow", "").await;
     assert_eq!((told.status, told.json()["error"]["code"].clone()), (504, "ORIGIN_SLOW".into()));
     let looped = slow.send("GET /", &[("x-wr-guarded", "site")], b"").await;
     assert_eq!(looped.status, 508);
+}
+
+async fn a_site_that_comes_back_finds_its_visitors_inside(behind: Behind) {
+    let nowhere = listener().await;
+    let at = nowhere.local_addr().unwrap();
+    drop(nowhere);
+    let origin = Origin::parse(&format!("http://{at}")).unwrap();
+    let config = QueueConfig { max_active: 1, ..roomy() };
+    let site = Site::with(behind, config, |how| how.origin = origin).await;
+    let page = site.navigate("/", "").await;
+    assert_eq!(page.status, 502);
+    let pass = page.cookie().expect("let in, although there is nothing to see yet");
+    let again = site.navigate("/", &pass).await;
+    assert_eq!(again.status, 502);
+    assert!(again.body.contains("still inside"), "{}", again.body);
+    assert_eq!(site.navigate("/", "").await.status, 302, "the place inside is taken");
+
+    let back = TcpListener::bind(at).await.unwrap();
+    let answers = Router::new().fallback(any(async || "back"));
+    let stop = site.stop.clone();
+    tokio::spawn(async move {
+        axum::serve(back, answers).with_graceful_shutdown(stop.cancelled_owned()).await
+    });
+    let answer = site.navigate("/", &pass).await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "back"));
+    assert_eq!(site.room.queue(&site.queue).await.unwrap().active, 1);
+}
+
+async fn parts_of_a_site_have_lines_of_their_own(behind: Behind) {
+    let config = QueueConfig { max_active: 1, ..roomy() };
+    let site = Site::with(behind, config.clone(), |how| {
+        how.routes =
+            ["/checkout=checkout", "vip.example=vip"].map(|r| Route::parse(r).unwrap()).into();
+    })
+    .await;
+    let checkout = QueueId::parse("checkout").unwrap();
+    let unmade = site.navigate("/checkout", "").await;
+    assert_eq!(unmade.status, 503, "a queue that is not there lets nobody in: {unmade:?}");
+    for name in ["checkout", "vip"] {
+        site.room.create_queue(&QueueId::parse(name).unwrap(), config.clone()).await.unwrap();
+    }
+
+    let inside = site.visitor().await;
+    assert!(inside.starts_with("wr_site="));
+    // A pass of the one is none of the other.
+    let first = site.navigate("/checkout/pay", &inside).await;
+    let paying = first.cookie().expect("room in the second line");
+    assert!(paying.starts_with("wr_checkout=eyJ"), "{paying}");
+    assert_eq!((first.status, first.json()["x-wr-queue"].clone()), (200, "checkout".into()));
+    let second = site.navigate("/%63heckout", &inside).await;
+    assert_eq!(second.header("location"), Some("/_wr/checkout?return_to=/%2563heckout"));
+    assert_eq!(second.header("x-wr-queue"), Some("checkout"));
+    assert_eq!(site.navigate("/checkout", &paying).await.status, 200);
+    assert_eq!(site.navigate("/", &inside).await.json()["x-wr-queue"], "site");
+    let vip = [("host", "VIP.example:8080"), ("accept", "text/html")];
+    let vip = site.send("GET /checkout", &vip, b"").await;
+    assert_eq!(vip.json()["x-wr-queue"], "vip");
+    // The site's word ends the session of the line the request came through.
+    assert_eq!(site.room.queue(&checkout).await.unwrap().active, 1);
+    assert_eq!(site.ask("/done", &inside).await.status, 200);
+    let over = |queue: QueueId| {
+        let room = site.room.clone();
+        async move { (room.queue(&queue).await.unwrap().active == 0).then_some(()) }
+    };
+    until("the session of the site is over", || over(site.queue.clone())).await;
+    assert_eq!(site.room.queue(&checkout).await.unwrap().active, 1);
+}
+
+async fn programs_and_friends_need_no_pass_and_take_no_place(behind: Behind) {
+    let token = "f3a09c31d7be4425a6e1";
+    let config = QueueConfig { max_active: 1, ..roomy() };
+    let site =
+        Site::with(behind, config, |how| how.bypass.tokens = Tokens::parse(token).unwrap()).await;
+    let inside = site.visitor().await;
+    let with = [("x-wr-bypass", token)];
+    for head in ["GET /api", "DELETE /api", "HEAD /api"] {
+        assert_eq!(site.send(head, &with, b"").await.status, 200, "{head}");
+    }
+    let seen = site.send("GET /api", &with, b"").await.json();
+    assert!(seen.get("x-wr-bypass").is_none(), "the site does not learn it");
+    assert!(seen.get("x-wr-session").is_none());
+    let wrong = [("x-wr-bypass", "f3a09c31d7be4425a6e2")];
+    assert_eq!(site.send("GET /api", &wrong, b"").await.status, 429);
+    for path in ["/open/a.css", "/robots.txt"] {
+        assert_eq!(site.ask(path, "").await.json()[":target"], path);
+    }
+    for path in ["/open/../cart", "/open/%2e%2e/cart", "/open"] {
+        assert_eq!(site.ask(path, "").await.status, 429, "{path}");
+    }
+    let queue = site.room.queue(&site.queue).await.unwrap();
+    assert_eq!((queue.active, queue.waiting), (1, 0));
+    assert_eq!(site.ask("/", &inside).await.status, 200);
+
+    let near = Site::with(Behind::embedded().await, roomy(), |how| {
+        how.bypass.networks = vec!["127.0.0.0/8".parse().unwrap()];
+    })
+    .await;
+    let answer = near.navigate("/", "").await;
+    assert_eq!((answer.status, answer.cookie()), (200, None));
+    assert_eq!(near.room.queue(&near.queue).await.unwrap().active, 0);
+}
+
+/// A site over https with a certificate of its own authority.
+async fn secure_origin(certificates: &Certificates) -> SocketAddr {
+    let tls = Tls::load(
+        &certificates.folder().join("server.pem"),
+        &certificates.folder().join("server.key"),
+    );
+    let app = App::new(Parts {
+        store: Store::open("embedded:").await.unwrap(),
+        services: Services::default(),
+        settings: Settings::default(),
+        admin_token: None,
+        instance: "site".to_owned(),
+        shown_settings: Vec::new(),
+    });
+    let told = async |headers: HeaderMap| format!("secure, for {:?}", headers["host"]);
+    let server = Server::new(app, listener().await)
+        .with_router(Router::new().fallback(any(told)))
+        .with_tls(Arc::new(tls.unwrap()));
+    let at = server.address().unwrap();
+    tokio::spawn(server.run(CancellationToken::new(), Duration::ZERO));
+    at
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_over_https_must_be_who_it_says_it_is() {
+    let certificates = Certificates::make().unwrap();
+    let port = secure_origin(&certificates).await.port();
+    let reach = async |host: &str, ca: Option<std::path::PathBuf>| {
+        let origin = Origin::parse(&format!("https://{host}:{port}")).unwrap();
+        let site = Site::with(Behind::embedded().await, roomy(), |how| {
+            (how.origin, how.origin_ca) = (origin, ca);
+        })
+        .await;
+        let answer = site.ask("/", "").await;
+        (answer.status, answer.body)
+    };
+    let ours = Some(certificates.folder().join("ca.pem"));
+    let (status, body) = reach("localhost", ours.clone()).await;
+    assert_eq!((status, body.as_str()), (200, "secure, for \"shop.example\""));
+    assert_eq!(reach("127.0.0.1", ours).await.0, 200);
+    // Nobody the system knows vouches for it; somebody else's authority does not either.
+    assert_eq!(reach("localhost", None).await.0, 502);
+    let others = Certificates::make().unwrap();
+    assert_eq!(reach("localhost", Some(others.folder().join("ca.pem"))).await.0, 502);
+    // A file without certificates is told at the start.
+    let key = certificates.folder().join("server.key");
+    let app = App::new(Parts {
+        store: Store::open("embedded:").await.unwrap(),
+        services: Services::default(),
+        settings: Settings::default(),
+        admin_token: None,
+        instance: "test".to_owned(),
+        shown_settings: Vec::new(),
+    });
+    let mut how = guarding(QueueId::parse("site").unwrap(), Origin::parse("https://a").unwrap());
+    how.origin_ca = Some(key);
+    let told = api::guard::guard(app, how).unwrap_err().to_string();
+    assert!(told.contains("no certificate"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_things_go_through_in_both_directions() {
+    const LARGE: usize = 48 << 20;
+    let site = Site::with(Behind::embedded().await, roomy(), |how| how.max_body = 0).await;
+    let cookie = site.visitor().await;
+    let length = LARGE.to_string();
+    let headers = [("cookie", cookie.as_str()), ("content-length", length.as_str())];
+    let mut socket = site.open("POST /upload", &headers).await;
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..LARGE / piece.len() {
+        socket.write_all(&piece).await.unwrap();
+    }
+    assert_eq!(Answer::read(&mut socket).await.body, length);
+    let mut socket = site.open("GET /large", &[("cookie", cookie.as_str())]).await;
+    let mut got = 0;
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        let read = socket.read(&mut piece).await.unwrap();
+        got += read;
+        if read == 0 {
+            break;
+        }
+    }
+    assert!(got > LARGE, "{got}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -501,7 +752,8 @@ async fn without_the_store_a_pass_is_good_and_newcomers_are_treated_as_chosen() 
         let _: String = redis.query(&["FLUSHALL"]).unwrap();
         let proxy = Proxy::start(redis.port(), 7).await.unwrap();
         let store = Store::open(&proxy.url()).await.unwrap();
-        let site = Site::on(store, roomy(), |how| how.when_down = when_down).await;
+        let behind = Behind { store, _server: None };
+        let site = Site::with(behind, roomy(), |how| how.when_down = when_down).await;
         let cookie = site.visitor().await;
         assert_eq!(site.ask("/", &cookie).await.status, 200);
         proxy.cut();
@@ -521,9 +773,8 @@ async fn without_the_store_a_pass_is_good_and_newcomers_are_treated_as_chosen() 
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn however_many_come_at_once_only_so_many_are_inside() {
-    let site = Site::start(QueueConfig { max_active: 10, ..roomy() }).await;
+async fn however_many_come_at_once_only_so_many_are_inside(behind: Behind) {
+    let site = Site::start(behind, QueueConfig { max_active: 10, ..roomy() }).await;
     let come = |n: usize| {
         let site = &site;
         async move {
@@ -543,9 +794,8 @@ async fn however_many_come_at_once_only_so_many_are_inside() {
     assert!(queue.active + queue.admitted <= 10, "{queue:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_waiting_page_is_the_guards_and_everything_else_the_sites() {
-    let site = Site::start(QueueConfig { max_active: 1, ..roomy() }).await;
+async fn the_waiting_page_is_the_guards_and_everything_else_the_sites(behind: Behind) {
+    let site = Site::start(behind, QueueConfig { max_active: 1, ..roomy() }).await;
     let inside = site.visitor().await;
     // Our own calls are not to be had here: these paths are the site's.
     for path in ["/api/v1/admin/queues", "/metrics", "/gate/forward/site", "/_wrong"] {

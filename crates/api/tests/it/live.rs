@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::serve::Server;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -41,15 +41,49 @@ async fn read_until(socket: &mut TcpStream, word: &str) -> String {
 }
 
 async fn follow(address: std::net::SocketAddr, topic: &str) -> TcpStream {
+    follow_as(ADMIN, address, topic).await
+}
+
+async fn follow_as(token: &str, address: std::net::SocketAddr, topic: &str) -> TcpStream {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let request = format!(
-        "GET /api/v1/live?topics={topic} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN}\r\n\r\n"
+        "GET /api/v1/live?topics={topic} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n"
     );
     socket.write_all(request.as_bytes()).await.unwrap();
     socket
 }
 
 testkit::each_store! {
+    async fn one_login_does_not_use_up_what_all_share(t: TestStore) {
+        let f = Fixture::new(&t);
+        let serving = serve(&f).await;
+        let made = f.admin("POST /api/v1/tokens", json!({ "role": "viewer", "name": "wall" })).await.json();
+        let viewer = made["secret"].as_str().unwrap();
+        let mut tabs = Vec::new();
+        for n in 0..8 {
+            let topics: Vec<String> = (0..8).map(|m| format!("job?id={n}-{m}")).collect();
+            let mut tab = follow(serving.address, &topics.join("%20")).await;
+            read_until(&mut tab, "event: hello").await;
+            tabs.push(tab);
+        }
+        let mut one_more = follow(serving.address, "overview").await;
+        let told = read_until(&mut one_more, "TOO_MANY_TOPICS").await;
+        assert!(told.starts_with("HTTP/1.1 429"), "{told}");
+        assert!(told.contains("close some tabs") && told.contains("retry-after: "), "{told}");
+        let mut other = follow_as(viewer, serving.address, "overview").await;
+        read_until(&mut other, "event: part").await;
+        // A closed tab gives its share back.
+        tabs.pop();
+        let address = serving.address;
+        testkit::until("there is room again", async || {
+            let mut tab = follow(address, "overview").await;
+            let mut head = [0; 12];
+            tab.read_exact(&mut head).await.unwrap();
+            (&head == b"HTTP/1.1 200").then_some(())
+        })
+        .await;
+    }
+
     async fn a_tab_gets_the_parts_it_follows_and_a_goodbye(t: TestStore) {
         let f = Fixture::new(&t);
         let serving = serve(&f).await;

@@ -515,48 +515,46 @@ fn stats(stats: &Value, output: &Output) -> Outcome {
 }
 
 fn places(list: &Value, output: &Output) -> Outcome {
-    if output.json {
-        return output.value(list);
-    }
-    let rows: Vec<Vec<String>> = list
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|place| {
-            vec![
-                place["position"].as_u64().map_or("-".to_owned(), |n| n.to_string()),
-                text(place, "position_id"),
-                number(place, "lane"),
-                text(place, "status"),
-                place["estimated_wait_seconds"].as_u64().map_or("-".to_owned(), settings::span),
-            ]
-        })
-        .collect();
-    output.table(&["POSITION", "PLACE", "LEVEL", "STATUS", "ABOUT"], &rows)
+    let names = ["POSITION", "PLACE", "LEVEL", "STATUS", "ABOUT"];
+    rows(list, output, &names, |place| {
+        vec![
+            place["position"].as_u64().map_or("-".to_owned(), |n| n.to_string()),
+            text(place, "position_id"),
+            number(place, "lane"),
+            text(place, "status"),
+            place["estimated_wait_seconds"].as_u64().map_or("-".to_owned(), settings::span),
+        ]
+    })
 }
 
 fn sessions(list: &Value, output: &Output) -> Outcome {
+    let names = ["SESSION", "STATUS", "LASTS", "PAGE VIEWS", "PLACE"];
+    rows(list, output, &names, |session| {
+        let started = session["started_at_ms"].as_i64().unwrap_or(0);
+        let ends = session["expires_at_ms"].as_i64().unwrap_or(0);
+        let lasts = u64::try_from((ends - started) / 1000).unwrap_or(0);
+        vec![
+            text(session, "session_id"),
+            text(session, "status"),
+            settings::span(lasts),
+            number(session, "page_views"),
+            text(session, "position_id"),
+        ]
+    })
+}
+
+/// A list as a table, one row for each, or as it is.
+fn rows(
+    list: &Value,
+    output: &Output,
+    names: &[&str],
+    row: impl Fn(&Value) -> Vec<String>,
+) -> Outcome {
     if output.json {
         return output.value(list);
     }
-    let rows: Vec<Vec<String>> = list
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|session| {
-            let started = session["started_at_ms"].as_i64().unwrap_or(0);
-            let ends = session["expires_at_ms"].as_i64().unwrap_or(0);
-            let lasts = u64::try_from((ends - started) / 1000).unwrap_or(0);
-            vec![
-                text(session, "session_id"),
-                text(session, "status"),
-                settings::span(lasts),
-                number(session, "page_views"),
-                text(session, "position_id"),
-            ]
-        })
-        .collect();
-    output.table(&["SESSION", "STATUS", "LASTS", "PAGE VIEWS", "PLACE"], &rows)
+    let rows: Vec<Vec<String>> = list.as_array().into_iter().flatten().map(row).collect();
+    output.table(names, &rows)
 }
 
 fn ended(answer: &Value, word: &str, output: &Output) -> Outcome {

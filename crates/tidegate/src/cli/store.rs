@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use api::error::chain;
 use clap::Subcommand;
 use serde_json::json;
 use store::embedded;
@@ -10,7 +11,6 @@ use super::Global;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::port;
-use crate::serve::chain;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use api::guard::{OpenPath, Origin, Route};
 use ipnet::IpNet;
 
 /// A value that can be written as text.
@@ -255,33 +256,43 @@ impl Value for MaybeNumber {
 
 /// Where a site is, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SiteOrigin(pub(crate) Option<api::guard::Origin>);
+pub(crate) struct SiteOrigin(pub(crate) Option<Origin>);
 
 impl Value for SiteOrigin {
     fn kind() -> &'static str {
-        "`http://host:port`"
+        "`http://host:port` or `https://host`"
     }
 
     fn parse(text: &str, _: Bounds<'_>) -> Result<SiteOrigin, String> {
-        (!text.is_empty()).then(|| api::guard::Origin::parse(text)).transpose().map(SiteOrigin)
+        (!text.is_empty()).then(|| Origin::parse(text)).transpose().map(SiteOrigin)
     }
 }
 
-/// Paths of a site.
+/// Paths of a site that need no pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Paths(pub(crate) Vec<String>);
+pub(crate) struct OpenPaths(pub(crate) Vec<OpenPath>);
 
-impl Value for Paths {
+impl Value for OpenPaths {
     fn kind() -> &'static str {
         "list of paths"
     }
 
-    fn parse(text: &str, _: Bounds<'_>) -> Result<Paths, String> {
-        let check = |path: &str| match path.starts_with('/') {
-            true => Ok(path.to_owned()),
-            false => Err(format!("{path:?} does not begin with /")),
-        };
-        items(text).map(check).collect::<Result<_, _>>().map(Paths)
+    fn parse(text: &str, _: Bounds<'_>) -> Result<OpenPaths, String> {
+        items(text).map(OpenPath::parse).collect::<Result<_, _>>().map(OpenPaths)
+    }
+}
+
+/// Parts of a site with queues of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Routes(pub(crate) Vec<Route>);
+
+impl Value for Routes {
+    fn kind() -> &'static str {
+        "list of `host/path = queue`"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<Routes, String> {
+        items(text).map(Route::parse).collect::<Result<_, _>>().map(Routes)
     }
 }
 

@@ -2,7 +2,7 @@
 // page in four ways. A scenario is a file in scenarios/ with one exported function; it gets a Tour.
 //
 //   node run.mjs NAME      BASE and TOKEN in the environment say where the server is,
-//                          SCREENSHOTS where pictures go
+//                          GUARD where visitors of a guarded site come to, SCREENSHOTS where pictures go
 //
 // A scenario fails when it throws, and also when any page of it wrote an error to the console, broke
 // the content security policy, or showed something axe calls serious.
@@ -20,8 +20,8 @@ export class Tour {
   looks = 0;
   #forgiven = [];
 
-  constructor(browser, name, { base, token, shots }) {
-    Object.assign(this, { browser, name, base, token, shots });
+  constructor(browser, name, { base, guard, token, shots }) {
+    Object.assign(this, { browser, name, base, guard, token, shots });
     mkdirSync(shots, { recursive: true });
   }
 

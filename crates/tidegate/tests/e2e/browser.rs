@@ -7,16 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::{Tidegate, text};
+use crate::site::Site;
 
 /// One test per scenario, each with a server of its own.
 macro_rules! scenarios {
-    ($($name:ident),* $(,)?) => {
-        const NAMED: &[&str] = &[$(stringify!($name)),*];
-        $(#[test] fn $name() { play(stringify!($name)); })*
+    ($($start:ident: $($name:ident),*;)*) => {
+        const NAMED: &[&str] = &[$($(stringify!($name)),*),*];
+        $($(#[test] fn $name() { $start(stringify!($name)); })*)*
     };
 }
 
-scenarios!(
+scenarios! {
+    served:
     installation,
     jobs,
     login,
@@ -26,8 +28,11 @@ scenarios!(
     trouble,
     waiting,
     waiting_states,
-    waiting_without_javascript
-);
+    waiting_without_javascript;
+    guarded:
+    guard,
+    guard_without_javascript;
+}
 
 #[test]
 fn every_scenario_is_played() {
@@ -43,14 +48,29 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser")
 }
 
+/// On a server as everybody starts it.
 #[track_caller]
-fn play(name: &str) {
+fn served(name: &str) {
+    play(name, &Tidegate::start("embedded:{data}", &[]), None);
+}
+
+/// On a guard in front of a shop, with room for one.
+#[track_caller]
+fn guarded(name: &str) {
+    let shop = Site::shop();
+    // The style is open to everybody: the last page of a visit needs it when the visit is over.
+    let args = ["--origin", &shop.url(), "--rate", "6000/m", "--max-active", "1"];
+    let gate = Tidegate::guard(&[&args[..], &["--open-path", "/shop.css"]].concat());
+    play(name, &gate, Some(gate.guarded()));
+}
+
+#[track_caller]
+fn play(name: &str, gate: &Tidegate, guard: Option<String>) {
     assert!(
         folder().join("node_modules").exists(),
         "the browser's packages are not installed: run `npm ci` in {} (./test does)",
         folder().display()
     );
-    let gate = Tidegate::start("embedded:{data}", &[]);
     // The folder of build artefacts, wherever this machine keeps it: target/tmp is inside.
     let shots = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("screenshots");
     let output = Command::new("timeout")
@@ -58,6 +78,7 @@ fn play(name: &str) {
         .current_dir(folder())
         .env("BASE", &gate.base)
         .env("TOKEN", gate.token())
+        .env("GUARD", guard.unwrap_or_default())
         .env("SCREENSHOTS", shots)
         .output()
         .unwrap_or_else(|error| panic!("node cannot be started: {error}"));

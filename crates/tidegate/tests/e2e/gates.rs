@@ -1,61 +1,15 @@
 //! The proxies people run, with the very files of packaging/gates, and the built-in guard: real
 //! nginx, real Caddy, the real binary, and a site behind them.
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testkit::RedisServer;
+
 use crate::process::{Tidegate, command, text};
-
-/// A site that answers with the head of the request it got.
-struct Origin {
-    port: u16,
-}
-
-impl Origin {
-    fn start() -> Origin {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        // Ends with the process: nobody waits for it.
-        std::thread::spawn(move || {
-            for socket in listener.incoming().flatten() {
-                std::thread::spawn(move || serve(socket));
-            }
-        });
-        Origin { port }
-    }
-}
-
-fn serve(mut socket: TcpStream) {
-    let mut reader = BufReader::new(socket.try_clone().unwrap());
-    loop {
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            if reader.read_line(&mut head).unwrap_or(0) == 0 {
-                return;
-            }
-        }
-        let length = head
-            .lines()
-            .filter_map(|line| line.split_once(": "))
-            .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-            .map_or(0, |(_, value)| value.parse().unwrap());
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body).unwrap();
-        // The site has its own 401, which is nobody's business but its own.
-        let status = if head.contains(" /private") { "401 Unauthorized" } else { "200 OK" };
-        let seen = format!("the site saw {head}{}", text(&body));
-        let answer = format!(
-            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nset-cookie: site=1\r\n\r\n{seen}",
-            seen.len()
-        );
-        if socket.write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-    }
-}
+use crate::site::Site;
 
 /// A proxy process, ended on drop.
 struct Proxy {
@@ -76,7 +30,7 @@ fn free_port() -> u16 {
 }
 
 /// A file of packaging/gates, with the addresses of this test.
-fn shipped(name: &str, gate: &Tidegate, origin: &Origin) -> String {
+fn shipped(name: &str, gate: &Tidegate, origin: &Site) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/gates").join(name);
     let file = std::fs::read_to_string(path).unwrap();
     let tidegate = gate.base.trim_start_matches("http://");
@@ -86,7 +40,7 @@ fn shipped(name: &str, gate: &Tidegate, origin: &Origin) -> String {
 }
 
 impl Proxy {
-    fn nginx(gate: &Tidegate, origin: &Origin) -> Proxy {
+    fn nginx(gate: &Tidegate, origin: &Site) -> Proxy {
         let port = free_port();
         let folder = tempfile::tempdir().unwrap();
         let site = shipped("nginx.conf", gate, origin);
@@ -110,7 +64,7 @@ impl Proxy {
         Proxy::start(nginx, port, folder)
     }
 
-    fn caddy(gate: &Tidegate, origin: &Origin) -> Proxy {
+    fn caddy(gate: &Tidegate, origin: &Site) -> Proxy {
         let port = free_port();
         let folder = tempfile::tempdir().unwrap();
         let site = shipped("Caddyfile", gate, origin);
@@ -286,7 +240,7 @@ const TRUST: [&str; 2] = ["--set", "http.trusted_proxies=127.0.0.1"];
 
 #[test]
 fn nginx_asks_at_the_gate() {
-    let (gate, origin) = (with_queue(&TRUST), Origin::start());
+    let (gate, origin) = (with_queue(&TRUST), Site::echo());
     let nginx = Proxy::nginx(&gate, &origin);
     behind_a_gate(&nginx.base(), &gate);
     // The gate is not there: closed, as the file says.
@@ -296,7 +250,7 @@ fn nginx_asks_at_the_gate() {
 
 #[test]
 fn caddy_asks_at_the_gate() {
-    let (gate, origin) = (with_queue(&TRUST), Origin::start());
+    let (gate, origin) = (with_queue(&TRUST), Site::echo());
     let caddy = Proxy::caddy(&gate, &origin);
     behind_a_gate(&caddy.base(), &gate);
     drop(gate);
@@ -305,17 +259,90 @@ fn caddy_asks_at_the_gate() {
 
 #[test]
 fn one_command_guards_a_site() {
-    let origin = Origin::start();
-    let site = format!("http://127.0.0.1:{}", origin.port);
-    let gate = Tidegate::guard(&["--origin", &site, "--rate", "6000/m", "--max-active", "1"]);
-    let line = gate.banner.lines().find_map(|line| line.trim().strip_prefix("Guard")).unwrap();
-    let base = line.trim().split('/').take(3).collect::<Vec<_>>().join("/");
+    let origin = Site::echo();
+    let gate =
+        Tidegate::guard(&["--origin", &origin.url(), "--rate", "6000/m", "--max-active", "1"]);
+    let base = gate.guarded();
     let shown = gate.run(&["room", "show", "site", "--json"]);
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(shown["max_active_users"], 1);
     assert_eq!(shown["admission"]["count"], 6000);
     assert_eq!(shown["admission"]["per_seconds"], 60);
     behind_a_gate(&base, &gate);
+}
+
+/// Limit and rate of the guard's queue.
+fn limits(gate: &Tidegate) -> (u64, u64) {
+    let shown = gate.json("/api/v1/admin/queues/site");
+    (shown["max_active_users"].as_u64().unwrap(), shown["admission"]["count"].as_u64().unwrap())
+}
+
+#[track_caller]
+fn what_an_operator_changed_outlives_a_restart(store: &str) {
+    let origin = Site::echo();
+    let url = origin.url();
+    let start = |folder, most: &str| {
+        let args = ["--store", store, "--origin", &url, "--rate", "600/m", "--max-active", most];
+        Tidegate::guard_in(folder, &args)
+    };
+    let gate = start(tempfile::tempdir().unwrap(), "5");
+    assert_eq!(limits(&gate), (5, 600));
+    let set = gate.run(&["room", "set", "site", "--max-active", "9", "--rate", "60/m"]);
+    assert!(set.status.success(), "{}", text(&set.stderr));
+
+    // The same flags again: they were applied before.
+    let gate = start(gate.stop(), "5");
+    assert_eq!(limits(&gate), (9, 60));
+    let log = gate.log();
+    assert!(log.contains("stays as it is") && log.contains("guard.max_active"), "{log}");
+
+    // One of them is another one now, and counts.
+    let gate = start(gate.stop(), "7");
+    assert_eq!(limits(&gate), (7, 60));
+    assert!(gate.log().contains("applied to the queue"), "{}", gate.log());
+    let gate = start(gate.stop(), "7");
+    assert_eq!(limits(&gate), (7, 60));
+}
+
+#[test]
+fn what_an_operator_changed_outlives_a_restart_on_the_built_in_store() {
+    what_an_operator_changed_outlives_a_restart("embedded:{data}");
+}
+
+#[test]
+fn what_an_operator_changed_outlives_a_restart_on_redis() {
+    let redis = RedisServer::start();
+    what_an_operator_changed_outlives_a_restart(&redis.url());
+}
+
+#[test]
+fn a_guard_has_its_rules_from_the_configuration_file() {
+    let origin = Site::echo();
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!(
+        "[guard]\norigin = '{}'\nmax_active = 1\nroutes = ['/checkout = checkout']\n\
+         open_paths = ['/healthz', '/static/*']\nbypass_file = 'partners'\n",
+        origin.url()
+    );
+    std::fs::write(folder.path().join("tidegate.toml"), file).unwrap();
+    std::fs::write(folder.path().join("partners"), "# acme\n7d1b7f0a2c9e4f58b3aa\n").unwrap();
+    let gate = Tidegate::guard_in(folder, &[]);
+    let base = gate.guarded();
+    let inside = navigate(&format!("{base}/"), "").cookie().unwrap();
+    assert_eq!(navigate(&format!("{base}/"), "").status, 302);
+    assert_eq!(navigate(&format!("{base}/"), &inside).status, 200);
+    for open in ["/healthz", "/static/app.js"] {
+        let answer = send("GET", &format!("{base}{open}"), &[], "");
+        assert!(answer.body.starts_with(&format!("the site saw GET {open}")), "{}", answer.body);
+    }
+    let partner = [("x-wr-bypass", "7d1b7f0a2c9e4f58b3aa")];
+    assert_eq!(send("POST", &format!("{base}/orders"), &partner, "{}").status, 200);
+    assert_eq!(send("POST", &format!("{base}/orders"), &[], "{}").status, 429);
+    // The other part of the site has room of its own, in a queue that was made for it.
+    let paying = navigate(&format!("{base}/checkout"), &inside);
+    assert_eq!(paying.status, 200);
+    assert!(paying.body.to_ascii_lowercase().contains("x-wr-queue: checkout"), "{}", paying.body);
+    assert_eq!(gate.json("/api/v1/admin/queues/checkout")["active"], 1);
 }
 
 #[test]
@@ -329,6 +356,10 @@ fn a_guard_without_a_site_or_with_a_wrong_one_says_what_is_missing() {
     };
     check(&[], "--origin http://127.0.0.1:3000");
     check(&["--origin", "127.0.0.1:3000"], "http://127.0.0.1:3000");
+    check(&["--origin", "http://127.0.0.1:3000/shop"], "has a path");
+    check(&["--origin", "http://a", "--route", "/checkout"], "/checkout=checkout");
+    check(&["--origin", "http://a", "--open-path", "/*.css"], "/static/*");
+    check(&["--origin", "http://a", "--open-network", "home"], "10.0.0.0/8");
     check(&["--origin", "http://127.0.0.1:3000", "--rate", "fast"], "500/m");
     check(&["--origin", "http://127.0.0.1:3000", "--when-down", "ajar"], "open");
     check(

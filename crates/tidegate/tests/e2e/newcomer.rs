@@ -3,7 +3,8 @@
 //!
 //! The default ports are used, in a network of the test's own where the system allows one.
 //! `cargo run --release` is played by a stand-in that starts the binary built for this test: a
-//! fresh release build would take longer than everything else here together.
+//! fresh release build would take longer than everything else here together. That it would start
+//! this very binary is a test of its own.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -118,14 +119,26 @@ fn the_readme_works_as_written() {
 }
 
 #[test]
-fn the_systemd_unit_is_well_formed() {
-    let unit = std::fs::read_to_string(root().join("packaging/tidegate.service")).unwrap();
-    assert!(unit.contains("/usr/local/bin/tidegate serve"));
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tidegate.service");
-    std::fs::write(&path, unit.replace("/usr/local/bin/tidegate", BINARY)).unwrap();
-    match Command::new("systemd-analyze").arg("verify").arg(&path).output() {
-        Ok(output) => assert!(output.status.success(), "{}", text(&output.stderr)),
-        Err(error) => eprintln!("not verified: systemd-analyze cannot be started: {error}"),
-    }
+fn what_the_readme_runs_is_this_binary() {
+    let listed = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline", "--locked"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    // `cargo run` takes the only binary of the only package that is built by default.
+    let defaults = listed["workspace_default_members"].as_array().unwrap();
+    assert_eq!(defaults.len(), 1, "{defaults:?}");
+    let packages = listed["packages"].as_array().unwrap();
+    let package = packages.iter().find(|package| package["id"] == defaults[0]).unwrap();
+    let binaries: Vec<&str> = package["targets"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|target| target["kind"].as_array().unwrap().contains(&"bin".into()))
+        .map(|target| target["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(binaries, ["tidegate"]);
+    assert_eq!(Path::new(BINARY).file_name().unwrap(), "tidegate");
 }

@@ -41,7 +41,10 @@ impl Tidegate {
 
     /// Starts the guard of a site, on a store of its own.
     pub(crate) fn guard(args: &[&str]) -> Tidegate {
-        let folder = tempfile::tempdir().unwrap();
+        Tidegate::guard_in(tempfile::tempdir().unwrap(), args)
+    }
+
+    pub(crate) fn guard_in(folder: tempfile::TempDir, args: &[&str]) -> Tidegate {
         let mut command = command(folder.path(), &["room", "guard", "--listen", "127.0.0.1:0"]);
         command.args(["--set", "http.listen=127.0.0.1:0", "--set", "resp.listen=off"]).args(args);
         Tidegate::spawn(folder, command)
@@ -88,6 +91,12 @@ impl Tidegate {
         Tidegate { child, folder, banner, base }
     }
 
+    /// Base URL visitors of a guarded site come to.
+    pub(crate) fn guarded(&self) -> String {
+        let line = self.banner.lines().find_map(|line| line.trim().strip_prefix("Guard")).unwrap();
+        line.trim().split('/').take(3).collect::<Vec<_>>().join("/")
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -130,6 +139,13 @@ impl Tidegate {
             assert!(Instant::now() < deadline, "no {word:?} in {}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Stops in order; the folder is left, for another one to start in.
+    pub(crate) fn stop(mut self) -> tempfile::TempDir {
+        self.signal("-TERM");
+        assert_eq!(self.wait(), 0, "{}", self.log());
+        std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap())
     }
 
     /// What a path of the API answers, which must be well.

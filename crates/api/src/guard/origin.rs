@@ -1,0 +1,156 @@
+//! The site behind the guard: where it is, and the connections to it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::uri::{Authority, PathAndQuery, Scheme};
+use axum::http::{HeaderValue, Uri};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use crate::serve::tls::{self, TlsError};
+
+/// Idle connections to the site that are kept, and for how long.
+const IDLE_CONNECTIONS: usize = 256;
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Where the protected site is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    scheme: Scheme,
+    authority: Authority,
+}
+
+impl Origin {
+    /// Reads `http://host:port` or `https://host`.
+    pub fn parse(text: &str) -> Result<Origin, String> {
+        let wrong = || format!("{text:?} is not an origin like http://127.0.0.1:3000");
+        let uri: Uri = text.parse().map_err(|_| wrong())?;
+        let bare = uri.path_and_query().is_none_or(|path| path.as_str() == "/");
+        let scheme = uri.scheme().filter(|s| **s == Scheme::HTTP || **s == Scheme::HTTPS);
+        match (scheme, uri.authority()) {
+            (Some(_), Some(_)) if !bare => Err(format!(
+                "{text:?} has a path; an origin is only scheme, host and port, and visitors' paths \
+                 are kept as they are"
+            )),
+            (Some(scheme), Some(authority)) if !authority.as_str().contains('@') => {
+                Ok(Origin { scheme: scheme.clone(), authority: authority.clone() })
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    /// Is it reached over TLS?
+    pub fn is_https(&self) -> bool {
+        self.scheme == Scheme::HTTPS
+    }
+
+    /// The site's own `Host`.
+    pub(super) fn host(&self) -> Option<HeaderValue> {
+        HeaderValue::from_str(self.authority.as_str()).ok()
+    }
+
+    /// A path of the site.
+    pub(super) fn uri(&self, path: Option<PathAndQuery>) -> Option<Uri> {
+        Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(path.unwrap_or(PathAndQuery::from_static("/")))
+            .build()
+            .ok()
+    }
+
+    /// The path of an address, if the address is the site's own.
+    pub(super) fn path_of<'a>(&self, address: &'a str) -> Option<&'a str> {
+        let rest = address.strip_prefix(self.scheme.as_str())?.strip_prefix("://")?;
+        let rest = rest.strip_prefix(self.authority.as_str())?;
+        match rest.as_bytes().first() {
+            None => Some("/"),
+            // Two slashes would be another site.
+            Some(b'/') if !rest.starts_with("//") => Some(rest),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme, self.authority)
+    }
+}
+
+/// Connections to the site, used again and again.
+pub(super) type Pool = Client<HttpsConnector<HttpConnector>, Body>;
+
+/// A pool for a site. The certificate of one over https must be good: for the roots in `ca` if there
+/// is such a file, else for those of the system, or the usual ones if the system has none.
+pub(super) fn pool(
+    origin: &Origin,
+    ca: Option<&Path>,
+    connect_timeout: Duration,
+) -> Result<Pool, TlsError> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(connect_timeout));
+    connector.enforce_http(false);
+    let roots = match origin.is_https() {
+        true => tls::roots(ca)?,
+        false => rustls::RootCertStore::empty(),
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(config)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(connector);
+    Ok(Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS)
+        .build(connector))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_scheme_and_host() {
+        for good in [
+            "http://127.0.0.1:3000",
+            "http://shop/",
+            "http://[::1]:80",
+            "https://shop.example",
+            "https://shop.example:8443/",
+        ] {
+            let origin = Origin::parse(good).unwrap();
+            assert_eq!(origin.to_string(), good.trim_end_matches('/'));
+        }
+        for bad in ["", "127.0.0.1:3000", "http://", "http://a/b", "http://u:p@a", "ftp://a"] {
+            assert!(Origin::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_the_site_itself_is_known() {
+        let origin = Origin::parse("http://10.0.0.7:3000").unwrap();
+        let check = |address: &str, expect: Option<&str>| {
+            assert_eq!(origin.path_of(address), expect, "{address}");
+        };
+        check("http://10.0.0.7:3000/login?next=/", Some("/login?next=/"));
+        check("http://10.0.0.7:3000", Some("/"));
+        check("http://10.0.0.7:3000//evil.example", None);
+        check("http://10.0.0.7:30001/", None);
+        check("https://10.0.0.7:3000/", None);
+        check("/login", None);
+    }
+}
