@@ -8,13 +8,14 @@
 //! Read in this order: [`Embedded`], [`Batch`], `embedded/value.rs` (redis-rs's commands and values
 //! on one side, the engine's on the other), `embedded/session.rs` (calls that wait),
 //! `embedded/files.rs` (what is in the folder), `embedded/log.rs` (how it is written),
-//! `embedded/busy.rs` (when a script keeps everybody waiting), `embedded/sync.rs` (how the log
+//! `embedded/commit.rs` (when, and when replies go out), `embedded/busy.rs` (when a script keeps everybody waiting), `embedded/sync.rs` (how the log
 //! reaches the disk), `embedded/replay.rs` and `embedded/open.rs` (how
 //! it is read back), `embedded/compact.rs` (how it stays short), `embedded/keeper.rs` (the
 //! threads), `embedded/check.rs` (looking at a folder from outside).
 
 mod busy;
 mod check;
+mod commit;
 mod compact;
 mod disk;
 mod files;
@@ -35,7 +36,7 @@ use std::{
     path::Path,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -48,9 +49,11 @@ use tokio::sync::{mpsc, watch};
 
 pub use self::busy::Meanwhile;
 pub use self::check::{Report, Torn, check, repair};
+pub use self::commit::Commit;
 pub(crate) use self::session::{Own, Waiting};
 use self::{
     busy::Ports,
+    commit::{Company, Soon},
     disk::Disk,
     keeper::{Compaction, Keeper},
     log::{Cure, Log},
@@ -85,6 +88,8 @@ struct Shared {
     /// When the log reaches the disk; `CONFIG SET appendfsync` changes it.
     fsync: AtomicU8,
     durable: watch::Sender<Durable>,
+    /// The last record in the log's file, readable without the lock.
+    written: AtomicU64,
     sync_bell: Bell,
     /// Rings for the thread that keeps things, which makes a snapshot then.
     bell: Bell,
@@ -109,8 +114,9 @@ struct State {
     /// The session of everything that goes through [`crate::Store`] itself.
     common: SessionId,
     outlets: HashMap<SessionId, Outlet>,
-    /// Deliveries that wait for a record to reach the disk.
+    /// Deliveries that wait for a record to be written, or with `always` to reach the disk.
     held: VecDeque<(u64, Delivery)>,
+    company: Company,
 }
 
 /// What one command caused for a session that did not ask for it just then.
@@ -211,7 +217,7 @@ impl Embedded {
             };
             let common = batch.common();
             let outcome = argv.with(|argv| batch.execute(common, argv));
-            (outcome, batch.commit())
+            (outcome, batch.commit_soon())
         };
         Ok(reply_value(commit.settle(self, settled(outcome)).await))
     }
@@ -229,9 +235,9 @@ impl Embedded {
                 Ok(mut batch) => {
                     let common = batch.common();
                     let reply = transaction(&mut batch, common, pipeline);
-                    (reply, batch.commit())
+                    (reply, batch.commit_soon())
                 }
-                Err(busy) => (Reply::Error(busy), Commit::Done),
+                Err(busy) => (Reply::Error(busy), Soon::Ended(Commit::Done)),
             };
             return Ok(vec![reply_value(commit.settle(self, reply).await).extract_error()?]);
         }
@@ -250,7 +256,7 @@ impl Embedded {
                 let outcome = Argv::of(cmd).with(|argv| batch.execute(common, argv));
                 replies.push(settled(outcome));
             }
-            (replies, batch.commit())
+            (replies, batch.commit_soon())
         };
         let failed = commit.wait(self).await.err();
         let told = |reply| match &failed {
@@ -339,12 +345,20 @@ impl Shared {
         engine.show_setting("appendfsync", options.fsync.name());
         let (control, ports) = (engine.script_control(), Ports::default());
         busy::serve(&control, &ports, &clock);
-        let state = State { engine, log, common, outlets: HashMap::new(), held: VecDeque::new() };
+        let state = State {
+            engine,
+            log,
+            common,
+            outlets: HashMap::new(),
+            held: VecDeque::new(),
+            company: Company::default(),
+        };
         let shared = Arc::new(Self {
             state: Mutex::new(state),
             clock,
             fsync: AtomicU8::new(options.fsync as u8),
             durable: watch::Sender::new(Durable { synced, failed: 0 }),
+            written: AtomicU64::new(synced),
             sync_bell: Bell::default(),
             bell: Bell::default(),
             ending: watch::Sender::new(false),
@@ -365,18 +379,30 @@ impl Shared {
 
     fn begin<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Batch<'a> {
         let now = Now::from_millis(self.clock.now().0);
-        let mut denied = false;
+        let (mut denied, mut first) = (false, 0);
         let State { engine, log, .. } = &mut *state;
         if let Some(log) = log {
+            first = log.lsn;
             let before = log.trouble.is_some();
             if let Err(trouble) = log.make_room() {
                 denied = true;
                 if !before {
                     engine.deny_writes(Some(trouble.reply()));
+                    // What found room before is written.
+                    self.after_write(&mut state);
                 }
             }
         }
-        Batch { shared: self, state, now, deliveries: Vec::new(), closing: Vec::new(), denied }
+        Batch {
+            shared: self,
+            state,
+            now,
+            deliveries: Vec::new(),
+            closing: Vec::new(),
+            denied,
+            first,
+            ended: false,
+        }
     }
 
     /// Ends the sessions of those who have gone while a script had the lock.
@@ -436,6 +462,7 @@ impl Shared {
             Ok(()) => {
                 tracing::info!("the store's log is written again");
                 state.after_sync();
+                self.after_write(&mut state);
             }
             Err(error) => tracing::debug!(%error, "the store's log still cannot be written"),
         }
@@ -519,6 +546,9 @@ pub struct Batch<'a> {
     closing: Vec<SessionId>,
     /// Writes were refused from the start.
     denied: bool,
+    /// The last record made before.
+    first: u64,
+    ended: bool,
 }
 
 impl Batch<'_> {
@@ -649,53 +679,6 @@ impl Batch<'_> {
         self.gather();
         reply
     }
-
-    /// Ends the batch: writes the log, delivers and releases the lock. What was executed may be
-    /// told to clients once the commit says so.
-    #[must_use = "replies may be handed out only through it"]
-    pub fn commit(mut self) -> Commit {
-        self.finish()
-    }
-
-    fn finish(&mut self) -> Commit {
-        let State { engine, log, outlets, held, .. } = &mut *self.state;
-        let mut commit = Commit::Done;
-        let mut hold = 0;
-        if let Some(log) = log {
-            engine.log_sizes(log.bytes(), log.base_bytes);
-            // A store that refuses writes anyway goes on answering; what expires meanwhile is
-            // written with the rest.
-            if !self.denied {
-                if let Err(trouble) = log.write() {
-                    engine.deny_writes(Some(trouble.reply()));
-                    commit = Commit::Failed(trouble.reply());
-                } else if log.written > log.synced && self.shared.fsync() == Fsync::Always {
-                    hold = log.written;
-                    commit = Commit::At(hold);
-                    self.shared.sync_bell.work();
-                }
-            }
-        }
-        // Outlets never wait, so they may be used under the lock, which keeps deliveries in order.
-        for mut delivery in self.deliveries.drain(..) {
-            if let Commit::Failed(error) = &commit
-                && !matches!(delivery.reply, Reply::Push(_))
-            {
-                delivery.reply = Reply::Error(error.clone());
-            }
-            if hold > 0 {
-                held.push_back((hold, delivery));
-            } else if let Some(outlet) = outlets.get(&delivery.session) {
-                outlet.deliver(delivery);
-            }
-        }
-        for session in self.closing.drain(..) {
-            if let Some(Outlet::Port(port)) = outlets.get(&session) {
-                port.close(session);
-            }
-        }
-        commit
-    }
 }
 
 impl Drop for Batch<'_> {
@@ -714,40 +697,5 @@ impl Drop for Batch<'_> {
 impl fmt::Debug for Batch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("now", &self.now).finish_non_exhaustive()
-    }
-}
-
-/// Says when the replies of a batch may be handed out.
-#[derive(Debug)]
-pub enum Commit {
-    /// Now.
-    Done,
-    /// When the log is on disk up to this record.
-    At(u64),
-    /// Never: the log could not be written, and this is to be told in their place.
-    Failed(engine::Error),
-}
-
-impl Commit {
-    /// Waits until replies may be told, or an error must be in their place.
-    pub async fn wait(self, embedded: &Embedded) -> Result<(), engine::Error> {
-        let lsn = match self {
-            Self::Done => return Ok(()),
-            Self::Failed(error) => return Err(error),
-            Self::At(lsn) => lsn,
-        };
-        let mut durable = embedded.shared.durable.subscribe();
-        let reached = durable.wait_for(|now| now.synced >= lsn || now.failed >= lsn).await;
-        match reached {
-            Ok(now) if now.synced >= lsn => Ok(()),
-            _ => Err(engine::Error::fixed(
-                "MISCONF Errors writing to the AOF file: the last fsync failed",
-            )),
-        }
-    }
-
-    /// The reply, or what must be told in its place.
-    async fn settle(self, embedded: &Embedded, reply: Reply) -> Reply {
-        self.wait(embedded).await.map_or_else(Reply::Error, |()| reply)
     }
 }

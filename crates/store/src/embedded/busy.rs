@@ -17,7 +17,7 @@ use crate::Clock;
 /// holds it, so that a task is put aside only for one.
 pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 /// How often a caller that was put aside looks again.
-const LOOK: Duration = Duration::from_millis(5);
+pub(super) const LOOK: Duration = Duration::from_millis(5);
 
 /// Listeners, reachable also while a script has the lock.
 pub(super) type Ports = Arc<Mutex<Vec<Arc<dyn Port>>>>;

@@ -129,9 +129,10 @@ impl Shared {
         let mut state = self.state.lock();
         let log = state.log.as_mut()?;
         log.manifest = manifest.clone();
-        if log.trouble.is_some() || log.write().is_err() {
+        if log.trouble.is_some() || self.write(&mut state).is_err() {
             return None;
         }
+        let log = state.log.as_mut()?;
         log.rotate(file);
         Some(log.lsn)
     }
@@ -165,6 +166,7 @@ impl Shared {
         let Some(log) = &mut state.log else { return Ok(()) };
         log.start_over(manifest, file, lsn, base_bytes)?;
         state.after_sync();
+        self.after_write(&mut state);
         self.tell_durable(&state);
         Ok(())
     }

@@ -114,10 +114,10 @@ impl Log {
     }
 
     /// Makes sure that there is room for what a command usually changes. On failure the log is in
-    /// trouble.
+    /// trouble; records that found room before are written then.
     pub(super) fn make_room(&mut self) -> Result<(), &Trouble> {
         if let Err(error) = self.room_for(0)
-            && self.trouble.is_none()
+            && self.write().is_ok()
         {
             self.fail(&error);
         }
@@ -168,6 +168,11 @@ impl Log {
     pub(super) fn append(&mut self, effects: &[u8]) {
         self.lsn += 1;
         persist::append_record(&mut self.pending, self.lsn, effects);
+    }
+
+    /// Bytes that are not in the file yet.
+    pub(super) fn unwritten(&self) -> usize {
+        self.pending.len()
     }
 
     /// Writes what was added to the file.

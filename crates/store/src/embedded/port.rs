@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::SessionId;
 
-use super::{Batch, Commit, Embedded, Port};
+use super::{Batch, Embedded, Port};
 
 impl Embedded {
     /// Tells a listener whenever more of the log has reached the disk.
@@ -42,25 +42,5 @@ impl Batch<'_> {
     /// Does the session listen to channels?
     pub fn is_subscribed(&self, session: SessionId) -> bool {
         self.state.engine.is_subscribed(session)
-    }
-}
-
-impl Commit {
-    /// May the replies be told by now? Nothing if that is not known yet.
-    pub fn poll(&self, embedded: &Embedded) -> Option<Result<(), engine::Error>> {
-        match self {
-            Commit::Done => Some(Ok(())),
-            Commit::Failed(error) => Some(Err(error.clone())),
-            Commit::At(lsn) => {
-                let durable = *embedded.shared.durable.borrow();
-                match () {
-                    () if durable.synced >= *lsn => Some(Ok(())),
-                    () if durable.failed >= *lsn => Some(Err(engine::Error::fixed(
-                        "MISCONF Errors writing to the AOF file: the last fsync failed",
-                    ))),
-                    () => None,
-                }
-            }
-        }
     }
 }

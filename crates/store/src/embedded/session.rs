@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::{
     Batch, Commit, Delivery, Embedded, Outlet,
     busy::PATIENCE,
+    commit::Soon,
     transaction,
     value::{Argv, reply_value},
 };
@@ -96,11 +97,14 @@ impl Waiting {
                 }
             };
             let outcome = argv.with(|argv| batch.execute(id, argv));
-            (outcome, batch.commit())
+            (outcome, batch.commit_soon())
         };
         let reply = match outcome {
             Outcome::Reply(reply) => commit.settle(&self.own.embedded, reply).await,
-            Outcome::Blocked { deadline_ms } => self.wait(deadline_ms).await,
+            Outcome::Blocked { deadline_ms } => {
+                drop(commit);
+                self.wait(deadline_ms).await
+            }
         };
         Ok(reply_value(reply))
     }
@@ -115,9 +119,9 @@ impl Waiting {
             let (reply, commit) = match self.own.embedded.enter().await {
                 Ok(mut batch) => {
                     let reply = transaction(&mut batch, self.own.id, pipeline);
-                    (reply, batch.commit())
+                    (reply, batch.commit_soon())
                 }
-                Err(busy) => (Reply::Error(busy), Commit::Done),
+                Err(busy) => (Reply::Error(busy), Soon::Ended(Commit::Done)),
             };
             let reply = commit.settle(&self.own.embedded, reply).await;
             return Ok(vec![reply_value(reply).extract_error()?]);

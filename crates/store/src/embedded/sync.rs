@@ -125,7 +125,7 @@ impl State {
     pub(super) fn after_sync(&mut self) {
         let Some(log) = &self.log else { return };
         let trouble = log.trouble.as_ref().map(|trouble| trouble.reply());
-        self.engine.deny_writes(trouble.clone());
+        self.engine.deny_writes(trouble);
         self.engine.log_synced(log.synced);
         if self.engine.has_deliveries() {
             let output = self.engine.take_output();
@@ -134,17 +134,25 @@ impl State {
                 deliveries.map(|(session, reply)| (log.synced, Delivery { session, reply })),
             );
         }
+        let synced = log.synced;
+        self.hand_out(synced);
+    }
+
+    /// Hands out what waited for records up to this one, and if there is trouble what waits for
+    /// later ones too.
+    pub(super) fn hand_out(&mut self, up_to: u64) {
+        let Some(log) = &self.log else { return };
         while let Some((lsn, _)) = self.held.front() {
-            if *lsn > log.synced && trouble.is_none() {
+            let late = *lsn > up_to;
+            if late && log.trouble.is_none() {
                 break;
             }
-            let late = *lsn > log.synced;
             let Some((_, mut delivery)) = self.held.pop_front() else { break };
             if late
-                && let Some(error) = &trouble
+                && let Some(trouble) = &log.trouble
                 && !matches!(delivery.reply, Reply::Push(_))
             {
-                delivery.reply = Reply::Error(error.clone());
+                delivery.reply = Reply::Error(trouble.reply());
             }
             if let Some(outlet) = self.outlets.get(&delivery.session) {
                 outlet.deliver(delivery);

@@ -4,6 +4,7 @@
 //! synced, can fail at any operation, and can lose power.
 
 mod real_disk;
+mod sharing;
 
 use std::{
     collections::{BTreeMap, HashMap},
