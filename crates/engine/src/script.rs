@@ -377,8 +377,12 @@ impl Running {
                 _ => numbers.next().map(Vec::as_slice).unwrap_or_default(),
             })
             .collect();
-        let mut ctx =
-            Ctx { core: &mut self.core, session: &mut self.session, now: self.now, argv: &argv };
+        self.call_strings(&argv)
+    }
+
+    /// `redis.call` with nothing but strings.
+    fn call_strings(&mut self, argv: &[&[u8]]) -> Answer {
+        let mut ctx = Ctx { core: &mut self.core, session: &mut self.session, now: self.now, argv };
         let command = match command::check_from_script(&mut ctx, &mut self.rules) {
             Ok(command) => command,
             Err(error) => return Answer::Error(convert::error_text(&error)),

@@ -16,6 +16,8 @@ pub(super) enum Answer {
     Nil,
     False,
     True,
+    /// The status `OK`.
+    Okay,
     Number(f64),
     String(Vec<u8>),
     /// A status, to become `{ok=…}`.
@@ -50,7 +52,7 @@ pub(super) fn error_text(error: &Error) -> Vec<u8> {
 /// Converts a command's reply. With `resp3` the script asked for the types of RESP3.
 pub(super) fn answer(reply: Reply, resp3: bool) -> Answer {
     match reply {
-        Reply::Ok => Answer::Status(b"OK".to_vec()),
+        Reply::Ok => Answer::Okay,
         Reply::Status(text) => Answer::Status(text.into_owned()),
         Reply::Error(error) => Answer::Error(error_text(&error)),
         Reply::Int(n) => Answer::Number(n as f64),

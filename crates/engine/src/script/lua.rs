@@ -6,13 +6,15 @@
 //! whatever happens.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use mlua::state::{GcIncParams, GcMode};
 use mlua::{
     BString, Either, Function, HookTriggers, Lua, LuaOptions, LuaString, StdLib, Table, Value,
     VmState,
 };
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::control::Control;
 use super::convert::{self, Answer};
@@ -35,6 +37,8 @@ pub(super) struct Host {
     limit: AtomicUsize,
     /// Instructions executed by the running script, roughly.
     executed: AtomicU64,
+    /// Does the interpreter hold little?
+    small: AtomicBool,
 }
 
 /// The interpreter.
@@ -74,6 +78,14 @@ pub(super) enum Outcome {
 /// A number or a string for Lua.
 type Scalar = Either<f64, BString>;
 
+/// Up to twelve strings.
+type Strings = (Text, Text, Text, Text, Text, Text, Text, Text, Text, Text, Text, Text);
+type Text = Option<BString>;
+
+/// Below this the interpreter lets its memory grow to several times what is in use before it
+/// collects, which takes much less of the time of small scripts.
+const SMALL: usize = 4 << 20;
+
 impl Vm {
     /// A new interpreter.
     pub(super) fn new(control: Arc<Control>) -> mlua::Result<Vm> {
@@ -90,6 +102,7 @@ impl Vm {
             random: Mutex::new(Random::default()),
             limit: AtomicUsize::new(0),
             executed: AtomicU64::new(0),
+            small: AtomicBool::new(false),
         });
         let functions = host_functions(&lua, &host)?;
         let prelude: Table =
@@ -101,6 +114,7 @@ impl Vm {
             move |lua, _| {
                 hooked.tick(u64::from(INSTRUCTIONS));
                 hooked.arm(lua);
+                hooked.pace(lua);
                 if hooked.control.must_stop() {
                     return Err(mlua::Error::runtime("script killed"));
                 }
@@ -168,6 +182,7 @@ impl Vm {
 
     /// What runs next may use `memory` on top of what the interpreter holds already.
     fn limit(&self, memory: usize) {
+        self.host.pace(&self.lua);
         self.host.executed.store(0, Ordering::Relaxed);
         self.host.limit.store(self.lua.used_memory().saturating_add(memory), Ordering::Relaxed);
     }
@@ -226,6 +241,44 @@ impl Vm {
 }
 
 impl Host {
+    /// Runs a command for a script: what became of it, as a number that `prelude.lua` knows, and
+    /// its value. Turns the memory limit off where the value takes memory of the interpreter.
+    fn call(&self, lua: &Lua, run: impl FnOnce(&mut Running) -> Answer) -> (u8, Option<Scalar>) {
+        self.tick(100);
+        let answer = match self.slot.lock().as_mut() {
+            Some(running) => run(running),
+            None => Answer::Error(
+                "ERR redis.call/pcall can only be called inside a script invocation".into(),
+            ),
+        };
+        let string = |kind: u8, bytes: Vec<u8>| {
+            self.disarm(lua);
+            (kind, Some(Scalar::Right(bytes.into())))
+        };
+        match answer {
+            Answer::Number(n) => (0, Some(Scalar::Left(n))),
+            Answer::False => (1, None),
+            Answer::Okay => (2, None),
+            Answer::True => (3, None),
+            Answer::Nil => (4, None),
+            Answer::String(s) => string(5, s),
+            Answer::Status(s) => string(6, s),
+            Answer::Table(packed) => string(7, packed),
+            Answer::Error(text) => string(8, text),
+            Answer::Misuse(text) => string(9, text),
+            Answer::Killed => string(10, self.control.death()),
+        }
+    }
+
+    /// Lets the interpreter collect more seldom while it holds little.
+    fn pace(&self, lua: &Lua) {
+        let small = lua.used_memory() < SMALL;
+        if self.small.swap(small, Ordering::Relaxed) != small {
+            let pause = if small { 800 } else { 200 };
+            lua.gc_set_mode(GcMode::Incremental(GcIncParams::default().pause(pause)));
+        }
+    }
+
     fn arm(&self, lua: &Lua) {
         // The interpreter was made with an allocator that knows limits.
         let _ = lua.set_memory_limit(self.limit.load(Ordering::Relaxed));
@@ -339,28 +392,18 @@ fn redis_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()> {
     t.set(
         "call",
         lua.create_function(move |lua, (packed, count): (BString, usize)| {
-            h.disarm(lua);
-            h.tick(100);
-            let mut slot = h.slot.lock();
-            let answer = match slot.as_mut() {
-                Some(running) => running.call(&packed, count),
-                None => Answer::Error(
-                    "ERR redis.call/pcall can only be called inside a script invocation".into(),
-                ),
-            };
-            let string = |s: Vec<u8>| Some(Scalar::Right(s.into()));
-            Ok(match answer {
-                Answer::Number(n) => (0, Some(Scalar::Left(n))),
-                Answer::String(s) => (0, string(s)),
-                Answer::False => (1, None),
-                Answer::Status(s) => (2, string(s)),
-                Answer::Table(packed) => (3, string(packed)),
-                Answer::Error(text) => (4, string(text)),
-                Answer::True => (5, None),
-                Answer::Nil => (6, None),
-                Answer::Misuse(text) => (7, string(text)),
-                Answer::Killed => (8, string(h.control.death())),
-            })
+            Ok(h.call(lua, |running| running.call(&packed, count)))
+        })?,
+    )?;
+    let h = Arc::clone(host);
+    t.set(
+        "call_strings",
+        lua.create_function(move |lua, strings: Strings| {
+            let (a, b, c, d, e, f, g, h_, i, j, k, l) = strings;
+            let strings = [a, b, c, d, e, f, g, h_, i, j, k, l];
+            let argv: SmallVec<[&[u8]; 12]> =
+                strings.iter().flatten().map(|string| string.as_slice()).collect();
+            Ok(h.call(lua, |running| running.call_strings(&argv)))
         })?,
     )?;
     let h = Arc::clone(host);

@@ -161,36 +161,64 @@ end
 
 -- Redis -----------------------------------------------------------------------------------------
 
-local host_call = host.call
+local host_call, host_call_strings = host.call, host.call_strings
 
--- What host_call answers.
-local VALUE, NOTHING, STATUS, TABLE, ERROR = 0, 1, 2, 3, 4
+-- What they answer. With the first five nothing was made in the interpreter's memory, so its limit
+-- is still on.
+local VALUE, NOTHING, OKAY, TRUE, NIL, STRING, STATUS, TABLE, ERROR, MISUSE =
+  0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 local function call_error(text, known)
   return { err = text, ignore_error_stats_update = known }
 end
 
+-- Are the first `count` of these strings, and are there no more than `host_call_strings` takes?
+local function are_strings(count, a, b, c, d, e, f, g, h, i, j, k, l)
+  if count > 12 or ntype(a) ~= "string" then return false end
+  if count == 1 then return true end
+  if ntype(b) ~= "string" then return false end
+  if count == 2 then return true end
+  if ntype(c) ~= "string" then return false end
+  if count == 3 then return true end
+  if ntype(d) ~= "string" then return false end
+  if count == 4 then return true end
+  return ntype(e) == "string"
+    and (count < 6 or ntype(f) == "string")
+    and (count < 7 or ntype(g) == "string")
+    and (count < 8 or ntype(h) == "string")
+    and (count < 9 or ntype(i) == "string")
+    and (count < 10 or ntype(j) == "string")
+    and (count < 11 or ntype(k) == "string")
+    and (count < 12 or ntype(l) == "string")
+end
+
 -- The answer of a command and whether it is an error.
 local function command(...)
   local count = nselect("#", ...)
-  if count == 0 then
+  local kind, value
+  if are_strings(count, ...) then
+    kind, value = host_call_strings(...)
+  elseif count == 0 then
     return call_error("ERR Please specify at least one argument for this redis lib call"), true
+  else
+    local ok, packed = npcall(encode, { ... })
+    if not ok then
+      if dead() then nerror(packed, 0) end
+      return call_error("ERR Lua redis lib command arguments must be strings or integers"), true
+    end
+    kind, value = host_call(packed, count)
   end
-  local ok, packed = npcall(encode, { ... })
-  if not ok then
-    if dead() then nerror(packed, 0) end
-    return call_error("ERR Lua redis lib command arguments must be strings or integers"), true
-  end
-  local kind, value = host_call(packed, count)
-  arm()
   if kind == VALUE then return value end
   if kind == NOTHING then return false end
+  if kind == OKAY then return { ok = "OK" } end
+  if kind == TRUE then return true end
+  if kind == NIL then return nil end
+  arm()
+  if kind == STRING then return value end
   if kind == STATUS then return { ok = value } end
   if kind == TABLE then return (decode(value)) end
   if kind == ERROR then return call_error(value, true), true end
-  if kind == 5 then return true end
-  if kind == 6 then return nil end
-  if kind == 7 then return call_error(value), true end
+  if kind == MISUSE then return call_error(value), true end
   nerror(value, 0) -- killed
 end
 
