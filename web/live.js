@@ -1,5 +1,6 @@
 // One stream of live page parts per tab. The server sends { topic, html }; the part's element is
-// brought to that state node by node, so that focus, selection and open menus survive.
+// brought to that state node by node, so that focus, selection and open menus survive. A part with
+// data-steady stands still while rows of it are chosen or pointed at, and catches up afterwards.
 const root = document.documentElement;
 let source = null;
 let downSince = 0;
@@ -14,7 +15,7 @@ export function start() {
     state("on");
     const { topic, html } = JSON.parse(event.data);
     for (const element of document.querySelectorAll("[data-live]")) {
-      if (element.dataset.live === topic) show(element, html);
+      if (element.dataset.live === topic) offer(element, html);
     }
   });
   source.addEventListener("error", () => {
@@ -41,6 +42,34 @@ async function check() {
 function state(word) {
   if (word === "on") downSince = 0;
   if (root.dataset.liveState !== word) root.dataset.liveState = word;
+}
+
+// What each steady part would show, were it not held.
+const held = new Map();
+
+function offer(element, html) {
+  if (!isHeld(element)) return show(element, html);
+  held.set(element, html);
+  element.dataset.held = "";
+}
+
+function isHeld(element) {
+  if (element.dataset.steady === undefined) return false;
+  const pointed = matchMedia("(hover: hover)").matches && element.matches(":hover");
+  return pointed || element.querySelector("input:checked") !== null || document.querySelector("dialog[open]") !== null;
+}
+
+function release() {
+  for (const [element, html] of held) {
+    if (isHeld(element)) continue;
+    held.delete(element);
+    delete element.dataset.held;
+    show(element, html);
+  }
+}
+for (const event of ["pointerout", "change", "close"]) {
+  // After the event: what is pointed at, chosen or open is settled by then.
+  document.addEventListener(event, () => { if (held.size) setTimeout(release); }, true);
 }
 
 export function show(element, html) {

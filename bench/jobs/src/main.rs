@@ -3,7 +3,8 @@
 //! `jobs-bench run [ROUNDS] [COUNT] [SCENARIOS]` takes turns: within each round every contender does
 //! every scenario in a process of its own, on one Redis that is emptied before. The process says when
 //! it is ready, the driver notes the server's CPU time, and lets it go. Figures are the median over
-//! rounds, the best in brackets. `jobs-bench one …` is such a process.
+//! rounds, the least and the best in brackets. `jobs-bench one …` is such a process. `jobs-bench foreign [ROUNDS]
+//! [AHEAD]` times claims with that many jobs for other workers ahead, and with none.
 //!
 //! Jobs do nothing; payloads have 100 bytes. `single` is 64 tasks that dispatch one at a time, `bulk` a
 //! thousand in a call, `process@C` a backlog worked off with concurrency C until the last job's end is
@@ -213,6 +214,61 @@ async fn tidegate(url: &str, scenario: &str, count: usize, concurrency: usize) -
             Ok(())
         }
     }
+}
+
+/// Microseconds per claim of one job, and per job in claims of 64, behind jobs for others.
+async fn claims_behind(store: &store::Store, ahead: usize, round: usize) -> Result<(f64, f64)> {
+    use jobs::{Config, Jobs, Labels, Namespace, NewJob, Target};
+    let namespace = Namespace::parse(format!("behind-{ahead}-{round}"))?;
+    let jobs = Jobs::new(store.clone(), Config { namespace, ..Config::default() })?;
+    let (ones, most, calls) = (1_000, 64, 40);
+    let foreign = |i| Ok(NewJob::new("noop", &body(i))?.target(Target::default().capability("gpu")));
+    let own = |i| Ok(NewJob::new("noop", &body(i))?);
+    for first in (0..ahead).step_by(1_000) {
+        let batch = (first..ahead.min(first + 1_000)).map(foreign).collect::<Result<Vec<_>>>()?;
+        for outcome in jobs.dispatch_all(batch).await {
+            outcome?;
+        }
+    }
+    let batch = (0..1 + ones + most * calls).map(own).collect::<Result<Vec<_>>>()?;
+    for outcome in jobs.dispatch_all(batch).await {
+        outcome?;
+    }
+    let mut claimer = jobs.claimer(Labels::new("bench")?);
+    // The first learns the routes.
+    anyhow::ensure!(claimer.claim(1).await?.leases.len() == 1, "nothing to claim");
+    let started = Instant::now();
+    for _ in 0..ones {
+        anyhow::ensure!(claimer.claim(1).await?.leases.len() == 1, "a claim found nothing");
+    }
+    let one = started.elapsed().as_secs_f64() * 1e6 / ones as f64;
+    let started = Instant::now();
+    for _ in 0..calls {
+        anyhow::ensure!(claimer.claim(most).await?.leases.len() == most, "a claim found too few");
+    }
+    Ok((one, started.elapsed().as_secs_f64() * 1e6 / (most * calls) as f64))
+}
+
+async fn foreign(rounds: usize, ahead: usize) -> Result<()> {
+    let redis = Redis::start()?;
+    println!("| Store | jobs for others ahead | µs per claim of one | µs per job in claims of 64 |");
+    println!("|---|---|---|---|");
+    for (name, url) in [("Redis", redis.url()), ("built-in", "embedded:".to_owned())] {
+        let store = store::Store::open(&url).await?;
+        let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+        for round in 0..rounds {
+            for (ahead, found) in [0, ahead].into_iter().zip(&mut found) {
+                let (one, many) = claims_behind(&store, ahead, round).await?;
+                found.0.push(one);
+                found.1.push(many);
+            }
+        }
+        let [none, many] = found.map(|(one, many)| (median(one), median(many)));
+        println!("| {name} | 0 | {:.0} | {:.1} |", none.0, none.1);
+        let (one, each) = (many.0 / none.0, many.1 / none.1);
+        println!("| {name} | {ahead} | {:.0} ({one:.2} ×) | {:.1} ({each:.2} ×) |", many.0, many.1);
+    }
+    Ok(())
 }
 
 async fn bullmq_rs(url: &str, scenario: &str, count: usize, concurrency: usize) -> Result<()> {
@@ -466,12 +522,13 @@ fn run(rounds: usize, count: usize, scenarios: &[&str]) -> Result<()> {
             }
         }
     }
-    println!("| Scenario | System | jobs/s median (best) | client CPU µs/job | Redis CPU µs/job | more |");
+    println!("| Scenario | System | jobs/s median (least to best) | client CPU µs/job | Redis CPU µs/job | more |");
     println!("|---|---|---|---|---|---|");
     for ((s, c), reports) in found {
         let of = |f: fn(&Report) -> f64| reports.iter().map(f).collect::<Vec<_>>();
         let speed = of(|r| r.count as f64 / r.wall);
         let best = speed.iter().copied().fold(0.0, f64::max);
+        let least = speed.iter().copied().fold(f64::INFINITY, f64::min);
         let scenario = scenarios[s];
         let more = match scenario {
             "memory" => format!("{:.1} bytes per waiting job", median(of(|r| r.bytes))),
@@ -484,7 +541,7 @@ fn run(rounds: usize, count: usize, scenarios: &[&str]) -> Result<()> {
         };
         let each = |f: fn(&Report) -> f64| median(of(f)) * 1e6;
         println!(
-            "| {scenario} | {} | {:.0} ({best:.0}) | {:.1} | {:.1} | {more} |",
+            "| {scenario} | {} | {:.0} ({least:.0} to {best:.0}) | {:.1} | {:.1} | {more} |",
             systems[c],
             median(speed),
             each(|r| r.cpu / r.count as f64),
@@ -492,6 +549,10 @@ fn run(rounds: usize, count: usize, scenarios: &[&str]) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
 fn main() -> Result<()> {
@@ -506,8 +567,9 @@ fn main() -> Result<()> {
             };
             run(number(1, 3), number(2, 20_000), &scenarios.split(',').collect::<Vec<_>>())
         }
+        "foreign" => runtime()?.block_on(foreign(number(1, 3), number(2, 100_000))),
         "one" => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            let runtime = runtime()?;
             let (url, scenario, count, concurrency) = (word(2), word(3), number(4, 1_000), number(5, 10));
             runtime.block_on(async {
                 match word(1) {
@@ -518,6 +580,6 @@ fn main() -> Result<()> {
                 }
             })
         }
-        _ => bail!("jobs-bench run [ROUNDS] [COUNT] [SCENARIOS,…]"),
+        _ => bail!("jobs-bench run [ROUNDS] [COUNT] [SCENARIOS,…] | foreign [ROUNDS] [AHEAD]"),
     }
 }

@@ -53,8 +53,19 @@ pub(crate) fn section() -> Section {
 
 /// Whether there is a live part of this name.
 pub(crate) fn has_part(topic: &str) -> bool {
-    let known =
-        ["overview", "room", "queue", "jobs", "job", "schedules", "workers", "stranded", "store"];
+    let known = [
+        "overview",
+        "room",
+        "queue",
+        "jobs",
+        "job",
+        "job-list",
+        "job-tabs",
+        "schedules",
+        "workers",
+        "stranded",
+        "store",
+    ];
     known.contains(&split(topic).0)
 }
 
@@ -67,6 +78,8 @@ pub(crate) async fn part(app: &App, topic: &str) -> Option<Markup> {
         "queue" => Some(room::queue::part(app, arguments).await),
         "jobs" => Some(jobs::part(app, arguments == "acts").await),
         "job" => Some(jobs::job::part(app, arguments).await),
+        "job-list" => Some(jobs::list::part(app, arguments).await),
+        "job-tabs" => Some(jobs::tabs_part(app, arguments).await),
         "schedules" => Some(jobs::schedules::part(app, arguments == "acts").await),
         "workers" => Some(jobs::workers::part(app).await),
         "stranded" => Some(jobs::stranded::part(app).await),

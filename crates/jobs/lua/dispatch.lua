@@ -25,22 +25,38 @@ end
 local s = line_open(KEYS[1], KEYS[2], KEYS[3], now, want)
 for n = 1, lanes_count do lanes[n].mask = s.more[n] end
 
-local reply, entries, later, expiring, statuses, ids = { 'dispatched' }, {}, {}, {}, {}, {}
 local job_keys, job_args = 6 + 2 * lanes_count, 4 + 4 * lanes_count
-for j = 1, (#ARGV - job_args) / 6 do
+local jobs = (#ARGV - job_args) / 6
+-- Are all of them new, as they nearly always are? Then one call stores them all.
+local data_keys, seen, fresh = {}, {}, true
+for j = 1, jobs do
+  local id = ARGV[job_args + 6 * j - 5]
+  fresh = fresh and not seen[id]
+  data_keys[j], seen[id] = KEYS[job_keys + 2 * j - 1], true
+end
+fresh = fresh and redis.call('EXISTS', spread(data_keys)) == 0
+
+local reply, entries, later, expiring, store, ids = { 'dispatched' }, {}, {}, {}, {}, {}
+local count, stored = 0, 0
+for j = 1, jobs do
   local at = job_args + 6 * (j - 1)
   local id, place, data = ARGV[at + 1], ARGV[at + 3], ARGV[at + 6]
-  local data_key, status_key = KEYS[job_keys + 2 * j - 1], KEYS[job_keys + 2 * j]
-  if redis.call('SET', data_key, data, 'NX') then
-    reply[#reply + 1] = 'new'
-    ids[#ids + 1] = id
-    statuses[#statuses + 1] = status_key
+  local data_key = data_keys[j]
+  if fresh or redis.call('SET', data_key, data, 'NX') then
+    reply[j + 1] = 'new'
+    count = count + 1
+    ids[count] = id
+    if fresh then
+      store[stored + 1], store[stored + 2] = data_key, data
+      stored = stored + 2
+    end
+    store[stored + 1] = KEYS[job_keys + 2 * j]
+    store[stored + 2] = place == 'later' and 'delayed' or 'waiting'
+    stored = stored + 2
     if place == 'later' then
-      statuses[#statuses + 1] = 'delayed'
       later[#later + 1] = ARGV[at + 4]
       later[#later + 1] = id
     else
-      statuses[#statuses + 1] = 'waiting'
       entries[#entries + 1] = { id, tonumber(ARGV[at + 2]), place }
     end
     if ARGV[at + 5] ~= '' then
@@ -48,13 +64,13 @@ for j = 1, (#ARGV - job_args) / 6 do
       expiring[#expiring + 1] = id
     end
   elseif redis.call('GET', data_key) == data then
-    reply[#reply + 1] = 'same'
+    reply[j + 1] = 'same'
   else
-    reply[#reply + 1] = 'taken'
+    reply[j + 1] = 'taken'
   end
 end
-if #ids > 0 then
-  redis.call('MSET', spread(statuses))
+if count > 0 then
+  redis.call('MSET', spread(store))
   if #later > 0 then
     redis.call('ZADD', KEYS[4], spread(later))
     redis.call('PUBLISH', wake, 'later')

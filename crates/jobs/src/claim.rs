@@ -36,7 +36,7 @@ const ROUNDS: usize = 4;
 pub struct Lease {
     /// The job.
     pub job: Job,
-    /// Grows with every claim; later ones of the same job are greater.
+    /// Grows with every call that claims; later ones of the same job are greater.
     pub token: u64,
     /// Until when the job is this worker's, unless renewed.
     pub until: Millis,
@@ -259,13 +259,13 @@ impl Claimer {
         let now = self.jobs.now();
         let mut claimed = Claimed { more: reply.more, wait: reply.wait, ..Claimed::default() };
         let mut refused = Vec::new();
-        for (id, token, data) in reply.jobs {
+        for (id, data) in reply.jobs {
             let id = JobId::stored(id);
             match Job::parse(id.clone(), &data) {
                 Ok(job) => {
                     let text = String::from_utf8(data).unwrap_or_default();
                     let server = self.labels.server.as_str();
-                    let lease = Lease::from_parts(job, text, server, token, now + lease);
+                    let lease = Lease::from_parts(job, text, server, reply.token, now + lease);
                     match lease.job.expires_at {
                         Some(at) if at <= now => refused.push(
                             Failure::of(&lease, expired(), now, Duration::ZERO)
@@ -303,7 +303,8 @@ struct Reply {
     strays: i64,
     wait: Option<Duration>,
     more: bool,
-    jobs: Vec<(String, u64, Vec<u8>)>,
+    token: u64,
+    jobs: Vec<(String, Vec<u8>)>,
 }
 
 impl FromRedisValue for Reply {
@@ -321,10 +322,11 @@ impl FromRedisValue for Reply {
             strays: next(parts)?,
             wait: u64::try_from(next::<i64>(parts)?).ok().map(Duration::from_millis),
             more: next::<i64>(parts)? == 1,
-            jobs: Vec::with_capacity(parts.len() / 3),
+            token: next(parts)?,
+            jobs: Vec::with_capacity(parts.len() / 2),
         };
         while parts.len() > 0 {
-            reply.jobs.push((next(parts)?, next(parts)?, next(parts)?));
+            reply.jobs.push((next(parts)?, next(parts)?));
         }
         Ok(reply)
     }

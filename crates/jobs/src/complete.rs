@@ -88,23 +88,28 @@ impl Jobs {
         batch: impl IntoIterator<Item = &Success>,
     ) -> Result<Vec<bool>, store::Error> {
         let keys = self.keys();
-        let mut types: HashMap<&str, ()> = HashMap::new();
+        let mut claims: HashMap<(&str, bool), usize> = HashMap::new();
         let (mut all_keys, mut rest): (Vec<Key>, Vec<Arg>) = (Vec::new(), Vec::new());
         let (mut job_keys, mut job_args) = (Vec::new(), Vec::new());
         let (mut spent, mut count) = (0u64, 0);
         for success in batch {
-            types.entry(&success.kind).or_insert_with(|| {
+            let next = claims.len() + 1;
+            let claim = *claims.entry((&success.claim, success.keep)).or_insert_with(|| {
                 all_keys.push(keys.running(&success.kind));
-                rest.push(success.kind.as_str().into());
+                rest.extend([
+                    success.claim.as_str().into(),
+                    success.kind.as_str().into(),
+                    Arg::Word(if success.keep { "1" } else { "" }),
+                ]);
+                next
             });
             job_keys.push(keys.lock(&success.id));
             job_keys.push(keys.status(&success.id));
             job_keys.push(keys.result(&success.id));
             job_args.extend([
                 success.id.as_str().into(),
-                success.claim.as_str().into(),
+                claim.into(),
                 success.result.as_str().into(),
-                Arg::Word(if success.keep { "1" } else { "" }),
             ]);
             spent = spent.saturating_add(success.spent);
             count += 1;
@@ -135,17 +140,23 @@ impl Jobs {
                 wake: keys.wake(),
                 // The store's counters have 63 bits.
                 spent_ms: spent.min(1 << 40),
-                types: types.len(),
+                claims: claims.len(),
                 rest,
             },
         )
         .await?;
-        if reply.len() != count + 1 {
-            return Err(store::Error::Decode {
-                message: format!("{} answers for {count} jobs", reply.len()),
-            });
-        }
         self.settle_if(&reply).await;
-        Ok(reply.iter().skip(1).map(|word| word == "done").collect())
+        let mut done = vec![true; count];
+        for number in reply.iter().skip(1) {
+            let at = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+            match at.and_then(|at| done.get_mut(at)) {
+                Some(done) => *done = false,
+                None => {
+                    let message = format!("answer {number:?} for {count} jobs");
+                    return Err(store::Error::Decode { message });
+                }
+            }
+        }
+        Ok(done)
     }
 }

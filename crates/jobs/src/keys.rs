@@ -189,6 +189,7 @@ impl Keys {
     }
 
     /// hash: id to `token worker type` of who runs it.
+    // Its entry `-`, which is no job, keeps a server from packing it.
     pub fn claims(&self) -> Key {
         self.key("jobs:claims")
     }

@@ -19,7 +19,7 @@ script!(pub(crate) complete {
         active, claims, leases, finished, parents, settled, blocked, processed, spent, cancelled,
         events, ..keys
     ],
-    args: [now_ms, result_ttl_s, events_max, done, wake, spent_ms, types, ..rest],
+    args: [now_ms, result_ttl_s, events_max, done, wake, spent_ms, claims, ..rest],
     lib: ["spread", "emit", "free", "settle"],
 });
 

@@ -51,16 +51,21 @@ fn tabs(here: &str, stats: Option<&Stats>) -> Markup {
     }
 }
 
-/// A page about jobs: tabs and what is under them, which lives when there is a topic.
-async fn frame(app: &App, shell: &Shell, tab: &str, topic: Option<&str>, body: &Markup) -> Markup {
-    let head = ui::Head::new("Jobs", "What waits, what runs, what failed, and who does the work.")
-        .actions(html! { @if topic.is_some() { span.live-dot { "Live" } } });
+/// The tabs with their counts, live.
+pub(crate) async fn tabs_part(app: &App, here: &str) -> Markup {
     let stats = match &app.services().jobs {
         Some(jobs) => jobs.stats().await.ok(),
         None => None,
     };
+    tabs(here, stats.as_ref())
+}
+
+/// A page about jobs: tabs and what is under them, which lives when there is a topic.
+async fn frame(app: &App, shell: &Shell, tab: &str, topic: Option<&str>, body: &Markup) -> Markup {
+    let head = ui::Head::new("Jobs", "What waits, what runs, what failed, and who does the work.")
+        .actions(html! { span.live-dot { "Live" } });
     let body = html! {
-        (tabs(tab, stats.as_ref()))
+        div data-live={ "job-tabs?" (tab) } { (tabs_part(app, tab).await) }
         @match topic { Some(topic) => { div data-live=(topic) { (body) } } None => { (body) } }
     };
     shell.page(app, Nav::Jobs, &head, &body)

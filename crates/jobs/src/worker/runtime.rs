@@ -1,7 +1,7 @@
 //! What feeds the handlers: claim, run, renew, acknowledge, stop.
 //!
 //! Four loops share the jobs in hand. The *claimer* keeps as many jobs in hand as can run, and a few
-//! more when they are quick; each job *runs* as a task of its own; the *acknowledger* writes
+//! more when they are quick, claiming while others run; each job *runs* as a task of its own; the *acknowledger* writes
 //! outcomes, many in one call; the *renewer* keeps every lease in hand alive and stops what was lost
 //! or cancelled. Invariants: a job in hand is renewed until its outcome is written or it is handed
 //! back; every task is joined before [`Prepared::run`] returns.
@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
 use store::Millis;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
@@ -26,7 +26,7 @@ use tower::{Service as _, ServiceExt as _};
 use super::{Call, JobService, Options, Outcome};
 use crate::{
     Claimer, Error, JobError, JobId, JobType, Jobs, Labels, Lease, Renewal,
-    claim::CLAIM_MAX,
+    claim::{CLAIM_MAX, Claimed},
     complete::Success,
     fail::{Failure, Verdict},
     signals::{Signal, Signals},
@@ -40,6 +40,12 @@ const TROUBLE: Duration = Duration::from_millis(500);
 
 /// What is claimed ahead is what is worked off in this time.
 const AHEAD: Duration = Duration::from_millis(20);
+
+/// How many jobs are claimed ahead at most: while the jobs of one claim run, the next is under way.
+const AHEAD_MAX: usize = 2 * CLAIM_MAX;
+
+/// How long the outcomes of quick jobs may wait for one another.
+const GATHER: Duration = Duration::from_millis(1);
 
 /// How long a handler that was told to stop may take to do so.
 const STOPPING: Duration = Duration::from_secs(2);
@@ -145,7 +151,9 @@ impl Prepared {
         ended: mpsc::Sender<Ended>,
         cancel: &CancellationToken,
     ) {
-        let mut claimer = self.claimer();
+        // A claim is under way while jobs start and end, so that neither waits for the other.
+        let mut idle = Some(self.claimer());
+        let mut claiming: Option<Claiming> = None;
         let mut signals: Option<Signals> = None;
         let mut running = JoinSet::new();
         let mut ahead: VecDeque<Arc<Lease>> = VecDeque::new();
@@ -168,37 +176,50 @@ impl Prepared {
             let wanted = (free + prefetch).saturating_sub(ahead.len());
             // A round trip for one more job ahead is not worth it.
             let worth = free > 0 || 2 * ahead.len() <= prefetch && prefetch > 0;
-            if wanted > 0 && worth && rest.is_none_or(|until| until <= Instant::now()) {
+            if wanted > 0
+                && worth
+                && rest.is_none_or(|until| until <= Instant::now())
+                && let Some(mut claimer) = idle.take()
+            {
                 rest = None;
-                match claimer.claim(wanted.min(CLAIM_MAX)).await {
-                    Ok(claimed) => {
-                        if claimed.leases.is_empty() && !claimed.more {
-                            rest = Some(Instant::now() + claimed.wait.unwrap_or(IDLE).min(IDLE));
-                        }
-                        let mut in_hand = shared.in_hand.lock();
-                        for lease in claimed.leases {
-                            let lease = Arc::new(lease);
-                            let cancel = CancellationToken::new();
-                            let held = InHand { lease: Arc::clone(&lease), cancel, why: None };
-                            in_hand.insert(lease.id().clone(), held);
-                            ahead.push_back(lease);
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "claim failed");
-                        rest = Some(Instant::now() + TROUBLE);
-                    }
-                }
-                continue;
+                claiming = Some(Box::pin(async move {
+                    let claimed = claimer.claim(wanted.min(CLAIM_MAX)).await;
+                    (claimer, claimed)
+                }));
             }
             let until = rest.unwrap_or_else(|| Instant::now() + IDLE);
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {}
+                (claimer, claimed) = claim_done(&mut claiming) => {
+                    claiming = None;
+                    idle = Some(claimer);
+                    match claimed {
+                        Ok(claimed) => {
+                            if claimed.leases.is_empty() && !claimed.more {
+                                let wait = claimed.wait.unwrap_or(IDLE).min(IDLE);
+                                rest = Some(Instant::now() + wait);
+                            }
+                            shared.take_in_hand(claimed.leases, &mut ahead);
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "claim failed");
+                            rest = Some(Instant::now() + TROUBLE);
+                        }
+                    }
+                }
                 Some(result) = running.join_next() => log_join(result),
-                () = tokio::time::sleep_until(until), if wanted > 0 => rest = None,
-                () = called(&claimer, &mut signals), if wanted > 0 => rest = None,
+                () = tokio::time::sleep_until(until), if idle.is_some() && wanted > 0 => rest = None,
+                () = called(idle.as_ref(), &mut signals), if wanted > 0 => rest = None,
             }
+        }
+        if claiming.is_some() {
+            // What it takes is handed back with the rest.
+            let (_, claimed) = claim_done(&mut claiming).await;
+            shared.take_in_hand(
+                claimed.map(|claimed| claimed.leases).unwrap_or_default(),
+                &mut ahead,
+            );
         }
         self.see_off(shared, ahead, running).await;
     }
@@ -213,7 +234,7 @@ impl Prepared {
                 mean => {
                     let worked_off = AHEAD.as_micros() as u64 / mean;
                     let most = worked_off.saturating_mul(self.options.concurrency as u64);
-                    usize::try_from(most).unwrap_or(CLAIM_MAX).min(CLAIM_MAX)
+                    usize::try_from(most).unwrap_or(AHEAD_MAX).min(AHEAD_MAX)
                 }
             },
         }
@@ -313,6 +334,7 @@ impl Prepared {
     async fn acknowledge(&self, shared: &Shared, mut ended: mpsc::Receiver<Ended>) {
         let mut batch = Vec::with_capacity(CLAIM_MAX);
         while ended.recv_many(&mut batch, CLAIM_MAX).await > 0 {
+            self.gather(shared, &mut ended, &mut batch).await;
             let (mut successes, mut failures, mut releases) = (Vec::new(), Vec::new(), Vec::new());
             for Ended { lease, outcome, took } in &batch {
                 match self.judge(lease, outcome, *took) {
@@ -333,6 +355,29 @@ impl Prepared {
                 if in_hand.get(lease.id()).is_some_and(|held| held.lease.token == lease.token) {
                     in_hand.remove(lease.id());
                 }
+            }
+        }
+    }
+
+    /// Lets more outcomes come before they are written, when jobs are quick and more are in hand: a
+    /// store that answers at once would otherwise be called for each of them. The last job in hand
+    /// and jobs that take their time wait for nobody.
+    async fn gather(
+        &self,
+        shared: &Shared,
+        ended: &mut mpsc::Receiver<Ended>,
+        batch: &mut Vec<Ended>,
+    ) {
+        let until = Instant::now() + GATHER;
+        while batch.len() < CLAIM_MAX && shared.is_quick() {
+            if shared.in_hand.lock().len() <= batch.len() {
+                return;
+            }
+            let room = CLAIM_MAX - batch.len();
+            tokio::select! {
+                biased;
+                count = ended.recv_many(batch, room) => if count == 0 { return },
+                () = tokio::time::sleep_until(until) => return,
             }
         }
     }
@@ -501,6 +546,17 @@ enum Judged {
 }
 
 impl Shared {
+    /// Takes jobs in hand, to be started in this order.
+    fn take_in_hand(&self, leases: Vec<Lease>, ahead: &mut VecDeque<Arc<Lease>>) {
+        let mut in_hand = self.in_hand.lock();
+        for lease in leases {
+            let (lease, cancel) = (Arc::new(lease), CancellationToken::new());
+            let held = InHand { lease: Arc::clone(&lease), cancel, why: None };
+            in_hand.insert(lease.id().clone(), held);
+            ahead.push_back(lease);
+        }
+    }
+
     /// Tells a handler to stop.
     fn stop(&self, lease: &Lease, why: Why) {
         let mut in_hand = self.in_hand.lock();
@@ -517,6 +573,12 @@ impl Shared {
             held.why.get_or_insert(Why::Stopping);
             held.cancel.cancel();
         }
+    }
+
+    /// Do handlers end before waiting for them makes a difference?
+    fn is_quick(&self) -> bool {
+        let mean = self.mean_us.load(Ordering::Relaxed);
+        mean > 0 && u128::from(mean) < GATHER.as_micros() / 4
     }
 
     /// Takes note of how long a handler took.
@@ -593,9 +655,20 @@ fn log_join(result: Result<(), tokio::task::JoinError>) {
 }
 
 /// Waits until there may be something to claim.
-async fn called(claimer: &Claimer, signals: &mut Option<Signals>) {
-    match signals {
-        Some(signals) => claimer.called(signals).await,
+async fn called(claimer: Option<&Claimer>, signals: &mut Option<Signals>) {
+    match (claimer, signals) {
+        (Some(claimer), Some(signals)) => claimer.called(signals).await,
+        _ => std::future::pending().await,
+    }
+}
+
+/// A claim under way, which gives its claimer back.
+type Claiming = BoxFuture<'static, (Claimer, Result<Claimed, Error>)>;
+
+/// Waits until a claim under way is done; for ever when there is none.
+async fn claim_done(claiming: &mut Option<Claiming>) -> (Claimer, Result<Claimed, Error>) {
+    match claiming {
+        Some(claiming) => claiming.await,
         None => std::future::pending().await,
     }
 }

@@ -13,6 +13,7 @@
 use std::{
     collections::BTreeMap,
     env,
+    process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
@@ -160,7 +161,21 @@ async fn processed(store: &Store) -> u64 {
     done.ok().flatten().unwrap_or(0)
 }
 
+/// Who runs what.
+async fn claims(store: &Store) -> BTreeMap<String, String> {
+    let mut claims = Raw(store.clone()).hash("bridge:jobs:claims").await;
+    claims.remove("-");
+    claims
+}
+
 async fn check(store: &Store, count: usize, runs: &Runs) {
+    for (n, runs) in runs.iter().enumerate() {
+        assert!(runs.load(Ordering::Relaxed) > 0, "job j{n} is said to have run");
+    }
+    check_store(store, count).await;
+}
+
+async fn check_store(store: &Store, count: usize) {
     let raw = Raw(store.clone());
     check_invariants(&raw).await;
     let names: Vec<usize> = (0..count).collect();
@@ -170,7 +185,6 @@ async fn check(store: &Store, count: usize, runs: &Runs) {
             redis::cmd("MGET").arg(keys).query_async(&mut store.clone()).await.unwrap();
         for (n, status) in chunk.iter().zip(found) {
             assert_eq!(status.as_deref(), Some("completed"), "job j{n}");
-            assert!(runs[*n].load(Ordering::Relaxed) > 0, "job j{n} is said to have run");
         }
     }
     let finished: usize = raw.call(&["LLEN", "bridge:jobs:finished"]).await;
@@ -258,10 +272,7 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
     workers.iter().chain(&roles).for_each(JoinHandle::abort);
     let lost = proxy.lost();
     proxy.heal();
-    let claims = async || -> BTreeMap<String, String> {
-        look.store().clone().hgetall("bridge:jobs:claims").await.unwrap()
-    };
-    let held = claims().await;
+    let held = claims(look.store()).await;
     assert!(!held.is_empty(), "nobody held anything");
     let calm = CancellationToken::new();
     let died = Instant::now();
@@ -272,7 +283,7 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
     while recovered.is_none() || processed(look.store()).await < count as u64 {
         assert!(died.elapsed() < Duration::from_secs(60) + limit / 10, "it does not end");
         if recovered.is_none()
-            && !claims().await.iter().any(|(id, claim)| held.get(id) == Some(claim))
+            && !claims(look.store()).await.iter().any(|(id, claim)| held.get(id) == Some(claim))
         {
             recovered = Some(died.elapsed());
         }
@@ -364,4 +375,94 @@ async fn a_failover_loses_and_doubles_nothing_that_a_replica_had() {
         task.await.unwrap();
     }
     check(jobs.store(), count, &runs).await;
+}
+
+/// A worker in a process of its own: this test binary, told to be one.
+struct WorkerProcess(Child);
+
+const BE_A_WORKER: &str = "CHAOS_WORKER_OF";
+
+impl WorkerProcess {
+    fn start(url: &str) -> Self {
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["chaos_redis::the_worker_process", "--exact", "--ignored"])
+            .env(BE_A_WORKER, url)
+            // It ends when this end of the pipe does, so none outlives the test.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+}
+
+impl Drop for WorkerProcess {
+    /// `SIGKILL`.
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+#[ignore = "not a test: what the test below starts as a process"]
+async fn the_worker_process() {
+    let Ok(url) = env::var(BE_A_WORKER) else { return };
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+    let name = format!("w{}-0", std::process::id());
+    let jobs = open(&url).await;
+    async fn slow(Payload(n): Payload<usize>) -> Result<usize, Fault> {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok(n)
+    }
+    let worker = Worker::new(&jobs, Labels::new(name.as_str()).unwrap(), ()).handle("work", slow);
+    worker.roles(false).run(CancellationToken::new()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_killed_as_processes_lose_nothing() {
+    let count = 4_000;
+    let server = RedisServer::start();
+    let url = server.url();
+    let jobs = open(&url).await;
+    dispatch(&jobs, 0..count).await;
+    let stop = CancellationToken::new();
+    let roles = start_roles(&url, &stop);
+    let limit = Duration::from_secs(120);
+    let (started, mut killed) = (Instant::now(), 0);
+    let mut workers: Vec<_> = (0..6).map(|_| WorkerProcess::start(&url)).collect();
+    while processed(jobs.store()).await < count as u64 / 2 {
+        assert!(started.elapsed() < limit, "{} done", processed(jobs.store()).await);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        // One that has jobs in hand dies in the middle of them.
+        let held = claims(jobs.store()).await;
+        let busy = |worker: &WorkerProcess| {
+            let name = format!(" w{}-", worker.0.id());
+            held.values().any(|claim| claim.contains(&name))
+        };
+        if let Some(worker) = workers.iter_mut().rev().find(|worker| busy(worker)) {
+            *worker = WorkerProcess::start(&url);
+            killed += 1;
+        }
+    }
+    assert!(killed > 0, "none was killed with jobs in hand");
+    // All at once, and what they held is taken back in time.
+    workers.clear();
+    let (died, held) = (Instant::now(), claims(jobs.store()).await);
+    while claims(jobs.store()).await.iter().any(|(id, claim)| held.get(id) == Some(claim)) {
+        assert!(died.elapsed() < LEASE + RECOVERY, "not taken back in time");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    workers.extend((0..2).map(|_| WorkerProcess::start(&url)));
+    while processed(jobs.store()).await < count as u64 {
+        assert!(started.elapsed() < limit, "{} done", processed(jobs.store()).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(workers);
+    stop.cancel();
+    roles.await.unwrap();
+    check_store(jobs.store(), count).await;
 }

@@ -116,7 +116,8 @@ pub async fn check_invariants(raw: &Raw) {
     let active = raw.set("bridge:jobs:active").await;
     let delayed = raw.zset("bridge:jobs:delayed").await;
     let dead = raw.list("bridge:jobs:deadletter").await;
-    let claims = raw.hash("bridge:jobs:claims").await;
+    let mut claims = raw.hash("bridge:jobs:claims").await;
+    claims.remove("-");
     let leases = raw.zset("bridge:jobs:leases").await;
     let mut places = BTreeMap::<String, Vec<&str>>::new();
     for (place, ids) in [

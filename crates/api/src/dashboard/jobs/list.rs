@@ -1,7 +1,10 @@
 //! Jobs in one state, filtered by type and text, with acts on one, on the chosen, on all that fit.
+//!
+//! The rows live. A view's topic is `job-list?STATE/ACTS/QUERY`, where the query is that of the
+//! page's address, so that everybody who looks at the same list shares it.
 
 use axum::extract::State;
-use jobs::{Cursor, Filter, Found, Jobs, Which};
+use jobs::{Cursor, Filter, Found, Job, JobResult, Jobs, Which};
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -37,6 +40,22 @@ impl PageQuery {
         !self.kind().is_empty() || !self.text().is_empty()
     }
 
+    fn from(&self) -> Option<&str> {
+        self.from.as_deref().filter(|from| !from.is_empty())
+    }
+
+    /// This view, or the one that starts elsewhere, as in an address.
+    fn address(&self, from: &str) -> String {
+        let (kind, text) = (percent(self.kind()), percent(self.text()));
+        format!("type={kind}&text={text}&from={}", percent(from))
+    }
+
+    /// What to follow to see this view live.
+    fn topic(&self, name: &str, acts: bool) -> String {
+        let acts = if acts { "acts" } else { "look" };
+        format!("job-list?{name}/{acts}/{}", self.address(self.from().unwrap_or_default()))
+    }
+
     fn filter(&self, which: Which) -> Filter {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         Filter { which: Some(which), kind: some(self.kind()), text: some(self.text()) }
@@ -62,27 +81,71 @@ pub(crate) async fn page(
         .into_iter()
         .find(|(name, ..)| *name == state)
         .ok_or_else(|| ApiError::not_found("jobs have no such list"))?;
-    let from = query.from.as_deref().filter(|from| !from.is_empty());
-    let from: Option<Cursor> = from.map(str::parse).transpose()?;
-    let body = super::with_jobs(&app, async |jobs| {
-        let (rows, next) = jobs.find(&query.filter(which), from, ROWS).await?;
+    let acts = shell.may_operate();
+    let topic = query.topic(name, acts);
+    let from: Option<Cursor> = query.from().map(str::parse).transpose()?;
+    let list = List { name, which, title, text, acts };
+    let rows = super::with_jobs(&app, async |jobs| list.rows(jobs, &query, from).await).await;
+    let body = html! {
+        section.card aria-label="Jobs" {
+            (filters(name, &query))
+            @if acts { (bulk(name, which, &query)) }
+            div data-live=(topic) data-steady="" { (rows) }
+        }
+    };
+    Ok(frame(&app, &shell, name, None, &body).await)
+}
+
+/// The living part: `STATE/ACTS/QUERY`.
+pub(crate) async fn part(app: &App, arguments: &str) -> Markup {
+    let mut words = arguments.splitn(3, '/');
+    let mut next = || words.next().unwrap_or_default();
+    let (state, acts) = (next(), next() == "acts");
+    let query = parse(next()).unwrap_or_default();
+    let known = LISTS.into_iter().find(|(name, ..)| *name == state);
+    let from = query.from().map(str::parse::<Cursor>).transpose();
+    let (Some((name, which, title, text)), Ok(from)) = (known, from) else {
+        return ui::empty("jobs", "No such list", "Its address is wrong.", &html! {});
+    };
+    let list = List { name, which, title, text, acts };
+    super::with_jobs(app, async |jobs| list.rows(jobs, &query, from).await).await
+}
+
+/// A page's query as its address has it.
+fn parse(query: &str) -> Option<PageQuery> {
+    let address = format!("/?{query}").parse().ok()?;
+    axum::extract::Query::try_from_uri(&address).ok().map(|query| query.0)
+}
+
+/// A list as it is looked at.
+struct List {
+    name: &'static str,
+    which: Which,
+    title: &'static str,
+    text: &'static str,
+    acts: bool,
+}
+
+impl List {
+    async fn rows(
+        &self,
+        jobs: &Jobs,
+        query: &PageQuery,
+        from: Option<Cursor>,
+    ) -> Result<Markup, jobs::Error> {
+        let (rows, next) = jobs.find(&query.filter(self.which), from, ROWS).await?;
         let table = if rows.is_empty() {
             let told = "Nothing fits in the part that was searched.";
-            ui::empty("jobs", title, if query.filtered() { told } else { text }, &html! {})
+            let text = if query.filtered() { told } else { self.text };
+            ui::empty("jobs", self.title, text, &html! {})
         } else {
-            table(jobs, which, &rows, &shell).await?
+            table(jobs, self.which, &rows, self.acts).await?
         };
         Ok(html! {
-            section.card aria-label="Jobs" {
-                (filters(name, &query))
-                @if shell.may_operate() && !rows.is_empty() { (bulk(name, which, &query)) }
-                (table)
-                (pager(name, &query, from.is_some(), rows.len(), next))
-            }
+            (table)
+            (pager(self.name, query, from.is_some(), rows.len(), next))
         })
-    })
-    .await;
-    Ok(frame(&app, &shell, name, None, &body).await)
+    }
 }
 
 fn filters(name: &str, query: &PageQuery) -> Markup {
@@ -149,7 +212,7 @@ async fn table(
     jobs: &Jobs,
     which: Which,
     rows: &[Found],
-    shell: &Shell,
+    acts: bool,
 ) -> Result<Markup, jobs::Error> {
     let ended = matches!(which, Which::Dead | Which::Finished);
     let mut shown = Vec::with_capacity(rows.len());
@@ -157,12 +220,11 @@ async fn table(
         let result = if ended { jobs.result(id).await? } else { None };
         shown.push((id, job, result));
     }
-    let acts = shell.may_operate();
     Ok(html! {
         div.table-wrap tabindex="0" { table.table.cards {
             thead { tr {
                 @if acts { th.check { input type="checkbox" data-check-all="input.pick" aria-label="Choose all on this page"; } }
-                th { "Job" } th { "Priority" } th { "Retries" } th { (if ended { "Came to" } else { "Needs" }) } th { (if ended { "Ended" } else { "Dispatched" }) }
+                th { "Job" } th { "Priority" } th { "Tries" } th { (if ended { "Came to" } else { "Needs" }) } th { (if ended { "Ended" } else { "Dispatched" }) }
             } }
             tbody {
                 @for (id, job, result) in &shown {
@@ -170,7 +232,7 @@ async fn table(
                         @if acts { td.check { input.pick type="checkbox" value=(id.as_str()) aria-label={ "Choose " (id.as_str()) }; } }
                         td { a.row href={ "/jobs/job/" (percent(id.as_str())) } { (job.as_ref().map_or("cannot be read", |job| job.kind.as_str())) } span.sub.mono { (id.as_str()) } }
                         td.num data-label="Priority" { @match job { Some(job) => { (job.priority.get()) } None => { "–" } } }
-                        td.num data-label="Retries" { @match job { Some(job) => { (job.attempts) " of " (job.retry.attempts) } None => { "–" } } }
+                        td.num data-label="Tries" { @match job { Some(job) => { (tries(job, which, result.as_ref())) } None => { "–" } } }
                         td.wrap-any.small.wide {
                             @if ended {
                                 @match result {
@@ -191,11 +253,22 @@ async fn table(
     })
 }
 
-fn pager(name: &str, query: &PageQuery, later: bool, shown: usize, next: Option<Cursor>) -> Markup {
-    let address = |from: &str| {
-        let (kind, text) = (percent(query.kind()), percent(query.text()));
-        format!("/jobs/{name}?type={kind}&text={text}&from={from}")
+/// How often a job was tried, of how often it may be. What is stored is how many tries failed and
+/// were followed by another.
+fn tries(job: &Job, which: Which, result: Option<&JobResult>) -> String {
+    let ran = match which {
+        Which::Waiting | Which::Delayed => false,
+        Which::Active | Which::Dead => true,
+        // What was cancelled or expired in line did not run.
+        Which::Finished => result.is_some_and(|result| result.success),
     };
+    let most = job.retry.attempts.saturating_add(1);
+    let tried = job.attempts.saturating_add(u32::from(ran));
+    format!("{} of {most}", tried.min(most))
+}
+
+fn pager(name: &str, query: &PageQuery, later: bool, shown: usize, next: Option<Cursor>) -> Markup {
+    let address = |from: &str| format!("/jobs/{name}?{}", query.address(from));
     html! {
         div.pager {
             span { (shown) @if shown == 1 { " job" } @else { " jobs" } @if later { " on this page" } }
@@ -204,5 +277,33 @@ fn pager(name: &str, query: &PageQuery, later: bool, shown: usize, next: Option<
                 @if let Some(next) = next { a.btn.s href=(address(&next.to_string())) { "More" } }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_try_counts_when_it_was_made() {
+        let text = r#"{"type":"a","attempts":1,"retry":{"attempts":3}}"#;
+        let job = Job::parse(jobs::JobId::parse("j").unwrap(), text.as_bytes()).unwrap();
+        let done: JobResult =
+            serde_json::from_str(r#"{"success":true,"completedAt":1,"processingTime":1}"#).unwrap();
+        assert_eq!(tries(&job, Which::Delayed, None), "1 of 4");
+        assert_eq!(tries(&job, Which::Active, None), "2 of 4");
+        assert_eq!(tries(&job, Which::Finished, Some(&done)), "2 of 4");
+        assert_eq!(tries(&job, Which::Finished, None), "1 of 4");
+    }
+
+    #[test]
+    fn a_topic_holds_the_whole_view() {
+        let some = |text: &str| Some(text.to_owned());
+        let query = PageQuery { kind: some("a/b c"), text: some("50 %/ü+&"), from: some("12") };
+        let topic = query.topic("waiting", true);
+        assert!(!topic.contains(' '), "topics are separated by spaces: {topic}");
+        let rest = topic.strip_prefix("job-list?waiting/acts/").unwrap();
+        let again = parse(rest).unwrap();
+        assert_eq!((again.kind(), again.text(), again.from()), ("a/b c", "50 %/ü+&", Some("12")));
     }
 }

@@ -46,6 +46,31 @@ export default async function (tour) {
   await page.getByText("done").first().waitFor();
   await tour.look(page, "jobs-finished");
 
+  // A job done at the first try says so.
+  must((await page.locator("tbody tr", { hasText: "done" }).locator("[data-label=Tries]").innerText()) === "1 of 1", "one try of one");
+
+  // Lists live: counts at once, rows when nobody points at them or has chosen some.
+  await tab(/^Delayed/).click();
+  await page.getByRole("link", { name: "report" }).waitFor();
+  const count = (name) => tab(name).locator(".count").innerText();
+  const rows = page.locator("tbody tr");
+  await page.mouse.move(0, 0);
+  await dispatch({ type: "later", delay_ms: 3_600_000 });
+  await until("the new job shows up by itself", async () => (await rows.count()) === 2 && (await count(/^Delayed/)) === "2");
+  await page.locator("input.pick").first().check();
+  const chosen = await page.locator("input.pick").first().inputValue();
+  await dispatch({ type: "soonest", delay_ms: 1_800_000 });
+  await until("the count goes on", async () => (await count(/^Delayed/)) === "3");
+  await page.mouse.move(0, 0);
+  await page.getByText("1 chosen").waitFor();
+  must((await rows.count()) === 2, "the rows stand still");
+  must((await page.locator("input.pick").first().inputValue()) === chosen, "the chosen row is where it was");
+  must(await page.locator("input.pick").first().isChecked(), "and still chosen");
+  await page.locator("input.pick").first().uncheck();
+  await page.mouse.move(0, 0);
+  await until("the rows catch up", async () => (await rows.count()) === 3);
+  for (const type of ["later", "soonest"]) await tour.api("POST", "/api/v1/jobs/cancel", { state: "delayed", type });
+
   // Dead letters are replayed, all at once.
   await tab(/^Dead/).click();
   await page.getByLabel("Choose all on this page").check();
