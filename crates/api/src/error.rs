@@ -196,7 +196,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
+        // Some errors say what their cause says already.
+        let why = error.to_string();
+        if !text.ends_with(&why) {
+            text.push_str(&format!(": {why}"));
+        }
         cause = error.source();
     }
     text

@@ -97,9 +97,9 @@ impl fmt::Debug for Guard {
 
 /// The router of a guarded site: everything of ours under `/_wr/`, everything else is the site's.
 ///
-/// Fails if the site is reached over https and there is nothing to check its certificate with.
+/// Fails if there are no certificates in the file the site's is to be checked with.
 pub fn guard(app: App, how: Guarding) -> Result<Router, TlsError> {
-    let pool = origin::pool(&how.origin, how.origin_ca.as_deref(), how.connect_timeout)?;
+    let pool = origin::pool(how.origin_ca.as_deref(), how.connect_timeout)?;
     let own = crate::app(app.clone());
     let guard = Guard(Arc::new(Inner { app, own, how, pool }));
     Ok(Router::new().fallback(handle).with_state(guard))

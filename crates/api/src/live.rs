@@ -32,8 +32,8 @@ use crate::sse::{self, Sse};
 
 /// Time between renderings of a topic.
 const EVERY: Duration = Duration::from_secs(2);
-/// Most topics one tab may follow, most one login may follow in all its tabs, and most that exist at
-/// once.
+/// Most topics one tab may follow, most different ones a login may follow in all its tabs, and most
+/// that exist at once.
 const PER_TAB: usize = 8;
 const PER_LOGIN: usize = 64;
 const AT_ONCE: usize = 1024;
@@ -42,37 +42,49 @@ const AT_ONCE: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Hub {
     topics: Mutex<HashMap<String, Topic>>,
-    /// How many topics each login follows, by a hash of its credential.
-    logins: Mutex<HashMap<[u8; 32], usize>>,
+    /// The topics each login follows and in how many tabs, by a hash of its credential.
+    logins: Mutex<HashMap<[u8; 32], HashMap<String, usize>>>,
 }
 
 /// A tab's share of what its login may follow; gives it back when dropped.
 struct Share {
     app: App,
     login: [u8; 32],
-    count: usize,
+    topics: Vec<String>,
 }
 
 impl Share {
-    fn take(app: &App, login: [u8; 32], count: usize) -> Option<Share> {
+    /// What costs is how many different topics there are, not how many tabs look at one.
+    fn take(app: &App, login: [u8; 32], topics: &[&str]) -> Option<Share> {
         let mut logins = app.hub().logins.lock();
-        let followed = logins.get(&login).copied().unwrap_or(0) + count;
-        if followed > PER_LOGIN {
-            return None;
+        let followed = logins.entry(login).or_default();
+        for topic in topics {
+            *followed.entry((*topic).to_owned()).or_default() += 1;
         }
-        logins.insert(login, followed);
-        Some(Share { app: app.clone(), login, count })
+        let fits = followed.len() <= PER_LOGIN;
+        drop(logins);
+        let topics = topics.iter().map(|topic| (*topic).to_owned()).collect();
+        let share = Share { app: app.clone(), login, topics };
+        // One that does not fit is given back at once.
+        fits.then_some(share)
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
         let mut logins = self.app.hub().logins.lock();
-        let left = logins.get(&self.login).map_or(0, |count| count.saturating_sub(self.count));
-        match left {
-            0 => logins.remove(&self.login),
-            left => logins.insert(self.login, left),
-        };
+        let Some(followed) = logins.get_mut(&self.login) else { return };
+        for topic in &self.topics {
+            if let Some(tabs) = followed.get_mut(topic) {
+                *tabs = tabs.saturating_sub(1);
+                if *tabs == 0 {
+                    followed.remove(topic);
+                }
+            }
+        }
+        if followed.is_empty() {
+            logins.remove(&self.login);
+        }
     }
 }
 
@@ -162,9 +174,9 @@ async fn follow(
         return Err(ApiError::invalid_field("topics", "name 1 to 8 topics"));
     }
     let login = Sha256::digest(guard::credential(&headers).unwrap_or_default()).into();
-    let Some(share) = Share::take(&app, login, names.len()) else {
+    let Some(share) = Share::take(&app, login, &names) else {
         let told = format!(
-            "this login follows {PER_LOGIN} live parts already, the most one may; close some tabs"
+            "this login follows {PER_LOGIN} different live parts, the most one may; close some tabs"
         );
         return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_TOPICS", told)
             .retry_after(EVERY.as_secs()));

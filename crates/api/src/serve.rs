@@ -48,6 +48,10 @@ const LARGEST_HEAD: u32 = 64 * 1024;
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 2\r\n\
     content-length: 0\r\nconnection: close\r\n\r\n";
 
+/// What a client gets that speaks plain HTTP where TLS is spoken.
+const NOT_PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
+    content-length: 38\r\nconnection: close\r\n\r\nThis port speaks https: use https://.\r\n";
+
 /// A server that is about to run.
 #[derive(Debug)]
 pub struct Server {
@@ -178,10 +182,18 @@ impl Shared {
     ) -> Option<Rest> {
         // Small answers should not wait for an acknowledgement; failing to say so is no harm.
         let _ = stream.set_nodelay(true);
-        let io = Patient::new(stream, settings.write_timeout);
         let Some(tls) = &self.tls else {
+            let io = Patient::new(stream, settings.write_timeout);
             return self.speak(io, Peer { addr: peer, tls: false }, settings).await;
         };
+        let mut first = [0];
+        let peeked = tokio::time::timeout(settings.header_timeout, stream.peek(&mut first)).await;
+        // TLS begins with 22; a letter is the method of a request.
+        if matches!(peeked, Ok(Ok(1))) && first.iter().all(u8::is_ascii_uppercase) {
+            let _ = stream.try_write(NOT_PLAIN);
+            return None;
+        }
+        let io = Patient::new(stream, settings.write_timeout);
         let handshake = tokio::time::timeout(settings.header_timeout, tls.acceptor().accept(io));
         // A handshake that fails or takes too long ends without a word; scanners cause many.
         let Ok(Ok(io)) = handshake.await else { return None };

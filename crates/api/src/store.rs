@@ -180,10 +180,12 @@ pub async fn keys(app: &App, query: &KeyQuery) -> Result<KeyPage, ApiError> {
     let nodes = app.store().on_every_node(&redis::cmd("PING")).await?;
     let (mut node, mut at) = split_cursor(start);
     let mut names: Vec<Vec<u8>> = Vec::new();
+    // Whoever looks for something walks in long steps; whoever only looks around gets a page.
+    let step = if pattern.is_none() && kind.is_none() { limit } else { SCAN_COUNT };
     for _ in 0..SCAN_CALLS {
         let Some((address, _)) = nodes.get(node) else { break };
         let mut scan = redis::cmd("SCAN");
-        scan.arg(at).arg("COUNT").arg(SCAN_COUNT);
+        scan.arg(at).arg("COUNT").arg(step);
         if let Some(pattern) = &pattern {
             scan.arg("MATCH").arg(pattern);
         }

@@ -8,6 +8,7 @@
 //!
 //! Read `arrive`, `wait`, `go`; then `page.rs` (what it looks like) and `words.rs` (what it says).
 
+pub(crate) mod brand;
 pub(crate) mod page;
 pub(crate) mod words;
 
@@ -23,6 +24,7 @@ use room::{
 };
 use serde::Deserialize;
 
+use self::brand::Brand;
 use self::page::{Frame, View, address, page};
 use self::words::Words;
 use crate::app::App;
@@ -39,6 +41,7 @@ pub(crate) fn section() -> Section {
     let router = Router::new()
         .route("/_wr/assets/{version}/{name}", get(dashboard::assets::file))
         .route("/_wr/{queue}", get(arrive))
+        .route("/_wr/{queue}/brand.css", get(brand_style))
         .route("/_wr/{queue}/wait", get(wait))
         .route("/_wr/{queue}/enter", post(enter))
         .route("/_wr/{queue}/leave", post(leave))
@@ -128,6 +131,11 @@ async fn wait(visit: Visit) -> Response {
     visit.answer(visit.wait().await)
 }
 
+/// The queue's own colours.
+async fn brand_style(visit: Visit) -> Response {
+    Brand::of(&visit.queue.config).style()
+}
+
 /// What the form for joining sends.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -177,13 +185,15 @@ impl FromRequestParts<App> for Visit {
                 let frame = Frame {
                     words,
                     queue: None,
+                    brand: Brand::default(),
                     now: app.store().now(),
                     base: format!("{OWN_PATH}/{}", front::percent(&name)),
                     carried: Vec::new(),
                     target: "/".to_owned(),
                     fresh_key: String::new(),
                 };
-                let mut response = shown(words, None, error.status(), &page(&frame, &view));
+                let brand = Brand::default();
+                let mut response = shown(words, &brand, None, error.status(), &page(&frame, &view));
                 error.headers_into(response.headers_mut());
                 Err(response)
             }
@@ -428,9 +438,11 @@ impl Visit {
 
     fn show(&self, view: View<'_>) -> Response {
         let target = self.target();
+        let brand = Brand::of(&self.queue.config);
         let frame = Frame {
             words: self.words,
             queue: Some(&self.queue),
+            brand: brand.clone(),
             now: self.app.store().now(),
             base: self.base(),
             carried: self.carried(),
@@ -443,7 +455,8 @@ impl Visit {
             }
             _ => StatusCode::OK,
         };
-        let mut response = shown(self.words, target.origin(), status, &page(&frame, &view));
+        let markup = page(&frame, &view);
+        let mut response = shown(self.words, &brand, target.origin(), status, &markup);
         if let (true, Some(seconds)) = (status.is_server_error(), view.refresh().or(Some(30))) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -503,16 +516,24 @@ fn see_other(location: &str, cookie: Option<HeaderValue>) -> Response {
     response
 }
 
-fn shown(words: &Words, target: Option<String>, status: StatusCode, markup: &Markup) -> Response {
+fn shown(
+    words: &Words,
+    brand: &Brand,
+    target: Option<String>,
+    status: StatusCode,
+    markup: &Markup,
+) -> Response {
     let mut response = (status, markup.0.clone()).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static(words.lang));
     // A form that ends on the site must be allowed to: browsers count the redirect.
-    let policy = front::PAGE_POLICY.replace(
-        "form-action 'self'",
-        &format!("form-action 'self' {}", target.unwrap_or_default()),
-    );
+    let policy = front::PAGE_POLICY
+        .replace(
+            "form-action 'self'",
+            &format!("form-action 'self' {}", target.unwrap_or_default()),
+        )
+        .replace("img-src 'self'", &format!("img-src 'self' {}", brand.foreign().unwrap_or("")));
     if let Ok(policy) = HeaderValue::from_str(&policy) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }

@@ -50,6 +50,7 @@ use tokio::sync::{mpsc, watch};
 pub use self::busy::Meanwhile;
 pub use self::check::{Report, Torn, check, repair};
 pub use self::commit::Commit;
+pub use self::replay::bytes_read;
 pub(crate) use self::session::{Own, Waiting};
 use self::{
     busy::Ports,

@@ -37,7 +37,13 @@ impl Server {
     /// The server named by `--server`, else the local one.
     fn of(global: &Global, config: &Config) -> Outcome<Server> {
         let (base, known) = match &global.server {
-            Some(url) => (url.trim_end_matches('/').to_owned(), false),
+            Some(url) if url.starts_with("http://") || url.starts_with("https://") => {
+                (url.trim_end_matches('/').to_owned(), false)
+            }
+            Some(url) => {
+                return Err(Failure::usage(format!("--server {url} is no URL"))
+                    .next("--server http://127.0.0.1:7070"));
+            }
             None => local_base(config),
         };
         let mut tls = TlsConfig::builder();
@@ -92,8 +98,15 @@ pub(crate) fn ready(global: &Global) -> Outcome<(bool, Value)> {
 }
 
 fn no_answer(base: &str, error: &ureq::Error) -> Failure {
-    Failure::unreachable(format!("no answer from {base}: {error}"))
-        .next("is the server running? start it with `tidegate`, or name it with --server")
+    let told = error.to_string();
+    let next = match told.contains("certificate") {
+        true => {
+            "name the certificates of its authority with --ca FILE (a certificate a server made for \
+             itself counts as one if it is not marked as an authority)"
+        }
+        false => "is the server running? start it with `tidegate`, or name it with --server",
+    };
+    Failure::unreachable(format!("no answer from {base}: {told}")).next(next)
 }
 
 /// A server to talk to.

@@ -14,6 +14,7 @@ mod guard;
 mod logging;
 mod output;
 mod port;
+mod progress;
 mod room_secret;
 mod serve;
 mod shutdown;

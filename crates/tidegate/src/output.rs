@@ -36,6 +36,23 @@ impl Output {
         }
     }
 
+    /// Does somebody want to see how far long work is?
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.quiet && !self.json
+    }
+
+    /// Is there nobody left to read standard output? To be asked between two prints that may be far
+    /// apart; printing itself finds out by itself.
+    pub(crate) fn is_unread(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let out = io::stdout();
+        let mut asked = [PollFd::new(&out, PollFlags::empty())];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let [fd] = &mut asked;
+        poll(std::slice::from_mut(fd), Some(&now)).is_ok()
+            && asked.iter().any(|fd| fd.revents().contains(PollFlags::ERR))
+    }
+
     /// Data for standard output.
     pub(crate) fn text(&self, text: &str) -> Outcome {
         let mut out = io::stdout().lock();

@@ -26,6 +26,7 @@ use crate::config::{Config, SETTINGS};
 use crate::failure::{Failure, Outcome};
 use crate::guard::Guarded;
 use crate::output::{Output, Tone};
+use crate::progress::{Progress, size_of};
 use crate::shutdown::Signals;
 use crate::{cli, guard, logging, port, room_secret};
 
@@ -52,11 +53,12 @@ pub(crate) fn run_with(sources: Sources, output: &Output, extra: Option<Extra>) 
 async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<Extra>) -> Outcome {
     let config = loaded.config.clone();
     let signals = Signals::new()?;
-    admin_token::make_folder(&config.server.data)?;
+    admin_token::make_folder(&config.server.data)
+        .map_err(|error| Failure::from(error).next("--data FOLDER, or set server.data"))?;
     let token = admin_token::read_or_make(&config.server.data)?;
     let listener = listen(config.http.listen, "http.listen", "--listen").await?;
     let tls = open_tls(&config)?;
-    let store = open_store(&config).await?;
+    let store = open_seen(&config, output).await?;
 
     let port = port::open(&config, &store, &token)?;
 
@@ -235,6 +237,16 @@ fn open_tls(config: &Config) -> Outcome<Option<Arc<Tls>>> {
     }
 }
 
+/// Opens the store with a bar on a terminal: reading a large one takes a while.
+async fn open_seen(config: &Config, output: &Output) -> Outcome<Store> {
+    let url = config.store_url();
+    let size = url.strip_prefix("embedded:").filter(|path| !path.is_empty()).map(Path::new);
+    let _progress = size.map(size_of).filter(|size| *size > 0).map(|size| {
+        Progress::of_bytes(output, "reading the store", size, store::embedded::bytes_read)
+    });
+    open_store(config).await
+}
+
 /// Opens the store the settings name.
 pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
     let url = config.store_url();
@@ -310,10 +322,12 @@ fn shown_settings(loaded: &Loaded) -> Vec<ShownSetting> {
 
 /// Reads the configuration again. A mistake leaves everything as it is.
 fn reload(sources: &Sources, current: &mut Loaded, app: &App, tls: Option<&Tls>) {
-    if let Some(tls) = tls
-        && let Err(error) = tls.reload()
-    {
-        tracing::error!(problem = %error, "certificate not reloaded; the old one stays");
+    match tls.map(Tls::reload) {
+        Some(Ok(true)) => tracing::info!("certificate reloaded; new connections get it"),
+        Some(Err(error)) => {
+            tracing::error!(problem = %error, "certificate not reloaded; the old one stays");
+        }
+        Some(Ok(false)) | None => {}
     }
 
     let new = match sources.load() {

@@ -168,7 +168,8 @@ fn nice(highest: f64, scale: Scale) -> f64 {
         Scale::Bytes => (2_f64, 1024_f64.powf(highest.log(1024.0).floor())),
     };
     let steps: &[f64] = if base > 5.0 {
-        &[1.0, 2.0, 4.0, 5.0, 8.0, 10.0, 20.0]
+        // A quarter of each is a number people count in: the lines across stand on those.
+        &[1.2, 2.0, 4.0, 6.0, 8.0, 12.0, 20.0]
     } else {
         &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0]
     };
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_axis_ends_at_a_round_number_above_the_data() {
-        for (highest, expect) in [(0.0, 1.0), (0.9, 1.0), (3.0, 4.0), (41.0, 50.0), (99.0, 200.0)] {
+        for (highest, expect) in [(0.0, 1.0), (0.9, 1.2), (3.0, 4.0), (41.0, 60.0), (99.0, 120.0)] {
             assert!((nice(highest, Scale::Number) - expect).abs() < 1e-9, "{highest}");
         }
         assert!((nice(3.0 * 1_048_576.0, Scale::Bytes) - 4.0 * 1_048_576.0).abs() < 1.0);

@@ -17,7 +17,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// `12.4 k`, `3.1 M`: at most four characters of number.
+/// `1,234`, `12.4 k`, `3.1 M`: at most four digits of number.
 pub fn short(number: f64) -> String {
     let (value, unit) = match number.abs() {
         n if n >= 1e9 => (number / 1e9, " G"),
@@ -26,11 +26,27 @@ pub fn short(number: f64) -> String {
         _ => (number, ""),
     };
     let text = match value.abs() {
+        v if v >= 1000.0 => {
+            let sign = if value < 0.0 { "-" } else { "" };
+            format!("{sign}{}", count(v.round() as u64))
+        }
         v if v >= 100.0 || (v.fract() == 0.0) => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         _ => format!("{value:.2}").trim_end_matches('0').trim_end_matches('.').to_owned(),
     };
     format!("{text}{unit}")
+}
+
+/// `10 /s`, `200 /min`, `5 / 10 s`: so many in so many seconds.
+pub fn rate(count: u32, per_seconds: u32) -> String {
+    let number = self::count(count.into());
+    match per_seconds {
+        1 => format!("{number} /s"),
+        60 => format!("{number} /min"),
+        3_600 => format!("{number} /h"),
+        86_400 => format!("{number} /day"),
+        other => format!("{number} / {other} s"),
+    }
 }
 
 /// `12.4` and `MB`.
@@ -118,11 +134,15 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(short(0.0), "0");
         assert_eq!(short(0.25), "0.25");
-        assert_eq!(short(9999.0), "9999");
+        assert_eq!(short(9999.0), "9,999");
+        assert_eq!(short(-1740.2), "-1,740");
         assert_eq!(short(12_400.0), "12.4 k");
         assert_eq!(short(3_100_000.0), "3.1 M");
         assert_eq!(bytes(1536.0), ("1.5".to_owned(), "KB"));
         assert_eq!(latency(0.42).0, "0.4");
+        assert_eq!(rate(200, 60), "200 /min");
+        assert_eq!(rate(1_500, 1), "1,500 /s");
+        assert_eq!(rate(5, 10), "5 / 10 s");
     }
 
     #[test]

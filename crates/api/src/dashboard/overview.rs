@@ -26,7 +26,7 @@ pub(crate) async fn part(app: &App) -> Markup {
     let checks = health::readiness(app).await;
     let recent = audit::read(app, None, 6).await.unwrap_or_default();
     html! {
-        div.tiles {
+        div.tiles.three {
             @if app.services().room.is_some() {
                 (ui::tile("Visitors waiting", &format::short(last("room.waiting")), "", &format!("{} active", format::short(last("room.active"))), &chart::spark(&series.line("room.waiting"), 1)))
             }
@@ -37,7 +37,6 @@ pub(crate) async fn part(app: &App) -> Markup {
             (ui::tile("Latency p99", &p99, p99_unit, "time to the answer's head", &chart::spark(&series.line("http.p99"), 2)))
             (ui::tile("Store commands", &format::short(last("store.commands")), "/s", "all clients of the store", &chart::spark(&series.line("store.commands"), 1)))
             (ui::tile("Store memory", &data, data_unit, &format!("{} keys", format::short(last("store.keys"))), &chart::spark(&series.line("store.memory"), 3)))
-            (ui::tile("Process memory", &memory, memory_unit, &format!("up {}", format::duration(app.uptime())), &chart::spark(&series.line("process.memory"), 3)))
         }
         div.grid {
             (ui::card("w6", "Requests", &chart::chart("Requests per second", &[
@@ -62,6 +61,11 @@ pub(crate) async fn part(app: &App) -> Markup {
                             b { (check.name) }
                             span.dim.grow.wrap-any { (check.reason) }
                         }
+                    }
+                    li {
+                        (ui::badge("good", "ok"))
+                        b { "process" }
+                        span.dim.grow { "up " (format::duration(app.uptime())) ", " (memory) " " (memory_unit) " of memory" }
                     }
                 }
             }))

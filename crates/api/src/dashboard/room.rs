@@ -88,7 +88,7 @@ fn table(queues: &[Queue], acts: bool) -> Markup {
                             td.r data-label="Waiting" { (format::count(queue.waiting)) }
                             td.r data-label="Admitted" { (format::count(queue.admitted)) }
                             td.r data-label="Active" { (format::count(queue.active)) @if queue.config.max_active > 0 { span.dim { " / " (format::count(queue.config.max_active.into())) } } }
-                            td.r data-label="Rate" { (rate.count) " / " (rate.per_seconds) " s" }
+                            td.r data-label="Rate" { (format::rate(rate.count, rate.per_seconds)) }
                             td.r { @if acts { span.actions { (buttons(queue, id)) } } }
                         }
                     }

@@ -110,6 +110,11 @@ fn token_dialog() -> Markup {
     }
 }
 
+/// What a setting's name begins with.
+fn section(setting: &ShownSetting) -> &str {
+    setting.name.split('.').next().unwrap_or_default()
+}
+
 fn settings_card(app: &App) -> Markup {
     let settings = app.shown_settings();
     ui::card_flush(
@@ -118,10 +123,12 @@ fn settings_card(app: &App) -> Markup {
         &html! { a.small href="/docs/configuration" { "Reference" } },
         &html! {
             div.table-wrap tabindex="0" {
-                table.table.cards {
+                table.table.cards.settings {
                     thead { tr { th { "Setting" } th { "Value" } th { "From" } th { "On reload" } } }
-                    tbody {
-                        @for setting in settings.iter() {
+                    @for part in settings.chunk_by(|one, next| section(one) == section(next)) {
+                      tbody {
+                        @if let Some(first) = part.first() { tr.group { th colspan="4" scope="rowgroup" { (section(first)) } } }
+                        @for setting in part {
                             tr {
                                 td { code { (setting.name) } span.sub { (ui::ticks(&setting.doc)) } }
                                 td.mono.small.wrap-any { @if setting.value.is_empty() { span.dim { "empty" } } @else { (setting.value) } }
@@ -129,6 +136,7 @@ fn settings_card(app: &App) -> Markup {
                                 td.small.nowrap { @if setting.live { "at once" } @else { span.dim { "after a restart" } } }
                             }
                         }
+                      }
                     }
                 }
             }

@@ -82,13 +82,26 @@ fn slow_list(slow: &Result<Vec<store::SlowCommand>, ApiError>) -> Markup {
                 @for row in rows.iter().take(8) {
                     li {
                         (ui::badge("warn", &latency(row.took_us)))
-                        code.grow.wrap-any { (row.command) }
+                        code.grow.wrap-any.clamp title=(row.command) { (briefly(&row.command)) }
                         span.dim.small.nowrap { (format::moment(row.at_seconds * 1000)) }
                     }
                 }
             }
         },
     }
+}
+
+/// A command whose script's hash is cut short: what it is called with says more.
+fn briefly(command: &str) -> String {
+    let mut words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+    if let Some(hash) = words.get_mut(1)
+        && hash.len() == 40
+        && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+    {
+        hash.truncate(8);
+        hash.push('…');
+    }
+    words.join(" ")
 }
 
 fn latency(micros: u64) -> String {
@@ -122,7 +135,7 @@ fn browser(query: &KeyQuery, found: &Result<KeyPage, ApiError>) -> Markup {
             }
             @if let Ok(page) = found {
                 div.pager {
-                    span { (page.keys.len()) " keys" }
+                    span { (format::count(page.keys.len() as u64)) @if page.keys.len() == 1 { " key" } @else { " keys" } }
                     @if page.cursor != "0" {
                         a.btn.s href={ "/store?pattern=" (percent(pattern)) "&kind=" (percent(kind)) "&cursor=" (page.cursor) } { "More" }
                     }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -87,28 +86,15 @@ impl fmt::Display for Origin {
 /// Connections to the site, used again and again.
 pub(super) type Pool = Client<HttpsConnector<HttpConnector>, Body>;
 
-/// A pool for a site. The certificate of one over https must be good: for the roots in `ca` if there
-/// is such a file, else for those of the system, or the usual ones if the system has none.
-pub(super) fn pool(
-    origin: &Origin,
-    ca: Option<&Path>,
-    connect_timeout: Duration,
-) -> Result<Pool, TlsError> {
+/// A pool for a site. The certificate of one over https must be good by the word of those in the file
+/// `ca`, or be one of them; without a file by the word of those the system trusts.
+pub(super) fn pool(ca: Option<&Path>, connect_timeout: Duration) -> Result<Pool, TlsError> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(connect_timeout));
     connector.enforce_http(false);
-    let roots = match origin.is_https() {
-        true => tls::roots(ca)?,
-        false => rustls::RootCertStore::empty(),
-    };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(config)
+        .with_tls_config(tls::client(ca)?)
         .https_or_http()
         .enable_http1()
         .wrap_connector(connector);

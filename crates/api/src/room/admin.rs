@@ -25,6 +25,7 @@ use crate::error::{ApiError, ErrorBody};
 use crate::extract::{Json, Path, Query};
 use crate::section::Section;
 use crate::sse::{self, Sse};
+use crate::waiting::brand::{self, Brand};
 
 /// The routes.
 pub(super) fn section() -> Section {
@@ -102,6 +103,12 @@ struct Change {
     allowed_origins: Option<Vec<String>>,
     /// Paths visitors may be sent back to, with all below them; empty means all.
     allowed_paths: Option<Vec<String>>,
+    /// Colour of the waiting page, such as `#0a7d5c`; empty is the usual one. It is made darker or
+    /// lighter where it could not be read.
+    brand_color: Option<String>,
+    /// Logo on the waiting page: an https address, a path of the site, or
+    /// `data:image/…;base64,`; empty is the usual one.
+    brand_logo: Option<String>,
 }
 
 impl Change {
@@ -110,6 +117,8 @@ impl Change {
         let duplicates = self.duplicates.as_deref().map(Duplicates::parse).transpose()?;
         let origins = self.allowed_origins.as_deref().map(site::check_origins).transpose()?;
         let paths = self.allowed_paths.as_deref().map(site::check_paths).transpose()?;
+        let color = self.brand_color.as_deref().map(brand::check_color).transpose()?;
+        let logo = self.brand_logo.as_deref().map(brand::check_logo).transpose()?;
         Ok(move |config: &mut QueueConfig| {
             let seconds = |n: u32| Duration::from_secs(n.into());
             fn set<T: Clone>(field: &mut T, value: &Option<T>) {
@@ -138,6 +147,12 @@ impl Change {
             }
             if let Some(paths) = &paths {
                 Site::put_paths(&mut config.attributes, paths);
+            }
+            if let Some(color) = &color {
+                Brand::put_color(&mut config.attributes, color);
+            }
+            if let Some(logo) = &logo {
+                Brand::put_logo(&mut config.attributes, logo);
             }
         })
     }

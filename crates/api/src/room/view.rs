@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::site::Site;
 use super::stream;
+use crate::waiting::brand::Brand;
 use crate::waiting::{page, words::Words};
 
 /// How long it may still take.
@@ -229,6 +230,10 @@ pub(super) struct QueueView {
     allowed_origins: Vec<String>,
     /// Paths visitors may be sent back to, with all below them; empty means all.
     allowed_paths: Vec<String>,
+    /// Colour of the waiting page, as `#rrggbb`; none is the usual one.
+    brand_color: Option<String>,
+    /// Logo on the waiting page; none is the usual one.
+    brand_logo: Option<String>,
     #[schema(value_type = Object)]
     message: Map<String, Value>,
     /// Grows with every change; send it as `If-Match`.
@@ -244,7 +249,7 @@ impl QueueView {
     pub(super) fn of(queue: &Queue) -> QueueView {
         let QueueConfig { admission, .. } = &queue.config;
         let config = &queue.config;
-        let site = Site::of(config);
+        let (site, brand) = (Site::of(config), Brand::of(config));
         QueueView {
             id: queue.id.to_string(),
             name: config.name.clone(),
@@ -269,6 +274,8 @@ impl QueueView {
             duplicates: config.duplicates.as_str(),
             allowed_origins: site.origins,
             allowed_paths: site.paths,
+            brand_color: brand.color,
+            brand_logo: brand.logo,
             message: config.message.clone(),
             version: queue.version,
             created_at_ms: queue.created.0,

@@ -5,8 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio_rustls::TlsAcceptor;
 
 /// Certificate and key of the server.
@@ -15,7 +19,10 @@ pub struct Tls {
     cert: PathBuf,
     key: PathBuf,
     config: ArcSwap<rustls::ServerConfig>,
+    chain: Mutex<Chain>,
 }
+
+type Chain = Vec<CertificateDer<'static>>;
 
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -36,14 +43,19 @@ pub enum TlsError {
 impl Tls {
     /// Reads certificate chain and key.
     pub fn load(cert: &Path, key: &Path) -> Result<Tls, TlsError> {
-        let config = ArcSwap::new(read(cert, key)?);
-        Ok(Tls { cert: cert.to_owned(), key: key.to_owned(), config })
+        let (config, chain) = read(cert, key)?;
+        let (config, chain) = (ArcSwap::new(config), Mutex::new(chain));
+        Ok(Tls { cert: cert.to_owned(), key: key.to_owned(), config, chain })
     }
 
-    /// Reads both again. On failure the old ones stay; connections under way keep theirs.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        self.config.store(read(&self.cert, &self.key)?);
-        Ok(())
+    /// Reads both again, and says whether the certificate is another one. On failure the old ones
+    /// stay; connections under way keep theirs.
+    pub fn reload(&self) -> Result<bool, TlsError> {
+        let (config, chain) = read(&self.cert, &self.key)?;
+        let changed = *self.chain.lock() != chain;
+        *self.chain.lock() = chain;
+        self.config.store(config);
+        Ok(changed)
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
@@ -56,7 +68,7 @@ fn wrong(path: &Path, why: impl ToString) -> TlsError {
 }
 
 /// The certificates of a file, at least one.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(path: &Path) -> Result<Chain, TlsError> {
     let all = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| wrong(path, error))?;
@@ -68,31 +80,88 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 /// Whose word counts about the other side of a connection: that of the certificates in a file, else
 /// that of the system's, or the usual ones if the system has none.
-pub(crate) fn roots(file: Option<&Path>) -> Result<rustls::RootCertStore, TlsError> {
+pub(crate) fn client(file: Option<&Path>) -> Result<rustls::ClientConfig, TlsError> {
     let mut roots = rustls::RootCertStore::empty();
+    let mut known = Vec::new();
     if let Some(path) = file {
-        for certificate in certificates(path)? {
-            roots.add(certificate).map_err(|error| wrong(path, error))?;
+        known = certificates(path)?;
+        for certificate in &known {
+            roots.add(certificate.clone()).map_err(|error| wrong(path, error))?;
         }
-        return Ok(roots);
+    } else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
     }
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-    }
-    Ok(roots)
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .build()
+        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    Ok(rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Verifier { known, usual }))
+        .with_no_client_auth())
 }
 
-fn read(cert: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+/// The usual checks, and one more way to pass: a certificate that is itself in the file, as one is
+/// that a site made for itself.
+#[derive(Debug)]
+struct Verifier {
+    known: Chain,
+    usual: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.known.contains(certificate) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.usual.verify_server_cert(certificate, others, name, ocsp, now)
+    }
+
+    // That the other side holds the certificate's key is checked in any case.
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.usual.supported_verify_schemes()
+    }
+}
+
+fn read(cert: &Path, key: &Path) -> Result<(Arc<rustls::ServerConfig>, Chain), TlsError> {
     let chain = certificates(cert)?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, secret)?;
+        .with_single_cert(chain.clone(), secret)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok((Arc::new(config), chain))
 }
 
 /// What [`Tls::load`] tells as an I/O error, for callers that have nothing better.

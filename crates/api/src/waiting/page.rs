@@ -6,6 +6,7 @@ use room::{Place, Queue, QueueStatus, Reason, State};
 use serde_json::{Map, Value};
 use store::Millis;
 
+use super::brand::Brand;
 use super::words::{ALL, Words};
 use crate::dashboard::assets;
 
@@ -122,6 +123,8 @@ pub(super) struct Frame<'a> {
     pub(super) words: &'static Words,
     /// The queue, if there is one.
     pub(super) queue: Option<&'a Queue>,
+    /// The queue's own look.
+    pub(super) brand: Brand,
     pub(super) now: Millis,
     /// `/_wr/{queue}`.
     pub(super) base: String,
@@ -173,6 +176,9 @@ pub(super) fn page(frame: &Frame<'_>, view: &View<'_>) -> Markup {
                 title { (title) @if let Some(name) = name { " · " (name) } }
                 link rel="icon" type="image/svg+xml" href=(assets::room_url("icon.svg"));
                 link rel="stylesheet" href=(assets::room_url("waiting.css"));
+                @if let Some(style) = frame.brand.style_url(&frame.base) {
+                    link rel="stylesheet" href=(style);
+                }
                 @if let Some(seconds) = view.refresh() {
                     noscript { meta http-equiv="refresh" content=(seconds); }
                 }
@@ -186,7 +192,9 @@ pub(super) fn page(frame: &Frame<'_>, view: &View<'_>) -> Markup {
                 div.page {
                     header.top {
                         span.brand {
-                            span.mark aria-hidden="true" { (mark()) }
+                            @if let Some(logo) = &frame.brand.logo {
+                                img.logo src=(logo) alt="" referrerpolicy="no-referrer";
+                            } @else { span.mark aria-hidden="true" { (mark()) } }
                             @if let Some(name) = name { span.name { (name) } }
                         }
                         (languages(frame))

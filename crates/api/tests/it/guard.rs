@@ -674,7 +674,8 @@ async fn secure_origin(certificates: &Certificates) -> SocketAddr {
         shown_settings: Vec::new(),
     });
     let told = async |headers: HeaderMap| format!("secure, for {:?}", headers["host"]);
-    let server = Server::new(app, listener().await)
+    let everywhere = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
+    let server = Server::new(app, everywhere)
         .with_router(Router::new().fallback(any(told)))
         .with_tls(Arc::new(tls.unwrap()));
     let at = server.address().unwrap();
@@ -699,6 +700,10 @@ async fn a_site_over_https_must_be_who_it_says_it_is() {
     let (status, body) = reach("localhost", ours.clone()).await;
     assert_eq!((status, body.as_str()), (200, "secure, for \"shop.example\""));
     assert_eq!(reach("127.0.0.1", ours).await.0, 200);
+    // The site's own certificate in the file is enough, also under another name.
+    let exact = Some(certificates.folder().join("server.pem"));
+    assert_eq!(reach("127.0.0.2", exact.clone()).await.0, 200);
+    assert_eq!(reach("127.0.0.2", Some(certificates.folder().join("ca.pem"))).await.0, 502);
     // Nobody the system knows vouches for it; somebody else's authority does not either.
     assert_eq!(reach("localhost", None).await.0, 502);
     let others = Certificates::make().unwrap();

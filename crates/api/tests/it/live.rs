@@ -66,6 +66,9 @@ testkit::each_store! {
             read_until(&mut tab, "event: hello").await;
             tabs.push(tab);
         }
+        // A second tab with the same parts costs nothing; one with another does.
+        let mut same = follow(serving.address, "job?id=0-0").await;
+        read_until(&mut same, "event: hello").await;
         let mut one_more = follow(serving.address, "overview").await;
         let told = read_until(&mut one_more, "TOO_MANY_TOPICS").await;
         assert!(told.starts_with("HTTP/1.1 429"), "{told}");

@@ -105,6 +105,32 @@ async fn waiting(f: &Fixture) -> u64 {
 }
 
 testkit::each_store! {
+    async fn a_queue_has_a_look_of_its_own(t: TestStore) {
+        let (f, _keeper) = fixture(&t, Value::Null).await;
+        let set = async |body: Value| f.admin("PATCH /api/v1/admin/queues/concert", body).await;
+        let plain = Browser::new(&f).open("/_wr/concert").await;
+        assert!(!plain.text.contains("brand.css") && !plain.text.contains("<img"), "{}", plain.text);
+
+        let logo = "https://cdn.example/logo.svg";
+        let done = set(json!({ "brand_color": "#FFB000", "brand_logo": logo })).await.json();
+        assert_eq!((&done["brand_color"], &done["brand_logo"]), (&json!("#ffb000"), &json!(logo)));
+        let page = Browser::new(&f).open("/_wr/concert").await;
+        assert!(page.text.contains("/_wr/concert/brand.css?v=ffb000"), "{}", page.text);
+        assert!(page.text.contains(&format!("src=\"{logo}\"")), "{}", page.text);
+        let policy = page.header("content-security-policy");
+        assert!(policy.contains("img-src 'self' https://cdn.example data:"), "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
+        let style = Browser::new(&f).open("/_wr/concert/brand.css").await;
+        assert_eq!(style.header("content-type"), "text/css; charset=utf-8");
+        assert!(style.text.contains("--accent:#") && style.text.contains("prefers-color-scheme:dark"));
+
+        for bad in [json!({ "brand_color": "red;}" }), json!({ "brand_logo": "javascript:alert(1)" })] {
+            assert_eq!(set(bad.clone()).await.status, StatusCode::BAD_REQUEST, "{bad}");
+        }
+        let cleared = set(json!({ "brand_color": "", "brand_logo": "" })).await.json();
+        assert!(cleared["brand_color"].is_null() && cleared["brand_logo"].is_null());
+    }
+
     async fn a_visitor_without_javascript_joins_waits_and_lands_on_the_target(t: TestStore) {
         let (f, keeper) = fixture(&t, Value::Null).await;
         let mut first = Browser::new(&f);

@@ -13,7 +13,7 @@
 use std::{
     io::{self, Read},
     ops::Range,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use engine::{
@@ -55,6 +55,15 @@ pub(super) struct Tear {
     pub(super) bytes: u64,
     /// Whole records are behind it that are lost with what is missing before them.
     pub(super) hole: bool,
+}
+
+/// Bytes read of snapshots and logs.
+static READ: AtomicU64 = AtomicU64::new(0);
+
+/// How many bytes of snapshots and logs this process has read so far, all stores together: against
+/// the size of a folder, how far opening or checking it is.
+pub fn bytes_read() -> u64 {
+    READ.load(Ordering::Relaxed)
 }
 
 /// Why a folder cannot be read.
@@ -431,6 +440,7 @@ impl Records {
         let missing = wanted.saturating_sub(self.buffer.len()).max(PIECE) as u64;
         let read = self.reader.by_ref().take(missing).read_to_end(&mut self.buffer);
         let read = read.map_err(|source| Fault::Io { file: self.file.clone(), source })?;
+        READ.fetch_add(read as u64, Ordering::Relaxed);
         self.at_end = (read as u64) < missing;
         Ok(())
     }

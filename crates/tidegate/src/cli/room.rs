@@ -461,6 +461,8 @@ fn show(queue: &Value, output: &Output) -> Outcome {
             )
         }),
         ("same visitor by", text(queue, "duplicates")),
+        ("colour", text(queue, "brand_color")),
+        ("logo", text(queue, "brand_logo")),
         ("version", number(queue, "version")),
     ];
     pairs(&rows, output)

@@ -11,6 +11,7 @@ use super::Global;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::port;
+use crate::progress::{Progress, size_of};
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -52,10 +53,15 @@ fn check(
         Some(folder) => folder,
         None => configured(global)?,
     };
+    let before = embedded::bytes_read();
+    let progress = Progress::of_bytes(output, "reading", size_of(&folder), move || {
+        embedded::bytes_read() - before
+    });
     let report = match &repair {
         Some(into) => embedded::repair(&folder, into),
         None => embedded::check(&folder),
     };
+    drop(progress);
     let report = report.map_err(|error| {
         Failure::failed(chain(&error)).next("name the folder of a store that no process uses")
     })?;

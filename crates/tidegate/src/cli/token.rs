@@ -16,7 +16,7 @@ pub(crate) enum Verb {
     /// Make a token; its secret is printed this once
     Create {
         /// What it may do: worker, viewer, operator or admin
-        #[arg(long)]
+        #[arg(long, value_parser = ["worker", "viewer", "operator", "admin"])]
         role: String,
         /// What it is for
         #[arg(long)]

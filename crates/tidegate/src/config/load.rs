@@ -97,6 +97,7 @@ impl Sources {
                 put(&mut values, &mut problems, setting.name, text.clone(), Origin::Env(name));
             }
         }
+        problems.extend(self.env.iter().filter_map(|(name, _)| misspelt(name)));
         for (name, text, flag) in &self.flags {
             put(&mut values, &mut problems, name, text.clone(), Origin::Flag(flag.clone()));
         }
@@ -185,6 +186,25 @@ fn put(
             problems.push(Problem { name: name.to_owned(), origin, why });
         }
     }
+}
+
+/// A variable that looks like a setting and is none. Variables of other kinds are nobody's business.
+fn misspelt(variable: &str) -> Option<Problem> {
+    const OTHERS: [&str; 1] = ["TIDEGATE_ROOM_SECRET"];
+    let rest = variable.strip_prefix("TIDEGATE_")?;
+    let (section, field) = rest.split_once('_')?;
+    let section = section.to_lowercase();
+    let is_setting = super::SECTIONS.iter().any(|(name, _)| *name == section);
+    let known = SETTINGS.iter().any(|setting| setting.env() == variable);
+    if !is_setting || known || OTHERS.contains(&variable) {
+        return None;
+    }
+    let near = nearest(&format!("{section}.{}", field.to_lowercase())).and_then(find);
+    let why = match near {
+        Some(setting) => format!("there is no such setting; did you mean {}?", setting.env()),
+        None => "there is no such setting; `tidegate config reference` lists all".to_owned(),
+    };
+    Some(Problem { name: variable.to_owned(), origin: Origin::Env(variable.to_owned()), why })
 }
 
 /// The setting of this name.
@@ -331,6 +351,16 @@ mod tests {
         );
         assert!(told.iter().any(|p| p.contains("audit.keep: 1 is not between 100 and 10000000")));
         assert!(told.iter().any(|p| p.contains("log.format") && p.contains("TIDEGATE_LOG_FORMAT")));
+    }
+
+    #[test]
+    fn a_misspelt_variable_is_told_and_others_are_left_alone() {
+        let told = sources("", &[("TIDEGATE_HTTP_LISTN", "x")], &[]).unwrap_err();
+        assert!(told[0].to_string().contains("did you mean TIDEGATE_HTTP_LISTEN?"), "{told:?}");
+        let others =
+            ["TIDEGATE_SERVER", "TIDEGATE_TOKEN", "TIDEGATE_ROOM_SECRET", "TIDEGATE_JOB_ID"];
+        let others: Vec<(&str, &str)> = others.iter().map(|name| (*name, "x")).collect();
+        assert!(sources("", &others, &[]).is_ok());
     }
 
     #[test]

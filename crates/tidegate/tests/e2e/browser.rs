@@ -32,6 +32,8 @@ scenarios! {
     guarded:
     guard,
     guard_without_javascript;
+    unanswered:
+    guard_down;
 }
 
 #[test]
@@ -58,9 +60,20 @@ fn served(name: &str) {
 #[track_caller]
 fn guarded(name: &str) {
     let shop = Site::shop();
-    // The style is open to everybody: the last page of a visit needs it when the visit is over.
+    // The style is open to everybody: the last page of a visit needs it when the visit is over. So is
+    // the logo, for the waiting page.
     let args = ["--origin", &shop.url(), "--rate", "6000/m", "--max-active", "1"];
-    let gate = Tidegate::guard(&[&args[..], &["--open-path", "/shop.css"]].concat());
+    let gate = Tidegate::guard(
+        &[&args[..], &["--open-path", "/shop.css", "--open-path", "/logo.svg"]].concat(),
+    );
+    play(name, &gate, Some(gate.guarded()));
+}
+
+/// On a guard in front of nothing, with room for one.
+#[track_caller]
+fn unanswered(name: &str) {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gate = Tidegate::guard(&["--origin", &format!("http://{nobody}"), "--max-active", "1"]);
     play(name, &gate, Some(gate.guarded()));
 }
 

@@ -1,6 +1,7 @@
 //! The proxies people run, with the very files of packaging/gates, and the built-in guard: real
 //! nginx, real Caddy, the real binary, and a site behind them.
 
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -41,9 +42,13 @@ fn shipped(name: &str, gate: &Tidegate, origin: &Site) -> String {
 
 impl Proxy {
     fn nginx(gate: &Tidegate, origin: &Site) -> Proxy {
+        Proxy::nginx_with(&shipped("nginx.conf", gate, origin))
+    }
+
+    /// nginx with a file that listens on port 80, on a port of its own instead.
+    fn nginx_with(site: &str) -> Proxy {
         let port = free_port();
         let folder = tempfile::tempdir().unwrap();
-        let site = shipped("nginx.conf", gate, origin);
         assert!(site.contains("listen 80;"));
         let site = site.replace("listen 80;", &format!("listen 127.0.0.1:{port};"));
         std::fs::write(folder.path().join("site.conf"), site).unwrap();
@@ -65,11 +70,16 @@ impl Proxy {
     }
 
     fn caddy(gate: &Tidegate, origin: &Site) -> Proxy {
+        Proxy::caddy_with(&shipped("Caddyfile", gate, origin), "shop.example")
+    }
+
+    /// Caddy with a file for a host, on a port of its own instead.
+    fn caddy_with(site: &str, host: &str) -> Proxy {
         let port = free_port();
         let folder = tempfile::tempdir().unwrap();
-        let site = shipped("Caddyfile", gate, origin);
-        assert!(site.contains("\nshop.example {"));
-        let site = site.replace("\nshop.example {", &format!("\nhttp://127.0.0.1:{port} {{"));
+        let named = format!("\n{host} {{");
+        assert!(site.contains(&named));
+        let site = site.replace(&named, &format!("\nhttp://127.0.0.1:{port} {{"));
         let file = format!("{{\n\tadmin off\n\tauto_https off\n}}\n{site}");
         let path = folder.path().join("Caddyfile");
         std::fs::write(&path, file).unwrap();
@@ -255,6 +265,60 @@ fn caddy_asks_at_the_gate() {
     behind_a_gate(&caddy.base(), &gate);
     drop(gate);
     assert_eq!(navigate(&format!("{}/", caddy.base()), "").status, 502);
+}
+
+/// The first block of a kind in docs/operating.md that has a word in it.
+fn documented(kind: &str, word: &str, gate: &Tidegate) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let blocks = page.split("```").skip(1).step_by(2);
+    let block = blocks.filter_map(|block| block.strip_prefix(kind)).find(|b| b.contains(word));
+    block.unwrap().replace("127.0.0.1:7070", gate.base.trim_start_matches("http://"))
+}
+
+/// The server itself behind a proxy: pages, calls, live streams, and who the visitor is.
+fn the_server_works_behind(base: &str, gate: &Tidegate) {
+    assert_eq!(send("GET", &format!("{base}/readyz"), &[], "").status, 200);
+    let token = format!("Bearer {}", gate.token());
+    let me = send("GET", &format!("{base}/api/v1/me"), &[("authorization", &token)], "");
+    assert_eq!(me.status, 200, "{}", me.body);
+    let made = [("authorization", token.as_str()), ("content-type", "application/json")];
+    let queue = r#"{"id":"behind"}"#;
+    let made = send("POST", &format!("{base}/api/v1/admin/queues"), &made, queue);
+    assert_eq!(made.status, 201, "{}", made.body);
+    let entries = gate.json("/api/v1/audit")["entries"].clone();
+    assert_eq!(entries[0]["client"], "127.0.0.1", "{entries}");
+
+    // Events are handed on as they come.
+    let mut socket = TcpStream::connect(base.trim_start_matches("http://")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let host = base.trim_start_matches("http://");
+    let asked = format!(
+        "GET /api/v1/live?topics=overview HTTP/1.1\r\nhost: {host}\r\nauthorization: {token}\r\n\r\n"
+    );
+    socket.write_all(asked.as_bytes()).unwrap();
+    let mut got = Vec::new();
+    while !text(&got).contains("event: part") {
+        let mut piece = [0; 4096];
+        let read = socket.read(&mut piece).unwrap();
+        assert!(read > 0, "{}", text(&got));
+        got.extend_from_slice(&piece[..read]);
+    }
+}
+
+#[test]
+fn the_server_works_behind_nginx_as_documented() {
+    let gate = Tidegate::start("embedded:", &TRUST);
+    let location = documented("nginx", "proxy_pass", &gate);
+    let nginx = Proxy::nginx_with(&format!("server {{\nlisten 80;\n{location}\n}}\n"));
+    the_server_works_behind(&nginx.base(), &gate);
+}
+
+#[test]
+fn the_server_works_behind_caddy_as_documented() {
+    let gate = Tidegate::start("embedded:", &TRUST);
+    let caddy = Proxy::caddy_with(&documented("text", "reverse_proxy", &gate), "gate.example");
+    the_server_works_behind(&caddy.base(), &gate);
 }
 
 #[test]

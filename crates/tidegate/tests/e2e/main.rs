@@ -15,4 +15,5 @@ mod room;
 mod site;
 mod start_stop;
 mod store;
+mod tls;
 mod v1;

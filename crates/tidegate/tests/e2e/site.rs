@@ -91,6 +91,10 @@ const STYLE: &str = "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:36rem;m
 const SCRIPT: &str = "fetch('/stock').then((a) => a.json()).then((stock) => {\
     document.querySelector('#stock').textContent = stock.left + ' tickets left'; });";
 
+const LOGO: &str = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 48 48'>\
+    <circle cx='24' cy='24' r='22' fill='#ffb000'/><path d='M24 10v28M14 24h20' stroke='#222' \
+    stroke-width='5'/></svg>";
+
 fn page(title: &str, rest: &str) -> String {
     let page = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport \
@@ -124,6 +128,7 @@ fn shop(asked: &Asked) -> String {
         ("GET", "/stock") => {
             answer("200 OK", "content-type: application/json\r\n", "{\"left\":412}")
         }
+        ("GET", "/logo.svg") => answer("200 OK", "content-type: image/svg+xml\r\n", LOGO),
         ("GET", "/favicon.ico") => answer("204 No Content", "", ""),
         _ => answer("404 Not Found", "content-type: text/plain\r\n", "there is no such page"),
     }

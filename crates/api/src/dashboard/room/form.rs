@@ -5,6 +5,7 @@ use room::{Queue, QueueConfig, QueueStatus};
 
 use super::super::icon::icon;
 use super::super::{Shell, format, ui};
+use crate::waiting::brand::Brand;
 
 /// The dialogs that the buttons of a queue open.
 pub(super) fn dialogs(queue: &Queue) -> Markup {
@@ -104,9 +105,14 @@ fn facts(config: &QueueConfig) -> Markup {
 }
 
 fn fields(config: &QueueConfig) -> Markup {
+    let brand = Brand::of(config);
     html! {
         (ui::text("name", "Name", &config.name, "What people call it."))
         (ui::text("target_url", "Where they go", &config.target_url, "An https address."))
+        div.form-row {
+            (ui::text("brand_color", "Colour of the waiting page", brand.color.as_deref().unwrap_or_default(), "Such as #0a7d5c; made readable where it is not. Empty is the usual one."))
+            (ui::text("brand_logo", "Logo", brand.logo.as_deref().unwrap_or_default(), "An https address, or a path of the site."))
+        }
         div.form-row {
             (ui::number("max_active_users", "Inside at once", config.max_active, "0 is no limit"))
             (ui::number("max_queue_size", "In line at most", config.max_queue_size, "0 is no limit"))
@@ -136,7 +142,7 @@ pub(super) fn new_queue() -> Markup {
         dialog #new-queue aria-labelledby="new-queue-title" {
             form.dialog-body data-api="POST /api/v1/admin/queues" data-done="Queue made" data-then="/room/{id}" {
                 h2 #new-queue-title { "New queue" }
-                label.field { span { "Id" } input.input.mono name="id" required pattern="[A-Za-z0-9_\\-]{1,64}" autocomplete="off" spellcheck="false" placeholder="summer-tour"; small { "Letters, digits, - and _. It is part of addresses." } }
+                label.field { span { "Id" } input.input.mono name="id" required pattern="[a-z0-9][a-z0-9\\-]{0,62}" autocomplete="off" autocapitalize="none" spellcheck="false" placeholder="summer-tour"; small { "Small letters, digits and -. It is part of addresses." } }
                 (ui::text("name", "Name", "", "What people call it."))
                 (ui::text("target_url", "Where they go", "", "Where people are sent when they may come in: an https address."))
                 div.form-row {

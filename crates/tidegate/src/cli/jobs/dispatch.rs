@@ -1,6 +1,8 @@
 //! `tidegate jobs dispatch`: one job from flags, or many from lines of JSON.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, IsTerminal, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::Args;
@@ -11,6 +13,7 @@ use super::{millis, segment, text, time};
 use crate::client::Client;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::Output;
+use crate::progress::Progress;
 
 /// How many jobs go into one call.
 const BULK: usize = 500;
@@ -240,13 +243,22 @@ fn wait(client: &Client, id: &str, length: Duration, output: &Output) -> Outcome
 /// Dispatches one job per line, some hundred in each call. A line that is refused does not keep the
 /// others; the exit code tells.
 fn bulk(client: &Client, file: &str, output: &Output) -> Outcome {
+    let mut total = 0;
     let reader: Box<dyn BufRead> = if file == "-" {
         Box::new(std::io::stdin().lock())
     } else {
         let file = std::fs::File::open(file)
             .map_err(|error| Failure::usage(format!("{file}: {error}")))?;
+        total = file.metadata().map_or(0, |file| file.len());
         Box::new(std::io::BufReader::new(file))
     };
+    let read = Arc::new(AtomicU64::new(0));
+    // Where the ids go to the same terminal, they show how far it is.
+    let hidden = total == 0 || std::io::stdout().is_terminal();
+    let _progress = (!hidden).then(|| {
+        let read = read.clone();
+        Progress::of_bytes(output, "dispatching", total, move || read.load(Ordering::Relaxed))
+    });
     let (mut dispatched, mut refused) = (0_u64, 0_u64);
     let mut batch: Vec<(usize, Box<RawValue>)> = Vec::new();
     let mut send = |batch: &mut Vec<(usize, Box<RawValue>)>| -> Outcome {
@@ -280,6 +292,7 @@ fn bulk(client: &Client, file: &str, output: &Output) -> Outcome {
     for (number, line) in reader.lines().enumerate() {
         let line = line
             .map_err(|error| Failure::usage(format!("cannot read line {}: {error}", number + 1)))?;
+        read.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
         if line.trim().is_empty() {
             continue;
         }

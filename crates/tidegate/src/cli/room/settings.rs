@@ -56,6 +56,13 @@ pub(crate) struct Settings {
     /// Keep plain network addresses beside their keyed hashes
     #[arg(long, value_name = "BOOL")]
     store_addresses: Option<bool>,
+    /// Colour of the waiting page, such as '#0a7d5c'; '' is the usual one
+    #[arg(long)]
+    color: Option<String>,
+    /// Logo on the waiting page: https://…, /path/on/the/site or data:image/…;base64,…; '' is the
+    /// usual one
+    #[arg(long, value_name = "URL")]
+    logo: Option<String>,
 }
 
 impl Settings {
@@ -84,6 +91,8 @@ impl Settings {
             ("session_renewal", json!(self.session_renewal)),
             ("duplicates", json!(self.duplicates)),
             ("store_addresses", json!(self.store_addresses)),
+            ("brand_color", json!(self.color)),
+            ("brand_logo", json!(self.logo)),
         ];
         fields
             .into_iter()

@@ -42,7 +42,7 @@ pub(crate) fn run(client: &Client, watch: &Watch, output: &Output) -> Outcome {
     let mut after = latest(client, &path).map_err(known(queue))?;
     let mut shown = Value::Null;
     let mut away = false;
-    while lines.left > 0 {
+    while lines.left > 0 && !output.is_unread() {
         match look(client, &path, &mut after, &mut shown, &mut lines) {
             Ok(()) => away = false,
             // The server restarts, the network hiccups: wait for it, and say so once.

@@ -9,6 +9,9 @@ export default async function (tour) {
   const at = (options) => tour.visitor({ baseURL: tour.guard, ...options });
   const inShop = (page) => page.getByRole("heading", { level: 1, name: "Harbour Lights Festival" });
 
+  // The site's own name, colour and logo; a colour that nobody could read as it is.
+  await tour.api("PATCH", "/api/v1/admin/queues/site", { name: "Harbour Lights Festival", brand_color: "#ffb000", brand_logo: "/logo.svg" });
+
   // While there is room, nothing of the room is to be seen: page, style, script and form are the site's.
   const first = await at();
   await first.goto("/tickets?show=7");
@@ -28,6 +31,10 @@ export default async function (tour) {
     must((await position(page)) === index + 1, `place ${index + 1}, not ${await position(page)}`);
   }
   const [second, phone, last] = waiting;
+  const logo = phone.locator("img.logo");
+  must(await logo.evaluate((img) => img.complete && img.naturalWidth > 0), "the logo is seen");
+  const number = await phone.locator("[data-position]").evaluate((element) => getComputedStyle(element).color);
+  must(number !== "rgb(8, 102, 125)" && number !== "rgb(255, 176, 0)", `the site's colour, made readable: ${number}`);
   await tour.look(phone, "guard-waiting");
   for (const page of waiting) await page.evaluate(() => { window.stillHere = true; });
 
