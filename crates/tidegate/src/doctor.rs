@@ -302,7 +302,8 @@ fn clock_since(folder: &Path) -> Finding {
         .flatten()
         .filter_map(|entry| entry.ok()?.metadata().ok()?.modified().ok())
         .max();
-    let now = std::time::SystemTime::now();
+    let now = u64::try_from(store::Clock::system().now().0).unwrap_or(0);
+    let now = std::time::UNIX_EPOCH + Duration::from_millis(now);
     match written.map(|written| written.duration_since(now)) {
         None => Finding::good("clock", "nothing kept to compare it with"),
         Some(Ok(ahead)) if ahead > Duration::from_secs(5) => Finding::bad(

@@ -60,7 +60,7 @@ pub(crate) async fn open(
             Err(room::Error::QueueExists) => {}
             Err(error) => {
                 let told = format!("cannot make the queue {}: {}", route.queue(), chain(&error));
-                return Err(Failure::failed(told).into());
+                return Err(Failure::failed(told));
             }
         }
     }
@@ -102,7 +102,7 @@ fn tokens(path: &Path) -> Outcome<Tokens> {
             .next("a file with one token in each line, made with: openssl rand -hex 24")
     };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    Ok(Tokens::parse(&text).map_err(wrong)?)
+    Tokens::parse(&text).map_err(wrong)
 }
 
 /// Where the queue remembers what the guard's settings were when they were last applied.

@@ -163,12 +163,15 @@ impl Trouble {
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
                     meta name="robots" content="noindex, nofollow";
-                    @if let Some(seconds) = again { meta http-equiv="refresh" content=(seconds); }
+                    @if let Some(seconds) = again {
+                        noscript { meta http-equiv="refresh" content=(seconds); }
+                        script src=(assets::room_url("waiting.js")) defer {}
+                    }
                     title { (title) }
                     link rel="icon" type="image/svg+xml" href=(assets::room_url("icon.svg"));
                     link rel="stylesheet" href=(assets::room_url("waiting.css"));
                 }
-                body {
+                body data-poll=[again.map(|seconds| seconds * 1_000)] {
                     div.backdrop aria-hidden="true" { (waves()) }
                     div.page {
                         header.top { span.brand { span.mark aria-hidden="true" { (mark()) } } }
