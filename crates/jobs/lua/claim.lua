@@ -114,8 +114,22 @@ local function may_start(i, kind)
 end
 
 local taken, kinds, minutes, count = {}, {}, {}, 0   -- ids, their types, types with a limit per minute
-local window, place, out, out_to = nil, {}, {}, 0
+local window, place, next_at, out, out_to = nil, nil, 1, {}, 0
 local masks, looked_at, bound = {}, 0, 4 * most + 64
+
+-- Where an id is near the head of the line. Lanes and line mostly agree, so the next is looked at
+-- before a map of all is made.
+local function near(id)
+  if window[next_at] == id then
+    next_at = next_at + 1
+    return next_at - 1
+  end
+  if not place then
+    place = {}
+    for at = #window, 1, -1 do place[window[at]] = at end
+  end
+  return place[id]
+end
 
 -- Locks a candidate that is not near the head, and takes it out of line. Answers 'taken', 'locked'
 -- or 'gone'.
@@ -143,10 +157,7 @@ for p = 10, 1, -1 do
         limited = limited, head = tonumber(list[1]) }
     end
   end
-  if #lanes > 0 and not window then
-    window = call('LRANGE', waiting, 0, most + 31)
-    for at = #window, 1, -1 do place[window[at]] = at end
-  end
+  if #lanes > 0 and not window then window = call('LRANGE', waiting, 0, most + 31) end
   while count < most and looked_at < bound do
     -- The lane whose first entry waits the longest.
     local lane, oldest = nil, nil
@@ -158,7 +169,7 @@ for p = 10, 1, -1 do
     local kind, limited = lane.kind, lane.limited
     if not limited or may_start(lane.i, kind) then
       local id = lane.list[lane.at + 1]
-      local at, outcome = place[id], nil
+      local at, outcome = near(id), nil
       if not at or out[at] then
         outcome = take_far(id, oldest)
       elseif call('SET', LOCK .. id, server, 'NX', 'EX', ttl) then
