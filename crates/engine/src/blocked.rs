@@ -5,7 +5,7 @@
 //! looked at after the outermost command, transaction or script is over: sessions are served in
 //! the order in which they came, by the function their command named, until nothing is left.
 
-use crate::command::Ctx;
+use crate::command::{self, Ctx};
 use crate::engine::{Core, Engine, Outcome};
 use crate::error::Error;
 use crate::{Now, Reply, SessionId};
@@ -172,6 +172,11 @@ impl Core {
         session.db = before;
         match reply {
             Some(reply) => {
+                if reply.is_error()
+                    && let Ok(command) = command::find_with_subcommand(&argv)
+                {
+                    self.stats.of_mut(command).failed += 1;
+                }
                 self.forget_blocked(&blocked);
                 self.deliver(session, reply);
             }

@@ -76,9 +76,10 @@ fn info(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(Reply::Verbatim(*b"txt", line))
 }
 
-/// All sessions, this one included, by number.
+/// All clients, this one included, by number. What the process opened for itself is none.
 fn all<'c>(ctx: &'c Ctx<'_>) -> Vec<&'c Session> {
     let others = ctx.core.sessions.values().filter_map(|session| session.as_deref());
+    let others = others.filter(|session| !session.trusted);
     let mut all: Vec<&Session> = others.chain([&*ctx.session]).collect();
     all.sort_unstable_by_key(|session| session.id);
     all
@@ -135,6 +136,12 @@ fn local_address(ctx: &Ctx<'_>) -> String {
     format!("127.0.0.1:{}", ctx.core.config.server.port)
 }
 
+/// Bytes of a command as a client sends it.
+fn sent_bytes(argv: &[&[u8]]) -> usize {
+    let line = |n: usize| 3 + n.checked_ilog10().unwrap_or(0) as usize + 1;
+    line(argv.len()) + argv.iter().map(|word| line(word.len()) + word.len() + 2).sum::<usize>()
+}
+
 /// A session as one line of CLIENT LIST.
 fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
     let mut flags = String::new();
@@ -157,6 +164,8 @@ fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
     let seconds = |since: i64| now_ms.saturating_sub(since).max(0) / 1000;
     let queued = session.multi.as_ref().map_or(-1, |m| i64::try_from(m.queue.len()).unwrap_or(0));
     let s = &session.subscriptions;
+    // What others have sent and was not looked at yet, only their connections know.
+    let unread = if session.id == ctx.session.id { sent_bytes(ctx.argv) } else { 0 };
     let mut line = format!(
         "id={} addr={} laddr={} fd=0 name=",
         session.id.0,
@@ -167,8 +176,8 @@ fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
     line.extend_from_slice(&session.name);
     line.extend_from_slice(
         format!(
-            " age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={queued} qbuf=0 \
-             qbuf-free=0 argv-mem=0 multi-mem=0 rbs=1024 rbp=0 obl=0 oll=0 omem=0 tot-mem=1024 \
+            " age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={queued} \
+             qbuf={unread} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=1024 rbp=0 obl=0 oll=0 omem=0 tot-mem=1024 \
              events=r cmd={} user=default redir=-1 resp={}\n",
             seconds(session.created_ms),
             seconds(session.last_ms),

@@ -43,7 +43,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// Shows the command to those who MONITOR.
-    fn show_monitors(&mut self) {
+    pub(crate) fn show_monitors(&mut self) {
         let us = self.now.unix_us;
         let (seconds, micros) = (us.div_euclid(1_000_000), us.rem_euclid(1_000_000));
         let from = if self.session.in_script { "lua" } else { self.session.address.as_str() };
@@ -426,13 +426,14 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
     {
         return Reply::Error(error.clone());
     }
-    if !ctx.core.monitors.is_empty() && command.flags & SKIP_MONITOR == 0 {
-        ctx.show_monitors();
-    }
     let dirty = ctx.core.dirty;
     let replaced = std::mem::take(&mut ctx.core.effects.replaced);
     ctx.core.stats.commands += 1;
     let reply = (command.run)(ctx).unwrap_or_else(Reply::Error);
+    // Behind what EXEC ran; a script shows itself before what it calls.
+    if !ctx.core.monitors.is_empty() && command.flags & (SKIP_MONITOR | ADMIN) == 0 {
+        ctx.show_monitors();
+    }
     let stats = ctx.core.stats.of_mut(command);
     stats.calls += 1;
     if let Reply::Error(error) = &reply {

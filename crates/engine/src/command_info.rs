@@ -1,5 +1,7 @@
 //! COMMAND: what commands there are, how they are called, where their keys stand.
 
+mod key_flags;
+
 use crate::command::{self, Command, Ctx, LOADING, STALE};
 use crate::error::{Error, SYNTAX};
 use crate::{Reply, args, keys, scan};
@@ -14,6 +16,7 @@ pub(crate) const COMMANDS: &[Command] = &[Command::new("command", -1, FLAGS, com
         Command::new("info", -2, FLAGS, info),
         Command::new("docs", -2, FLAGS, docs),
         Command::new("getkeys", -4, FLAGS, getkeys),
+        Command::new("getkeysandflags", -4, FLAGS, getkeysandflags),
         Command::new("help", 2, FLAGS, help),
     ])];
 
@@ -173,7 +176,7 @@ fn document(command: &'static Command, container: Option<&Command>) -> (Reply, R
 
 fn list(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let names: Vec<String> = match ctx.argv {
-        [_, _] => command::all().map(|command| command.name.to_owned()).collect(),
+        [_, _] => command::all_with_names().map(|(name, _)| name).collect(),
         [_, _, filter, kind, value] if args::is(filter, "FILTERBY") => {
             let all = command::all_with_names();
             match () {
@@ -200,6 +203,28 @@ fn list(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 
 fn getkeys(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let argv = ctx.argv.get(2..).unwrap_or_default();
+    let (_, positions) = find_keys(argv)?;
+    Ok(Reply::bulks(positions.iter().filter_map(|at| argv.get(*at))))
+}
+
+fn getkeysandflags(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let argv = ctx.argv.get(2..).unwrap_or_default();
+    let (command, positions) = find_keys(argv)?;
+    let gets = command.name == "set" && argv.iter().skip(3).any(|word| args::is(word, "GET"));
+    let words: &[key_flags::Words] = match gets {
+        true => &[&["RW", "access", "update"]],
+        false => key_flags::of(&command::full_name(command, argv)),
+    };
+    let keys = positions.iter().filter_map(|at| argv.get(*at)).enumerate().map(|(n, key)| {
+        let words = words.get(n).or(words.last()).copied().unwrap_or_default();
+        let words = words.iter().map(|word| Reply::status(word)).collect();
+        Reply::Array(vec![Reply::bulk(key), Reply::Set(words)])
+    });
+    Ok(Reply::Array(keys.collect()))
+}
+
+/// The command in these arguments and where its keys are.
+fn find_keys(argv: &[&[u8]]) -> Result<(&'static Command, keys::Positions), Error> {
     let Ok(command) = command::find_with_subcommand(argv) else {
         return Err(Error::fixed("ERR Invalid command specified"));
     };
@@ -213,7 +238,7 @@ fn getkeys(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     if positions.is_empty() && command.flags & command::NO_MANDATORY_KEYS == 0 {
         return Err(Error::fixed("ERR Invalid arguments specified for command"));
     }
-    Ok(Reply::bulks(positions.iter().filter_map(|at| argv.get(*at))))
+    Ok((command, positions))
 }
 
 fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
@@ -224,6 +249,7 @@ fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
             ("COUNT", "How many commands there are."),
             ("DOCS [<command-name> ...]", "What commands are for."),
             ("GETKEYS <full-command>", "The keys in a command."),
+            ("GETKEYSANDFLAGS <full-command>", "The same with what the command does to each."),
             ("INFO [<command-name> ...]", "How commands are called."),
             ("LIST [FILTERBY (MODULE|ACLCAT|PATTERN) <value>]", "Names of commands."),
         ],

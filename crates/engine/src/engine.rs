@@ -313,7 +313,7 @@ pub(crate) fn run(core: &mut Core, session: &mut Session, now: Now, argv: &[&[u8
         Replies::Skip => Replies::On,
         same => same,
     };
-    Outcome::Reply(if silent { Reply::none() } else { reply })
+    Outcome::Reply(if silent { reply.only_pushed() } else { reply })
 }
 
 impl Core {
@@ -341,6 +341,9 @@ impl Core {
 
     /// Sends a session the answer it waited for.
     pub(crate) fn deliver(&mut self, session: &Session, reply: Reply) {
+        if let Reply::Error(error) = &reply {
+            self.stats.count_error(error);
+        }
         if !session.silent() {
             self.output.deliveries.push((session.id, reply));
         }

@@ -14,7 +14,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("del", -2, WRITE, del).keys(1, -1, 1),
     Command::new("unlink", -2, WRITE | FAST, del).keys(1, -1, 1),
     Command::new("exists", -2, READONLY | FAST, exists).keys(1, -1, 1),
-    Command::new("touch", -2, READONLY | FAST, exists).keys(1, -1, 1),
+    Command::new("touch", -2, READONLY | FAST, touch).keys(1, -1, 1),
     Command::new("type", 2, READONLY | FAST, type_of).keys(1, 1, 1),
     Command::new("rename", 3, WRITE, rename).keys(1, 2, 1),
     Command::new("renamenx", 3, WRITE | FAST, renamenx).keys(1, 2, 1),
@@ -49,6 +49,12 @@ fn del(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn exists(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let argv = ctx.argv;
+    let found = argv.iter().skip(1).filter(|key| ctx.entry_untouched(key).is_some()).count();
+    Ok(found.into())
+}
+
+fn touch(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let argv = ctx.argv;
     let found = argv.iter().skip(1).filter(|key| ctx.entry(key).is_some()).count();
     Ok(found.into())

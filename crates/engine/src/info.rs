@@ -98,7 +98,9 @@ const ZERO_ID: &str = "0000000000000000000000000000000000000000";
 
 fn clients(ctx: &Ctx<'_>, out: &mut String) {
     let core = &ctx.core;
-    line(out, "connected_clients", core.sessions.len());
+    // What the process opened for itself is no client.
+    let others = core.sessions.values().flatten().filter(|session| !session.trusted).count();
+    line(out, "connected_clients", others + usize::from(!ctx.session.trusted));
     line(out, "cluster_connections", 0);
     line(out, "maxclients", String::from_utf8_lossy(&core.setting("maxclients", "10000")));
     line(out, "client_recent_max_input_buffer", 0);

@@ -69,6 +69,18 @@ impl Reply {
         Reply::Several(Vec::new())
     }
 
+    /// What goes out also when replies are off: messages, and the confirmations of subscriptions.
+    pub(crate) fn only_pushed(self) -> Reply {
+        match self {
+            Reply::Push(_) => self,
+            Reply::Several(mut replies) => {
+                replies.retain(|reply| matches!(reply, Reply::Push(_)));
+                Reply::Several(replies)
+            }
+            _ => Reply::none(),
+        }
+    }
+
     /// Is this an error?
     pub fn is_error(&self) -> bool {
         matches!(self, Reply::Error(_))

@@ -277,6 +277,9 @@ fn run_chunk(
     let rules = rules(&ctx.core.config, flags, keys, read_only)
         .inspect_err(|_| ctx.core.stats.slots_crossed += 1)?;
     let input = convert::input(keys, arguments);
+    if !ctx.core.monitors.is_empty() {
+        ctx.show_monitors();
+    }
 
     let mut session = Session::new(ctx.session.id, String::new(), true);
     session.db = ctx.session.db;

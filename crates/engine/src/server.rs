@@ -208,6 +208,9 @@ fn cluster(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     if args::is(ctx.arg(1), "KEYSLOT") && ctx.argv.len() == 3 {
         return Ok(Reply::Int(i64::from(crate::keys::slot(ctx.arg(2)))));
     }
+    if args::is(ctx.arg(1), "RESET") && ctx.session.in_script {
+        return Err(Error::fixed("ERR This Redis command is not allowed from script"));
+    }
     cluster_off(ctx)
 }
 

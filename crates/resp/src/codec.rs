@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
-use store::embedded::{Reply, format_double};
+use store::embedded::{Reply, format_double, split_quoted};
 
 /// How large what a client sends may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +174,7 @@ impl Decoder {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         self.at += end + 1;
         self.is_inline = true;
-        self.inline = words(line).ok_or("unbalanced quotes in request")?;
+        self.inline = split_quoted(line).ok_or("unbalanced quotes in request")?;
         Ok(true)
     }
 }
@@ -189,97 +189,6 @@ fn integer(digits: &[u8]) -> Option<i64> {
     let canonical = text == "0"
         || text.strip_prefix('-').unwrap_or(text).starts_with(|c: char| ('1'..='9').contains(&c));
     if canonical { text.parse().ok() } else { None }
-}
-
-/// What C's `isspace` calls a space.
-fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t'..=b'\r')
-}
-
-/// The words of an inline command, quoted as in a shell. None if a quote is not closed. A zero
-/// byte ends the line.
-fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut words = Vec::new();
-    let end = memchr::memchr(0, line).unwrap_or(line.len());
-    let mut rest = line.get(..end).unwrap_or_default();
-    loop {
-        while let [byte, tail @ ..] = rest
-            && is_space(*byte)
-        {
-            rest = tail;
-        }
-        if rest.is_empty() {
-            return Some(words);
-        }
-        let mut word = Vec::new();
-        loop {
-            match rest {
-                [] => break,
-                [b'"', tail @ ..] => rest = double_quoted(tail, &mut word)?,
-                [b'\'', tail @ ..] => rest = single_quoted(tail, &mut word)?,
-                [byte, ..] if is_space(*byte) => break,
-                [byte, tail @ ..] => {
-                    word.push(*byte);
-                    rest = tail;
-                    continue;
-                }
-            }
-            // A closing quote must end the word.
-            if rest.first().is_some_and(|byte| !is_space(*byte)) {
-                return None;
-            }
-            break;
-        }
-        words.push(word);
-    }
-}
-
-fn double_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
-    loop {
-        match rest {
-            [] => return None,
-            [b'"', tail @ ..] => return Some(tail),
-            [b'\\', b'x', high, low, tail @ ..]
-                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
-            {
-                let digit = |b: &u8| char::from(*b).to_digit(16).unwrap_or(0) as u8;
-                word.push(digit(high) << 4 | digit(low));
-                rest = tail;
-            }
-            [b'\\', escaped, tail @ ..] => {
-                word.push(match escaped {
-                    b'n' => b'\n',
-                    b'r' => b'\r',
-                    b't' => b'\t',
-                    b'b' => 8,
-                    b'a' => 7,
-                    other => *other,
-                });
-                rest = tail;
-            }
-            [byte, tail @ ..] => {
-                word.push(*byte);
-                rest = tail;
-            }
-        }
-    }
-}
-
-fn single_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
-    loop {
-        match rest {
-            [] => return None,
-            [b'\\', b'\'', tail @ ..] => {
-                word.push(b'\'');
-                rest = tail;
-            }
-            [b'\'', tail @ ..] => return Some(tail),
-            [byte, tail @ ..] => {
-                word.push(*byte);
-                rest = tail;
-            }
-        }
-    }
 }
 
 /// Appends a reply as RESP2 or RESP3.

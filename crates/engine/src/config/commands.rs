@@ -86,8 +86,13 @@ fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         let value = check(param, value).map_err(|why| failed(param.name.as_bytes(), &why))?;
         values.push((param.name, value));
     }
+    let less_room = values.iter().any(|(name, _)| *name == "maxmemory");
     for (name, value) in values {
         ctx.core.apply_setting(name, value);
+    }
+    if less_room {
+        // What does not fit any more goes at once, not with the next command.
+        ctx.core.make_room(ctx.now);
     }
     ctx.core.output.settings = true;
     Ok(Reply::Ok)

@@ -19,7 +19,7 @@ use crate::command::{
 use crate::dump::{BAD_CHECKSUM, Reader, open, push_string, seal};
 use crate::engine::Core;
 use crate::error::Error;
-use crate::{Reply, args, number, scan};
+use crate::{Reply, args, number, scan, split_quoted};
 
 const FCALL: u32 =
     NOSCRIPT | SKIP_MONITOR | MAY_REPLICATE | NO_MANDATORY_KEYS | STALE | MOVABLE_KEYS;
@@ -149,7 +149,8 @@ fn header(code: &[u8]) -> Result<(Vec<u8>, usize), Error> {
     }
     let end = memchr::memchr(b'\n', code).ok_or(INVALID)?;
     let line = code.get(2..end).unwrap_or_default();
-    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let words = split_quoted(line).ok_or(INVALID)?;
+    let mut words = words.iter().map(Vec::as_slice);
     let first = line.first().is_some_and(|byte| !byte.is_ascii_whitespace());
     let engine = if first { words.next().unwrap_or_default() } else { b"" };
     let mut name: Option<&[u8]> = None;

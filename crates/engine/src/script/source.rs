@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use super::cjson::strtod;
+use crate::split_quoted;
 
 /// What the first line of a script says of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,7 +47,8 @@ pub(super) fn header(body: &[u8]) -> Result<Header, Vec<u8>> {
         return Err(b"ERR Invalid script shebang".to_vec());
     };
     let line = body.get(..skip).unwrap_or_default();
-    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let words = split_quoted(line).unwrap_or_default();
+    let mut words = words.iter().map(Vec::as_slice);
     let refuse = |text: &str, what: &[u8]| Err([b"ERR ", text.as_bytes(), what].concat());
     match words.next() {
         Some(b"#!lua") => flags.compatible = false,

@@ -164,6 +164,23 @@ impl Differential {
         theirs
     }
 
+    /// A command that is answered on neither side.
+    pub(crate) fn silently_on(&mut self, client: ClientNumber, line: &str) {
+        let argv = words(line);
+        self.history.push(format!("[{client}] {line} (no reply)"));
+        let ours = self.run_engine(client, &argv);
+        assert!(ours.is_empty(), "{line} answered {ours:?}");
+        self.run_redis(client, &argv, 0);
+    }
+
+    /// The next push of a client on both sides, not compared.
+    pub(crate) fn pushed_apart(&mut self, client: ClientNumber) -> (Option<Wire>, Wire) {
+        self.gather();
+        let session = self.clients[client].session;
+        let ours = self.delivered.get_mut(&session).and_then(VecDeque::pop_front);
+        (ours, self.clients[client].connection.receive())
+    }
+
     /// The next message (or other push) of a client, on both sides.
     pub(crate) fn pushed(&mut self, client: ClientNumber) -> Wire {
         self.served(client)

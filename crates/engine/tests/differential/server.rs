@@ -1,6 +1,7 @@
 //! Transactions, pub/sub, waiting, and what clients ask of a server.
 
-use crate::harness::both;
+use crate::harness::{Differential, both};
+use crate::wire::Wire;
 
 #[test]
 fn transactions() {
@@ -223,6 +224,68 @@ fn waiting_for_lists() {
 }
 
 #[test]
+fn replies_that_are_off_do_not_silence_channels() {
+    both(|d| {
+        let a = d.client();
+        d.silently_on(a, "CLIENT REPLY OFF");
+        d.same_on(a, "SUBSCRIBE one");
+        d.same_on(a, "PSUBSCRIBE o*");
+        d.same("PUBLISH one hello");
+        d.pushed(a);
+        d.pushed(a);
+        d.same_on(a, "UNSUBSCRIBE one");
+        d.same_on(a, "PUNSUBSCRIBE o*");
+        d.silently_on(a, "GET k");
+        d.same_on(a, "CLIENT REPLY ON");
+    });
+}
+
+#[test]
+fn monitors_see_commands_in_order() {
+    both(|d| {
+        let watcher = d.client();
+        d.same_on(watcher, "MONITOR");
+        let mut seen = |d: &mut Differential, line: &str, words: &[&str]| {
+            d.run(line);
+            for word in words {
+                let (ours, theirs) = d.pushed_apart(watcher);
+                for (who, line) in [("engine", ours), ("redis", Some(theirs))] {
+                    let line = format!("{line:?}");
+                    assert!(line.contains(word), "{who}: {line} has no {word}");
+                }
+            }
+        };
+        seen(d, "SET k v", &["SET"]);
+        seen(d, "MULTI", &["MULTI"]);
+        seen(d, "GET k", &[]);
+        seen(d, "EXEC", &["GET", "EXEC"]);
+        seen(d, "EVAL \"return redis.call('incr','n')\" 0", &["EVAL", "incr"]);
+        seen(d, "CONFIG GET maxmemory", &[]);
+        seen(d, "PING", &["PING"]);
+    });
+}
+
+#[test]
+fn looking_whether_a_key_is_there_does_not_use_it() {
+    both(|d| {
+        d.same("SET k v");
+        let start = std::time::Instant::now();
+        // Seconds of two clocks may be one apart.
+        while matches!(d.near("OBJECT IDLETIME k", 1), Wire::Int(0 | 1)) {
+            assert!(start.elapsed().as_secs() < 20, "the key does not grow old");
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        for line in ["EXISTS k", "TTL k", "TYPE k"] {
+            d.same(line);
+        }
+        let Wire::Int(idle) = d.near("OBJECT IDLETIME k", 1) else { panic!("a number") };
+        assert!(idle > 1, "{idle}");
+        d.same("TOUCH k");
+        d.near("OBJECT IDLETIME k", 1);
+    });
+}
+
+#[test]
 fn clients_and_connections() {
     both(|d| {
         for line in [
@@ -342,6 +405,18 @@ fn clients_and_connections() {
             "COMMAND GETKEYS FOO",
             "COMMAND GETKEYS GET",
             "COMMAND GETKEYS EVAL s 9 a",
+            "COMMAND GETKEYSANDFLAGS GET a",
+            "COMMAND GETKEYSANDFLAGS SET a 1",
+            "COMMAND GETKEYSANDFLAGS SET a 1 GET",
+            "COMMAND GETKEYSANDFLAGS MSET a 1 b 2",
+            "COMMAND GETKEYSANDFLAGS LMOVE a b LEFT RIGHT",
+            "COMMAND GETKEYSANDFLAGS SORT a STORE b",
+            "COMMAND GETKEYSANDFLAGS ZUNIONSTORE d 2 a b",
+            "COMMAND GETKEYSANDFLAGS BITOP AND d a b",
+            "COMMAND GETKEYSANDFLAGS XGROUP CREATE s g 0",
+            "COMMAND GETKEYSANDFLAGS EVAL s 2 a b c",
+            "COMMAND GETKEYSANDFLAGS PING",
+            "COMMAND GETKEYSANDFLAGS FOO",
             "COMMAND FOO",
             "COMMAND INFO nosuch",
             "SHUTDOWN SAVE NOSAVE",
