@@ -42,7 +42,7 @@ use std::{
 };
 
 use engine::{Config, Engine, Garbage, Now, Output, ScriptControl};
-pub use engine::{Error as EngineError, Outcome, Reply, SessionId, format_double};
+pub use engine::{Error as EngineError, Outcome, Reply, SessionId, format_double, split_quoted};
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::{mpsc, watch};

@@ -16,6 +16,13 @@ use crate::Clock;
 /// How long a caller keeps its thread waiting for the lock: longer than any command but a script
 /// holds it, so that a task is put aside only for one.
 pub(super) const PATIENCE: Duration = Duration::from_millis(10);
+/// How often a caller that finds the lock taken lets other tasks have their turn before it keeps
+/// its thread waiting: putting a thread to sleep and waking it takes longer than most commands.
+const TURNS: usize = 256;
+/// How often it looks for the lock in each turn, and how long it pauses in between: about as long
+/// as a short command has the lock.
+const LOOKS: usize = 16;
+const PAUSES: usize = 8;
 /// How often a caller that was put aside looks again.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 
@@ -71,6 +78,15 @@ impl Embedded {
     /// Takes the lock; when a script has it, without keeping the thread. The error is for the
     /// caller of [`Embedded::refused`].
     pub(super) async fn enter(&self) -> Result<Batch<'_>, Error> {
+        for _ in 0..TURNS {
+            for _ in 0..LOOKS {
+                if let Some(batch) = self.shared.try_batch() {
+                    return Ok(batch);
+                }
+                (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            }
+            tokio::task::yield_now().await;
+        }
         if let Some(batch) = self.shared.try_batch_for(PATIENCE) {
             return Ok(batch);
         }
