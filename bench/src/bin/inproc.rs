@@ -1,5 +1,6 @@
 //! (b) The same commands in process through `Store`, against Redis over its socket with the same
-//! client library and as many tasks, taking turns. `inproc [TEST…]` for some of the tests.
+//! client library and as many tasks, taking turns. `inproc [TEST…]` for some of the tests, with
+//! `ALONE=1` without Redis, to be looked at with a profiler.
 
 use std::time::Instant;
 
@@ -14,6 +15,7 @@ const TESTS: &[&str] = &["get", "set", "incr", "lpush", "lpop", "sadd", "hset", 
 #[tokio::main]
 async fn main() -> Result<()> {
     let rounds = setting("ROUNDS", 5);
+    let alone = setting("ALONE", 0) == 1;
     println!("| test | in process ops/s | redis ops/s | ratio, median (low–high) |");
     println!("|---|---|---|---|");
     for test in &chosen(TESTS) {
@@ -27,7 +29,7 @@ async fn main() -> Result<()> {
             for turn in 0..2 {
                 if (turn + round) % 2 == 0 {
                     x = rate(test, 4_000, ours.clone()).await?;
-                } else {
+                } else if !alone {
                     y = rate(test, 1_000, redis.clone()).await?;
                 }
             }

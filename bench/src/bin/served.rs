@@ -2,6 +2,8 @@
 //! around it, so that the benchmarks need not build that: `served URL ADDRESS`.
 
 use anyhow::{Context, Result};
+// For its allocator.
+use ::bench as _;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
