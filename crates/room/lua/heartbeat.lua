@@ -15,26 +15,30 @@
 local meta, state, positions, claims, position = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local heartbeat, ipmap = KEYS[6], KEYS[7]
 local now_ms, id = tonumber(ARGV[1]), ARGV[2]
-local now_s = int(math.floor(now_ms / 1000))
-local ttl = redis.call('HGET', meta, 'position_ttl')
-if not ttl then
+local read = read_place(meta, state, positions, position, id)
+if not read then
   return { 'unknown_queue' }
 end
-if redis.call('ZSCORE', positions, id) then
-  if redis.call('EXISTS', position) == 0 then
-    redis.call('HSET', position, 'queue_id', ARGV[3], 'session_id', '', 'status', 'waiting',
-      'priority', ARGV[4], 'enqueued_at', int(math.floor(joined_ms(id) / 1000)),
-      'last_heartbeat', now_s, 'ip_address', '', 'ip_hash', '', 'user_agent', '', 'metadata', '')
-  else
+local now_s = int(math.floor(now_ms / 1000))
+local p, ttl = read.p, read.m[5]
+if read.rank then
+  if p[1] then
     redis.call('HSET', position, 'last_heartbeat', now_s)
+  else
+    p[4], p[5] = ARGV[4], int(math.floor(joined_ms(id) / 1000))
+    redis.call('HSET', position, 'queue_id', ARGV[3], 'session_id', '', 'status', 'waiting',
+      'priority', p[4], 'enqueued_at', p[5], 'last_heartbeat', now_s,
+      'ip_address', '', 'ip_hash', '', 'user_agent', '', 'metadata', '')
   end
   redis.call('EXPIRE', position, ttl)
   redis.call('ZADD', heartbeat, now_s, id)
-  if redis.call('GET', ipmap) == id then
+  if read.m[6] == 'ip' and redis.call('GET', ipmap) == id then
     redis.call('EXPIRE', ipmap, ttl)
   end
-elseif redis.call('HGET', position, 'status') == 'admitted' then
+  p[7] = now_s
+elseif p[1] == 'admitted' then
   redis.call('HSET', position, 'last_heartbeat', now_s)
   redis.call('EXPIRE', position, ttl)
+  p[7] = now_s
 end
-return place_view(meta, state, positions, claims, position, now_ms, id)
+return place_view(read, positions, claims, now_ms, id)

@@ -7,9 +7,13 @@
 --        5 position   hash  the place
 -- ARGV   1 now_ms  2 id
 -- REPLY  {status, reason, session_id, level, joined_s, position, total, claim_by_ms, replaced_by,
---         last_heartbeat_s, queue_status, message, epoch} | {'unknown'} | {'unknown_queue'}
+--         last_heartbeat_s, queue_status, message, epoch, ended_s} | {'unknown'} | {'unknown_queue'}
 --
 -- Keeps: position >= 1 exactly when the status is 'waiting'; nothing is the front by mistake.
 local meta, state, positions, claims, position = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now_ms, id = tonumber(ARGV[1]), ARGV[2]
-return place_view(meta, state, positions, claims, position, now_ms, id)
+local read = read_place(meta, state, positions, position, id)
+if not read then
+  return { 'unknown_queue' }
+end
+return place_view(read, positions, claims, now_ms, id)

@@ -95,11 +95,16 @@ fn oldest_of(recent: &[(i64, u64)], minute: i64) -> i64 {
     recent.iter().map(|(of, _)| *of).min().unwrap_or(minute).max(minute - 10)
 }
 
+/// The part of the wait after which a place asks again, within the queue's bounds.
+pub const POLL_DIVISOR: u32 = 10;
+
 /// When to ask again: a tenth of the wait, within the queue's bounds.
 pub(crate) fn next_poll(estimate: &Result<Estimate, NoEstimate>, pulse: &Pulse) -> Duration {
     let config = &pulse.config;
     match estimate {
-        Ok(estimate) => (estimate.likely / 10).clamp(config.poll_floor, config.poll_ceiling),
+        Ok(estimate) => {
+            (estimate.likely / POLL_DIVISOR).clamp(config.poll_floor, config.poll_ceiling)
+        }
         Err(_) => config.heartbeat_interval,
     }
 }

@@ -198,6 +198,7 @@ fn joined(
         queue: queue.clone(),
         state: if waits { State::Waiting } else { State::Admitted },
         reason: None,
+        ended: None,
         level,
         joined: now,
         position,
@@ -208,6 +209,7 @@ fn joined(
         last_heartbeat: Some(seen),
         expires_at: waits
             .then(|| seen + std::time::Duration::from_secs(1) + pulse.config.heartbeat_timeout()),
+        held_for: pulse.config.heartbeat_timeout(),
         next_poll: next_poll(&estimate, pulse),
         estimate,
         queue_status: pulse.status,

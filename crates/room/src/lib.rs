@@ -95,7 +95,7 @@ pub use crate::{
         RATE_PER, RESERVED_SHARE, Rate, SESSION_MAX, SESSION_TIMEOUT, USER_AGENT_BYTES,
     },
     error::Error,
-    estimate::{Estimate, NoEstimate},
+    estimate::{Estimate, NoEstimate, POLL_DIVISOR},
     events::{Event, Events, Following},
     gate::{Arrival, Inside},
     ids::{Level, PositionId, QueueId, SessionId},

@@ -133,6 +133,8 @@ pub struct Place {
     pub state: State,
     /// Why it ended, if it did.
     pub reason: Option<Reason>,
+    /// When it ended, in whole seconds, if it did.
+    pub ended: Option<Millis>,
     /// Its priority level.
     pub level: Level,
     /// When it was taken.
@@ -151,6 +153,8 @@ pub struct Place {
     pub last_heartbeat: Option<Millis>,
     /// When the place ends if nothing more is heard; only while waiting in an active queue.
     pub expires_at: Option<Millis>,
+    /// How long it is held after a sign of life.
+    pub held_for: Duration,
     /// How long it may still take, or why that is not known; only while waiting.
     pub estimate: Result<Estimate, NoEstimate>,
     /// When to ask again. The caller adds jitter.

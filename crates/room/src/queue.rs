@@ -31,6 +31,8 @@ pub struct Queue {
     pub admitted: u64,
     /// How many sessions run.
     pub active: u64,
+    /// How many were admitted since the queue was made, second times included.
+    pub total_admitted: u64,
 }
 
 /// How many places and sessions were ended.
@@ -358,5 +360,6 @@ fn view(id: &QueueId, pulse: &Pulse) -> Queue {
         waiting: pulse.waiting,
         admitted: pulse.admitted,
         active: pulse.active,
+        total_admitted: u64::try_from(pulse.number("total_admitted")).unwrap_or(0),
     }
 }

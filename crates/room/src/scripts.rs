@@ -60,7 +60,7 @@ script!(pub(crate) admit {
 script!(pub(crate) status {
     keys: [meta, state, positions, claims, position],
     args: [now_ms, id],
-    lib: ["int", "num", "line_of", "shown", "place_view"],
+    lib: ["int", "num", "line_of", "shown", "read_place", "place_view"],
 });
 
 script!(pub(crate) look {
@@ -72,7 +72,7 @@ script!(pub(crate) look {
 script!(pub(crate) heartbeat {
     keys: [meta, state, positions, claims, position, heartbeat, ipmap],
     args: [now_ms, id, queue_id, level],
-    lib: ["int", "num", "line_of", "shown", "joined_ms", "place_view"],
+    lib: ["int", "num", "line_of", "shown", "joined_ms", "read_place", "place_view"],
 });
 
 script!(pub(crate) leave {

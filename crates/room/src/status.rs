@@ -180,6 +180,7 @@ fn read_place(
         queue: queue.clone(),
         state,
         reason,
+        ended: reply.maybe(13)?.filter(|_| state.is_over()).map(|s: i64| Millis(s * 1000)),
         level: Level::parse(reply.number(3)?)?,
         // The id has milliseconds; the record has the second. They agree unless the clock was
         // corrected in between.
@@ -200,6 +201,7 @@ fn read_place(
         },
         last_heartbeat: seen.map(|s| Millis(s * 1000)),
         expires_at,
+        held_for: pulse.config.heartbeat_timeout(),
         next_poll: next_poll(&estimate, pulse),
         estimate,
         queue_status,
