@@ -8,17 +8,23 @@ mod admin;
 pub(crate) mod cookie;
 pub(crate) mod cors;
 pub(crate) mod limits;
+mod live;
 pub(crate) mod site;
 pub(crate) mod stream;
 mod view;
 mod visitor;
 
+use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use room::{Error, Fault, Room};
+use serde::Deserialize;
 use serde_json::json;
+use utoipa::IntoParams;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::extract::Path;
 use crate::section::Section;
 
 /// The routes.
@@ -38,10 +44,78 @@ pub(crate) fn queue_id(text: &str) -> Result<room::QueueId, ApiError> {
     room::QueueId::parse(text).map_err(|_| Error::UnknownQueue.into())
 }
 
+/// Makes extractors of the ids in a path, which are also its parameters in the document. One that
+/// cannot be is one that is not there.
+macro_rules! in_path {
+    ($($(#[$meta:meta])* $name:ident { $(#[$doc:meta])* $field:ident: $id:ty } else $unknown:ident;)*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Debug, IntoParams)]
+            #[into_params(parameter_in = Path)]
+            struct $name {
+                $(#[$doc])*
+                #[param(value_type = String)]
+                $field: $id,
+            }
+
+            impl FromRequestParts<App> for $name {
+                type Rejection = ApiError;
+
+                async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<$name, ApiError> {
+                    #[derive(Deserialize)]
+                    struct Text {
+                        $field: String,
+                    }
+                    let Path(text) = Path::<Text>::from_request_parts(parts, app).await?;
+                    let parsed = <$id>::parse(&text.$field);
+                    Ok($name { $field: parsed.map_err(|_| Error::$unknown)? })
+                }
+            }
+        )*
+    };
+}
+
+in_path! {
+    /// The queue a path names.
+    InQueue {
+        /// Name of the queue.
+        queue_id: room::QueueId
+    } else UnknownQueue;
+
+    /// The place a path names.
+    InPlace {
+        /// Id of the place.
+        position_id: room::PositionId
+    } else UnknownPosition;
+
+    /// The session a path names.
+    InSession {
+        /// Id of the session.
+        session_id: room::SessionId
+    } else UnknownSession;
+}
+
+/// What a setting is called here.
+fn named(setting: &'static str) -> &'static str {
+    match setting {
+        "max_active" => "max_active_users",
+        "claim_window" => "claim_window_seconds",
+        "hold" => "hold_seconds",
+        "heartbeat_interval" => "heartbeat_interval_seconds",
+        "session_timeout" => "session_timeout_seconds",
+        "session_max" => "session_max_seconds",
+        other => other,
+    }
+}
+
 impl From<Error> for ApiError {
     fn from(error: Error) -> ApiError {
         match error {
-            Error::Invalid { field, message } => ApiError::invalid_field(field, message),
+            Error::Invalid { field: "metadata", message } => {
+                ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "METADATA_TOO_LARGE", message)
+                    .details(json!({ "field": "metadata" }))
+            }
+            Error::Invalid { field, message } => ApiError::invalid_field(named(field), message),
             Error::UnknownQueue => ApiError::new(
                 StatusCode::NOT_FOUND,
                 "QUEUE_NOT_FOUND",

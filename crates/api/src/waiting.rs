@@ -121,6 +121,20 @@ enum Held {
     Inside,
 }
 
+/// Why there is no answer.
+enum Trouble {
+    /// The room says so.
+    Room(Error),
+    /// The visitor asks too often.
+    TooOften(ApiError),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        Trouble::Room(error)
+    }
+}
+
 /// A visitor comes: from the site's gate, a link, a bookmark.
 async fn arrive(visit: Visit) -> Response {
     visit.answer(visit.arrive().await)
@@ -203,7 +217,7 @@ impl FromRequestParts<App> for Visit {
 
 impl Visit {
     /// What the visitor's cookie, or the token in the address, says.
-    async fn held(&self) -> Result<Held, Error> {
+    async fn held(&self) -> Result<Held, Trouble> {
         let id = &self.queue.id;
         let cookie = cookie::read(&self.request.headers, id);
         let Some(value) = cookie.or(self.query.t.as_deref()) else { return Ok(Held::None) };
@@ -212,26 +226,28 @@ impl Visit {
         }
         match self.room.check_place_token(id, value).await {
             Ok(token) => {
+                let polls = self.app.room_polls();
+                polls.take(&self.app, &token, limits::Asks::Page).map_err(Trouble::TooOften)?;
                 // A look at the page is a sign of life.
                 let ip = Some(self.request.client.ip);
                 let place = match self.room.heartbeat(id, &token.position, token.level, ip).await {
                     Ok(place) => Some(Box::new(place)),
                     Err(Error::UnknownPosition) => None,
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 };
                 return Ok(Held::Place(place));
             }
             Err(Error::Token(_)) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         match self.room.check_pass(id, value).await {
             Ok(_) => Ok(Held::Inside),
             Err(Error::Token(_)) => Ok(Held::None),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 
-    async fn arrive(&self) -> Result<Response, Error> {
+    async fn arrive(&self) -> Result<Response, Trouble> {
         match self.held().await? {
             Held::Inside => Ok(see_other(self.target().address(), None)),
             // Whoever lost a place should be told; whoever left, or was in, comes for a new one.
@@ -246,12 +262,12 @@ impl Visit {
     }
 
     /// Gives the visitor a key to join with, and sees whether it comes back.
-    fn begin(&self, key: &str) -> Result<Response, Error> {
+    fn begin(&self, key: &str) -> Result<Response, Trouble> {
         let cookie = cookie::fresh(&self.queue.id, key, self.request.client.secure).ok();
         Ok(see_other(&self.address("/wait", &[("probe", "1")]), cookie))
     }
 
-    async fn wait(&self) -> Result<Response, Error> {
+    async fn wait(&self) -> Result<Response, Trouble> {
         match self.held().await? {
             Held::Inside => Ok(see_other(self.target().address(), None)),
             Held::Place(Some(place)) if self.query.invite.is_some() && self.request.acts => {
@@ -274,7 +290,7 @@ impl Visit {
         }
     }
 
-    async fn enter(&self, form: &EnterForm) -> Result<Response, Error> {
+    async fn enter(&self, form: &EnterForm) -> Result<Response, Trouble> {
         if self.comes_from_elsewhere() {
             return Ok(self.show(View::NotJoined));
         }
@@ -291,7 +307,7 @@ impl Visit {
         }
     }
 
-    async fn leave(&self) -> Result<Response, Error> {
+    async fn leave(&self) -> Result<Response, Trouble> {
         if !self.comes_from_elsewhere()
             && let Held::Place(Some(place)) = self.held().await?
         {
@@ -300,7 +316,7 @@ impl Visit {
         Ok(see_other(&self.address("/wait", &[]), None))
     }
 
-    async fn claim(&self) -> Result<Response, Error> {
+    async fn claim(&self) -> Result<Response, Trouble> {
         match self.held().await? {
             Held::Place(Some(place)) if !self.comes_from_elsewhere() => self.go(&place).await,
             _ => Ok(see_other(&self.address("/wait", &[]), None)),
@@ -308,14 +324,14 @@ impl Visit {
     }
 
     /// Takes a place, and shows it from then on.
-    async fn join(&self, held: Option<&Place>, key: Option<String>) -> Result<Response, Error> {
+    async fn join(&self, held: Option<&Place>, key: Option<String>) -> Result<Response, Trouble> {
         let id = &self.queue.id;
         let proof = match &self.query.invite {
             None => Proof::None,
             Some(invite) => match self.room.check_invite(id, invite).await {
                 Ok(invite) => Proof::Invite(invite),
                 Err(Error::Token(_)) => return Ok(self.show(View::BadInvite)),
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             },
         };
         // Whoever holds a place does not join.
@@ -338,7 +354,7 @@ impl Visit {
             Err(Error::Full { .. }) => return Ok(self.show(View::Full)),
             Err(Error::Maintenance) => return Ok(self.show(View::Closed)),
             Err(Error::InviteUsed) => return Ok(self.show(View::BadInvite)),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let token = self.room.place_token(&joined.place).await?;
         let by_address = cookie::read(&self.request.headers, id).is_none();
@@ -357,7 +373,7 @@ impl Visit {
 
     /// An admitted visitor comes in. On this site the pass is set as the cookie; another site gets
     /// a token in the address, good for one arrival, and its gate sets the pass.
-    async fn go(&self, place: &Place) -> Result<Response, Error> {
+    async fn go(&self, place: &Place) -> Result<Response, Trouble> {
         let id = &self.queue.id;
         let target = self.target();
         let here = matches!(target, Target::Here(_)) && self.query.t.is_none();
@@ -391,7 +407,7 @@ impl Visit {
             Claim::Waiting => match self.room.status(id, &place.id).await {
                 Ok(place) => Ok(self.show(View::Waiting(&place))),
                 Err(Error::UnknownPosition) => Ok(self.show(View::Over(None))),
-                Err(error) => Err(error),
+                Err(error) => Err(error.into()),
             },
             Claim::Over(_, reason) => Ok(self.show(View::Over(reason))),
         }
@@ -472,14 +488,15 @@ impl Visit {
     }
 
     /// Errors that are no fault of the visitor's are a page that tries again.
-    fn answer(&self, result: Result<Response, Error>) -> Response {
+    fn answer(&self, result: Result<Response, Trouble>) -> Response {
         match result {
             Ok(response) => response,
-            Err(Error::UnknownQueue) => {
+            Err(Trouble::TooOften(error)) => self.busy(&error),
+            Err(Trouble::Room(Error::UnknownQueue)) => {
                 let error = ApiError::from(Error::UnknownQueue);
                 error.into_response()
             }
-            Err(error) => {
+            Err(Trouble::Room(error)) => {
                 tracing::warn!(error = %error, queue = %self.queue.id, "a visitor's page failed");
                 self.show(View::Busy)
             }

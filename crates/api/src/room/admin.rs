@@ -6,25 +6,21 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
-use bytes::Bytes;
-use futures_util::StreamExt;
-use room::{
-    Duplicates, EventId, Level, NewInvite, Policy, PositionId, QueueConfig, Rate, SessionId, Which,
-};
+use room::{Duplicates, EventId, Level, NewInvite, Policy, QueueConfig, Rate, Which};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::site::{self, Site};
-use super::view::{PlaceView, QueueView, SessionView, StatsView};
-use super::{queue_id, room};
+use super::view::{EventView, PlaceView, QueueView, SessionView, StatsView};
+use super::{InPlace, InQueue, InSession, room};
 use crate::app::App;
 use crate::audit::Note;
 use crate::error::{ApiError, ErrorBody};
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Query};
 use crate::section::Section;
-use crate::sse::{self, Sse};
+use crate::sse::Sse;
 use crate::waiting::brand::{self, Brand};
 
 /// The routes.
@@ -35,6 +31,7 @@ pub(super) fn section() -> Section {
             .routes(routes!(get))
             .routes(routes!(stats))
             .routes(routes!(places))
+            .routes(routes!(place))
             .routes(routes!(sessions))
             .routes(routes!(events))
             .routes(routes!(live)),
@@ -193,7 +190,10 @@ async fn create(
     State(app): State<App>,
     Json(new): Json<NewQueue>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let id = room::QueueId::parse(&new.id)?;
+    let id = room::QueueId::parse(&new.id).map_err(|error| match error {
+        room::Error::Invalid { message, .. } => ApiError::invalid_field("id", message),
+        error => error.into(),
+    })?;
     let change: Change = serde_json::from_value(Value::Object(new.settings))
         .map_err(|error| ApiError::invalid(format!("the JSON body does not fit: {error}")))?;
     let mut config = QueueConfig::default();
@@ -205,24 +205,27 @@ async fn create(
 
 /// One queue.
 #[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "room_queue",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "The queue.", body = QueueView)))]
-async fn get(State(app): State<App>, Path(id): Path<String>) -> Result<Json<QueueView>, ApiError> {
-    Ok(Json(QueueView::of(&room(&app)?.queue(&queue_id(&id)?).await?)))
+async fn get(
+    State(app): State<App>,
+    InQueue { queue_id: id }: InQueue,
+) -> Result<Json<QueueView>, ApiError> {
+    Ok(Json(QueueView::of(&room(&app)?.queue(&id).await?)))
 }
 
 /// Change settings of a queue. With `If-Match` only if its version is that one.
 #[utoipa::path(patch, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "room_change",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Change,
+    params(InQueue), request_body = Change,
     responses((status = 200, description = "Changed.", body = QueueView),
         (status = 412, description = "Changed by somebody else meanwhile.", body = ErrorBody)))]
 async fn change(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     headers: HeaderMap,
     Json(body): Json<Change>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (room, id) = (room(&app)?, queue_id(&id)?);
+    let room = room(&app)?;
     let version = match headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok()) {
         None | Some("*") => None,
         Some(text) => Some(
@@ -237,7 +240,7 @@ async fn change(
     Ok((Extension(note), Json(after)))
 }
 
-/// Confirms what cannot be undone.
+/// Confirms what hurts if it was a slip.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default)]
 struct Confirm {
@@ -250,7 +253,7 @@ impl Confirm {
         if self.confirm == id.as_str() {
             return Ok(());
         }
-        Err(ApiError::invalid_field("confirm", "repeat the queue's name: this cannot be undone"))
+        Err(ApiError::invalid_field("confirm", "repeat the queue's name to say that you mean it"))
     }
 }
 
@@ -263,14 +266,14 @@ struct EndedView {
 
 /// End everything in a queue and take it away.
 #[utoipa::path(delete, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "room_delete",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Confirm,
+    params(InQueue), request_body = Confirm,
     responses((status = 200, description = "Gone.", body = EndedView)))]
 async fn delete(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     Json(body): Json<Confirm>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (room, id) = (room(&app)?, queue_id(&id)?);
+    let room = room(&app)?;
     body.check(&id)?;
     let ended = room.delete_queue(&id).await?;
     let view = EndedView { places: ended.places, sessions: ended.sessions };
@@ -279,14 +282,14 @@ async fn delete(
 
 /// End every place and session of a queue; what was signed before is void.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/reset", tag = "room", operation_id = "room_reset",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Confirm,
+    params(InQueue), request_body = Confirm,
     responses((status = 200, description = "Emptied.", body = EndedView)))]
 async fn reset(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     Json(body): Json<Confirm>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (room, id) = (room(&app)?, queue_id(&id)?);
+    let room = room(&app)?;
     body.check(&id)?;
     let ended = room.reset_queue(&id).await?;
     let view = EndedView { places: ended.places, sessions: ended.sessions };
@@ -295,40 +298,37 @@ async fn reset(
 
 /// Stop letting people in; places are kept and clocks stand still.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/pause", tag = "room", operation_id = "room_pause",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "Paused.", body = QueueView)))]
 async fn pause(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
 ) -> Result<impl IntoResponse, ApiError> {
-    let id = queue_id(&id)?;
     let view = QueueView::of(&room(&app)?.pause_queue(&id).await?);
     Ok((Extension(Note::new("queue.pause", id.as_str())), Json(view)))
 }
 
 /// Let people in again.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/resume", tag = "room", operation_id = "room_resume",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "Open.", body = QueueView)))]
 async fn resume(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
 ) -> Result<impl IntoResponse, ApiError> {
-    let id = queue_id(&id)?;
     let view = QueueView::of(&room(&app)?.resume_queue(&id).await?);
     Ok((Extension(Note::new("queue.resume", id.as_str())), Json(view)))
 }
 
 /// Close the queue to newcomers as well.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/maintenance", tag = "room", operation_id = "room_maintenance",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Confirm,
+    params(InQueue), request_body = Confirm,
     responses((status = 200, description = "Closed.", body = QueueView)))]
 async fn maintenance(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     Json(body): Json<Confirm>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let id = queue_id(&id)?;
     body.check(&id)?;
     let view = QueueView::of(&room(&app)?.close_queue(&id).await?);
     Ok((Extension(Note::new("queue.maintenance", id.as_str())), Json(view)))
@@ -350,14 +350,13 @@ struct AdmittedView {
 
 /// Let people in by hand: the rate does not count, the limit on active visitors does.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/admit", tag = "room", operation_id = "room_admit",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Admit,
+    params(InQueue), request_body = Admit,
     responses((status = 200, description = "Who was let in.", body = AdmittedView)))]
 async fn admit(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     Json(body): Json<Admit>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let id = queue_id(&id)?;
     if !(1..=10_000).contains(&body.count) {
         return Err(ApiError::invalid_field("count", "from 1 to 10,000"));
     }
@@ -369,14 +368,13 @@ async fn admit(
 
 /// Change how fast people are let in.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/rate", tag = "room", operation_id = "room_rate",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = NewRate,
+    params(InQueue), request_body = NewRate,
     responses((status = 200, description = "Changed.", body = QueueView)))]
 async fn rate(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     Json(body): Json<NewRate>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let id = queue_id(&id)?;
     let view = QueueView::of(&room(&app)?.set_rate(&id, body.into()).await?);
     Ok((Extension(Note::new("queue.rate", id.as_str()).change((), &view)), Json(view)))
 }
@@ -391,27 +389,26 @@ struct Message {
 
 /// Tell those who wait something.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/message", tag = "room", operation_id = "room_message",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Message,
+    params(InQueue), request_body = Message,
     responses((status = 200, description = "Changed.", body = QueueView)))]
 async fn message(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     Json(body): Json<Message>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let id = queue_id(&id)?;
     let view = QueueView::of(&room(&app)?.set_message(&id, body.text).await?);
     Ok((Extension(Note::new("queue.message", id.as_str())), Json(view)))
 }
 
 /// A queue in numbers.
 #[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/stats", tag = "room", operation_id = "room_stats",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "Numbers.", body = StatsView)))]
 async fn stats(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
 ) -> Result<Json<StatsView>, ApiError> {
-    Ok(Json(StatsView::of(&room(&app)?.stats(&queue_id(&id)?).await?)))
+    Ok(Json(StatsView::of(&room(&app)?.stats(&id).await?)))
 }
 
 /// Which part of a list.
@@ -433,14 +430,14 @@ struct Places {
 
 /// Who waits, in order; or, with `state=admitted`, who may come in.
 #[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/positions", tag = "room", operation_id = "room_positions",
-    params(("queue_id" = String, Path, description = "Name of the queue."),
+    params(InQueue,
         ("state" = Option<String>, Query, description = "`waiting` or `admitted`."),
         ("from" = Option<usize>, Query, description = "Index of the first."),
         ("count" = Option<usize>, Query, description = "How many, 500 at most.")),
     responses((status = 200, description = "A page of them.", body = Places)))]
 async fn places(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     Query(page): Query<Page>,
 ) -> Result<Json<Places>, ApiError> {
     let which = match page.state.as_deref() {
@@ -448,10 +445,22 @@ async fn places(
         Some("admitted") => Which::Admitted,
         Some(_) => return Err(ApiError::invalid_field("state", "waiting or admitted")),
     };
-    let found =
-        room(&app)?.places(&queue_id(&id)?, which, page.from, page.count.unwrap_or(100)).await?;
+    let found = room(&app)?.places(&id, which, page.from, page.count.unwrap_or(100)).await?;
     let now = app.store().now();
     Ok(Json(Places { positions: found.iter().map(|place| PlaceView::of(place, now)).collect() }))
+}
+
+/// One place.
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/positions/{position_id}", tag = "room", operation_id = "room_position",
+    params(InQueue, InPlace),
+    responses((status = 200, description = "The place.", body = PlaceView)))]
+async fn place(
+    State(app): State<App>,
+    InQueue { queue_id: queue }: InQueue,
+    InPlace { position_id: id }: InPlace,
+) -> Result<Json<PlaceView>, ApiError> {
+    let found = room(&app)?.status(&queue, &id).await?;
+    Ok(Json(PlaceView::of(&found, app.store().now())))
 }
 
 /// Running sessions of a queue.
@@ -462,16 +471,16 @@ struct Sessions {
 
 /// Running sessions, the next to end first.
 #[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/sessions", tag = "room", operation_id = "room_sessions",
-    params(("queue_id" = String, Path, description = "Name of the queue."),
+    params(InQueue,
         ("from" = Option<usize>, Query, description = "Index of the first."),
         ("count" = Option<usize>, Query, description = "How many, 500 at most.")),
     responses((status = 200, description = "A page of them.", body = Sessions)))]
 async fn sessions(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     Query(page): Query<Page>,
 ) -> Result<Json<Sessions>, ApiError> {
-    let found = room(&app)?.sessions(&queue_id(&id)?, page.from, page.count.unwrap_or(100)).await?;
+    let found = room(&app)?.sessions(&id, page.from, page.count.unwrap_or(100)).await?;
     Ok(Json(Sessions { sessions: found.iter().map(SessionView::of).collect() }))
 }
 
@@ -480,20 +489,6 @@ async fn sessions(
 struct After {
     after: Option<String>,
     count: Option<usize>,
-}
-
-/// Something that happened.
-#[derive(Debug, Serialize, ToSchema)]
-struct EventView {
-    id: String,
-    version: u8,
-    /// Such as `waitingroom.position.admitted.v1`.
-    r#type: String,
-    timestamp_ms: i64,
-    source: &'static str,
-    queue_id: String,
-    #[schema(value_type = Object)]
-    data: Map<String, Value>,
 }
 
 /// Events after a place in the stream.
@@ -506,20 +501,20 @@ struct EventsView {
 
 /// What happened in a queue, oldest first.
 #[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/events", tag = "room", operation_id = "room_events",
-    params(("queue_id" = String, Path, description = "Name of the queue."),
+    params(InQueue,
         ("after" = Option<String>, Query, description = "Id of the last event seen."),
         ("count" = Option<usize>, Query, description = "How many, 1,000 at most.")),
     responses((status = 200, description = "A batch of them.", body = EventsView)))]
 async fn events(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: id }: InQueue,
     Query(query): Query<After>,
 ) -> Result<Json<EventsView>, ApiError> {
     let after = match &query.after {
         None => EventId::START,
         Some(id) => parse_event_id(id)?,
     };
-    let found = room(&app)?.events(&queue_id(&id)?, after, query.count.unwrap_or(100)).await?;
+    let found = room(&app)?.events(&id, after, query.count.unwrap_or(100)).await?;
     let events = found.events.into_iter().map(EventView::of);
     Ok(Json(EventsView { events: events.collect(), missed: found.missed }))
 }
@@ -529,92 +524,47 @@ async fn events(
 /// nothing; an event `missed` says that some were gone already. Without either, what happens from
 /// now on.
 #[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/live", tag = "room", operation_id = "room_live",
-    params(("queue_id" = String, Path, description = "Name of the queue."),
+    params(InQueue,
         ("after" = Option<String>, Query, description = "Id of the last event seen.")),
     responses((status = 200, description = "Events such as `position.admitted`, each with what `/events` lists.",
         content_type = "text/event-stream", body = String)))]
 async fn live(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: queue }: InQueue,
     Query(query): Query<After>,
     headers: HeaderMap,
 ) -> Result<Sse, ApiError> {
-    let (room, queue) = (room(&app)?.clone(), queue_id(&id)?);
+    let room = room(&app)?;
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let after = match last.or(query.after.as_deref()) {
-        None => room.latest_event(&queue).await?,
-        Some(id) => parse_event_id(id)?,
-    };
-    room.queue_lately(&queue).await?;
-    let hello = futures_util::stream::once(async { Bytes::from_static(HELLO) });
-    let batches = futures_util::stream::unfold(after, move |after| {
-        let (room, queue) = (room.clone(), queue.clone());
-        async move {
-            let mut beat = tokio::time::interval(LIVE_BEAT);
-            loop {
-                beat.tick().await;
-                let found = match room.events(&queue, after, LIVE_BATCH).await {
-                    Ok(found) if found.events.is_empty() => continue,
-                    Ok(found) => found,
-                    // The queue was taken away: the stream ends.
-                    Err(room::Error::UnknownQueue) => return None,
-                    // The store is away: nothing is lost, the place in the stream is kept.
-                    Err(_) => continue,
-                };
-                let mut out = Vec::with_capacity(found.events.len() + 1);
-                if found.missed {
-                    out.push(sse::event("missed", None, "{}"));
-                }
-                let mut place = after;
-                for event in found.events {
-                    place = event.id;
-                    let (kind, id) = (event.kind.clone(), event.id.to_string());
-                    let data = serde_json::to_string(&EventView::of(event)).unwrap_or_default();
-                    out.push(sse::event(&kind, Some(&id), &data));
-                }
-                return Some((futures_util::stream::iter(out), place));
-            }
-        }
-    });
-    Ok(Sse::new(&app, hello.chain(batches.flatten())))
+    let after = last.or(query.after.as_deref()).map(parse_event_id).transpose()?;
+    let latest = room.latest_event(&queue).await?;
+    let lives = &app.room_streams().lives;
+    let events = lives.follow(&app, room, queue, after.unwrap_or(latest), latest);
+    let events = events.ok_or_else(|| {
+        ApiError::unavailable(
+            "TOO_MANY_STREAMS",
+            "as many streams of events are open here as may be: close one, or use another instance",
+        )
+        .retry_after(30)
+    })?;
+    Ok(Sse::new(&app, events))
 }
-
-/// Time between looks of an operator's stream, and events taken in one.
-const LIVE_BEAT: Duration = Duration::from_millis(500);
-const LIVE_BATCH: usize = 500;
-/// What browsers are told about coming back after a break.
-const HELLO: &[u8] = b"retry: 2000\n: hello\n\n";
 
 fn parse_event_id(text: &str) -> Result<EventId, ApiError> {
     text.parse()
         .map_err(|_| ApiError::invalid_field("after", "an event id such as 1767225600000-0"))
 }
 
-impl EventView {
-    fn of(event: room::Event) -> EventView {
-        EventView {
-            id: event.id.to_string(),
-            version: 1,
-            r#type: event.subject(),
-            timestamp_ms: event.at.0,
-            source: "tidegate",
-            queue_id: event.queue.to_string(),
-            data: event.data,
-        }
-    }
-}
-
 /// Take a place away; a running session ends with it.
 #[utoipa::path(delete, path = "/api/v1/admin/queues/{queue_id}/positions/{position_id}", tag = "room", operation_id = "room_revoke_position",
-    params(("queue_id" = String, Path, description = "Name of the queue."),
-        ("position_id" = String, Path, description = "Id of the place.")),
+    params(InQueue, InPlace),
     responses((status = 200, description = "The place as it is now.", body = PlaceView)))]
 async fn revoke_place(
     State(app): State<App>,
-    Path((queue, id)): Path<(String, String)>,
+    InQueue { queue_id: queue }: InQueue,
+    InPlace { position_id: id }: InPlace,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (room, queue) = (room(&app)?, queue_id(&queue)?);
-    let id = PositionId::parse(&id).map_err(|_| room::Error::UnknownPosition)?;
+    let room = room(&app)?;
     room.revoke_place(&queue, &id).await?;
     let view = PlaceView::of(&room.status(&queue, &id).await?, app.store().now());
     Ok((Extension(Note::new("position.revoke", id.to_string())), Json(view)))
@@ -622,14 +572,13 @@ async fn revoke_place(
 
 /// End a session before its time; its pass is void.
 #[utoipa::path(delete, path = "/api/v1/admin/sessions/{session_id}", tag = "room", operation_id = "room_revoke_session",
-    params(("session_id" = String, Path, description = "Id of the session.")),
+    params(InSession),
     responses((status = 200, description = "The session as it is now.", body = SessionView)))]
 async fn revoke_session(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InSession { session_id: id }: InSession,
 ) -> Result<impl IntoResponse, ApiError> {
     let room = room(&app)?;
-    let id = SessionId::parse(&id).map_err(|_| room::Error::UnknownSession)?;
     let queue = room.queue_of_session(&id).await?;
     let view = SessionView::of(&room.terminate(&queue, &id).await?);
     Ok((Extension(Note::new("session.revoke", id.to_string())), Json(view)))
@@ -661,18 +610,20 @@ struct InviteView {
 
 /// Sign an invite: whoever has it may take places at its level.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/invites", tag = "room", operation_id = "room_invite",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = InviteBody,
+    params(InQueue), request_body = InviteBody,
     responses((status = 201, description = "Signed.", body = InviteView)))]
 async fn invite(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InQueue { queue_id: queue }: InQueue,
     Json(body): Json<InviteBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let queue = queue_id(&id)?;
     let lasts = Duration::from_secs(body.expires_in_seconds.unwrap_or(86_400).into());
     let new = NewInvite {
         id: body.id,
-        level: Level::parse(body.level)?,
+        level: Level::parse(body.level)
+            .ok()
+            .filter(|level| *level != Level::NORMAL)
+            .ok_or_else(|| ApiError::invalid_field("level", "from 1 to 3"))?,
         uses: body.uses.unwrap_or(1),
         expires: app.store().now() + lasts,
     };

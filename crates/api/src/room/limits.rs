@@ -1,16 +1,17 @@
 //! How often visitors may call. Joining is counted per network in the store, on the documented
 //! keys, so all instances count together; polling is counted per place in this process, because it
-//! is the hot path and a place polls one instance at a time.
+//! is the hot path and a place polls one instance at a time. Calls and page loads count apart, so
+//! that whoever loads the page again and again does not use up what its script needs.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hash};
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use parking_lot::Mutex;
-use room::Room;
+use room::{PlaceToken, PositionId, Room};
 use tokio::time::Instant;
 
 use crate::app::App;
@@ -86,12 +87,24 @@ pub(crate) async fn join(
     }
 }
 
+/// How the holder of a place asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Asks {
+    /// A call of the API.
+    Call,
+    /// A load of the page.
+    Page,
+}
+
 /// Polls counted in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Polls {
     hasher: RandomState,
-    shards: [Mutex<HashMap<u128, Bucket>>; SHARDS],
+    shards: [Mutex<HashMap<Key, Bucket>>; SHARDS],
 }
+
+/// The place that asks, and how.
+type Key = (PositionId, Asks);
 
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
@@ -100,20 +113,16 @@ struct Bucket {
 }
 
 impl Polls {
-    /// Counts a call by whoever `key` names.
-    pub(crate) fn take(
-        &self,
-        app: &App,
-        key: impl Hash + Copy + Into<u128>,
-    ) -> Result<Left, ApiError> {
-        let left = self.count(key, Instant::now());
+    /// Counts a poll by the holder of a place.
+    pub(crate) fn take(&self, app: &App, held: &PlaceToken, how: Asks) -> Result<Left, ApiError> {
+        let left = self.count((held.position, how), Instant::now());
         match left {
             Ok(left) => Ok(left),
             Err(left) => Err(left.refuse(app, "you ask too often; see next_poll_ms")),
         }
     }
 
-    fn count(&self, key: impl Hash + Copy + Into<u128>, now: Instant) -> Result<Left, Left> {
+    fn count(&self, key: Key, now: Instant) -> Result<Left, Left> {
         let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
         let [first, ..] = &self.shards;
         let mut shard = self.shards.get(index).unwrap_or(first).lock();
@@ -121,7 +130,7 @@ impl Polls {
             shard.clear();
         }
         let (burst, per_second) = (f64::from(POLL_BURST), f64::from(POLLS_PER_MINUTE) / 60.0);
-        let bucket = shard.entry(key.into()).or_insert(Bucket { tokens: burst, at: now });
+        let bucket = shard.entry(key).or_insert(Bucket { tokens: burst, at: now });
         let passed = now.saturating_duration_since(bucket.at).as_secs_f64();
         bucket.tokens = (bucket.tokens + passed * per_second).min(burst);
         bucket.at = now;
@@ -146,15 +155,18 @@ mod tests {
     fn a_place_that_polls_as_told_is_never_refused_and_one_that_hammers_is() {
         let polls = Polls::default();
         let start = Instant::now();
+        let place = |n: u8| (PositionId::from_bytes([n; 16]), Asks::Call);
         for n in 0..200 {
             let at = start + Duration::from_millis(5_000 * n);
-            assert!(polls.count(1_u128, at).is_ok(), "every five seconds, the least ever told");
+            assert!(polls.count(place(1), at).is_ok(), "every five seconds, the least ever told");
         }
-        let refused = (0..100).filter(|_| polls.count(2_u128, start).is_err()).count();
+        let refused = (0..100).filter(|_| polls.count(place(2), start).is_err()).count();
         assert_eq!(refused, 70, "all but the burst");
-        let left = polls.count(2_u128, start).unwrap_err();
+        let left = polls.count(place(2), start).unwrap_err();
         assert_eq!((left.remaining, left.reset), (0, 1));
-        assert!(polls.count(3_u128, start).is_ok(), "another place is not touched");
-        assert!(polls.count(2_u128, start + Duration::from_secs(1)).is_ok());
+        assert!(polls.count(place(3), start).is_ok(), "another place is not touched");
+        let page = (place(2).0, Asks::Page);
+        assert!(polls.count(page, start).is_ok(), "nor is the page of the same one");
+        assert!(polls.count(place(2), start + Duration::from_secs(1)).is_ok());
     }
 }

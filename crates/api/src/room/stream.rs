@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::live::Lives;
 use super::view::PlaceView;
 use crate::app::App;
 use crate::sse;
@@ -49,6 +50,8 @@ const HELLO: &[u8] = b"retry: 5000\n: hello\n\n";
 pub(crate) struct Streams {
     queues: Mutex<HashMap<QueueId, Arc<Mutex<Vec<Watcher>>>>>,
     open: Arc<AtomicUsize>,
+    /// Those of operators.
+    pub(super) lives: Lives,
 }
 
 /// A visitor with an open stream.
@@ -84,7 +87,17 @@ pub(super) fn is_near(place: &Place) -> bool {
 }
 
 /// Counts an open stream for as long as it is there.
-struct Open(Arc<AtomicUsize>);
+pub(super) struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    /// One more open stream; none if there are `most` already.
+    pub(super) fn one_of(open: &Arc<AtomicUsize>, most: usize) -> Option<Open> {
+        // Counted first, so that two who come at once do not both take the last one.
+        let before = open.fetch_add(1, Ordering::Relaxed);
+        let one = Open(Arc::clone(open));
+        (before < most).then_some(one)
+    }
+}
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -106,11 +119,7 @@ impl Streams {
         address: IpAddr,
         words: Option<&'static Words>,
     ) -> Option<impl Stream<Item = Bytes> + Send + 'static> {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= MOST {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        let open = Open(Arc::clone(&self.open));
+        let open = Open::one_of(&self.open, MOST)?;
         let (sender, receiver) = mpsc::channel(BEHIND);
         let queue = place.queue.clone();
         let now = Instant::now();

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::site::Site;
 use super::stream;
+use crate::dashboard::format::rfc3339;
 use crate::waiting::brand::Brand;
 use crate::waiting::{page, words::Words};
 
@@ -49,6 +50,11 @@ pub(super) struct PlaceView {
     status: &'static str,
     /// Why it ended, if it did.
     reason: Option<&'static str>,
+    /// When it ended, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_at_ms: Option<i64>,
+    /// The number drawn when joining: microseconds since 1970, each given once.
+    ticket: u64,
     /// The true position from 1; only while waiting.
     position: Option<u64>,
     /// How many will be let in before; only while waiting.
@@ -67,14 +73,26 @@ pub(super) struct PlaceView {
     admitted: bool,
     /// Until when an admitted visitor may come in, in milliseconds since 1970.
     claim_by_ms: Option<i64>,
+    /// How long that is from now.
+    claim_seconds: Option<i64>,
+    /// Where an admitted visitor may go now; good for one arrival within two minutes. Only in
+    /// answers to the visitor, and if the queue has a target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) redirect_url: Option<String>,
     /// The better place this one was exchanged for.
     replaced_by: Option<String>,
-    /// When the place ends if nothing more is heard, in milliseconds since 1970.
+    /// When the place ends if nothing more is heard.
+    expires_at: Option<String>,
+    /// The same in milliseconds since 1970.
     expires_at_ms: Option<i64>,
     joined_at_ms: i64,
     /// When to ask again; add jitter.
     next_poll_ms: u64,
     next_heartbeat_seconds: u64,
+    /// The same, under the name other clients know.
+    heartbeat_interval_seconds: u64,
+    /// How long the place is held after a sign of life.
+    heartbeat_timeout_seconds: u64,
     /// Nobody is let in at the moment.
     paused: bool,
     /// `active`, `paused` or `maintenance`.
@@ -102,6 +120,8 @@ impl PlaceView {
             queue_id: place.queue.to_string(),
             status: place.state.as_str(),
             reason: place.reason.map(room::Reason::as_str),
+            ended_at_ms: place.ended.map(|at| at.0),
+            ticket: place.id.taken_us(),
             position: place.position,
             ahead: place.ahead(),
             behind: place.position.map(|position| place.waiting.saturating_sub(position)),
@@ -118,11 +138,16 @@ impl PlaceView {
             },
             admitted: place.state == room::State::Admitted,
             claim_by_ms: place.claim_by.map(|at| at.0),
+            claim_seconds: place.claim_by.map(|at| (at.0 - now.0).max(0) / 1000),
+            redirect_url: None,
             replaced_by: place.replaced_by.map(|id| id.to_string()),
+            expires_at: place.expires_at.map(|at| rfc3339(at.0)),
             expires_at_ms: place.expires_at.map(|at| at.0),
             joined_at_ms: place.joined.0,
             next_poll_ms: u64::try_from(place.next_poll.as_millis()).unwrap_or(u64::MAX),
             next_heartbeat_seconds: place.next_poll.as_secs(),
+            heartbeat_interval_seconds: place.next_poll.as_secs(),
+            heartbeat_timeout_seconds: place.held_for.as_secs(),
             paused,
             queue_status: place.queue_status.as_str(),
             message: place.message.clone(),
@@ -162,6 +187,8 @@ pub(super) struct SessionView {
     reason: Option<&'static str>,
     started_at_ms: i64,
     /// When it ends if nothing more happens.
+    expires_at: String,
+    /// The same in milliseconds since 1970.
     expires_at_ms: i64,
     /// When it ends whatever happens.
     hard_until_ms: i64,
@@ -185,6 +212,7 @@ impl SessionView {
             status: session.status.as_str(),
             reason: session.reason.map(room::Reason::as_str),
             started_at_ms: session.started.0,
+            expires_at: rfc3339(session.expires.0),
             expires_at_ms: session.expires.0,
             hard_until_ms: session.hard_until.0,
             last_activity_ms: session.last_activity.0,
@@ -287,6 +315,34 @@ impl QueueView {
     }
 }
 
+/// Something that happened.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct EventView {
+    id: String,
+    version: u8,
+    /// Such as `waitingroom.position.admitted.v1`.
+    r#type: String,
+    timestamp_ms: i64,
+    source: &'static str,
+    queue_id: String,
+    #[schema(value_type = Object)]
+    data: Map<String, Value>,
+}
+
+impl EventView {
+    pub(super) fn of(event: room::Event) -> EventView {
+        EventView {
+            id: event.id.to_string(),
+            version: 1,
+            r#type: event.subject(),
+            timestamp_ms: event.at.0,
+            source: "tidegate",
+            queue_id: event.queue.to_string(),
+            data: event.data,
+        }
+    }
+}
+
 /// One hour of a queue.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct HourView {
@@ -294,9 +350,22 @@ pub(super) struct HourView {
     hour: String,
     enqueued: u64,
     admitted: u64,
+    claimed: u64,
     expired: u64,
+    cancelled: u64,
+    no_shows: u64,
+    completed: u64,
+    sessions_expired: u64,
+    terminated: u64,
+    /// The longest the line was.
     peak_queue_size: u64,
     average_wait_seconds: Option<u64>,
+    /// How long half of those admitted waited at most, about.
+    wait_p50_seconds: Option<f64>,
+    /// Nine in ten.
+    wait_p90_seconds: Option<f64>,
+    /// 99 in a hundred.
+    wait_p99_seconds: Option<f64>,
 }
 
 /// A queue in numbers.
@@ -309,13 +378,24 @@ pub(super) struct StatsView {
     total_active: u64,
     total_enqueued: u64,
     total_admitted: u64,
+    /// Sessions started.
+    total_claimed: u64,
+    /// Places that ended by silence or by not coming, or were taken away.
     total_expired: u64,
     total_cancelled: u64,
+    /// Admissions nobody came to.
     total_no_shows: u64,
     total_completed: u64,
+    total_sessions_expired: u64,
+    /// Sessions ended before their time.
+    total_terminated: u64,
+    /// The longest the line was in the hours listed.
+    peak_queue_size: u64,
     average_wait_seconds: Option<f64>,
     /// Admissions per second over the last five minutes.
     admission_rate: f64,
+    last_admission: Option<String>,
+    /// The same in milliseconds since 1970.
     last_admission_ms: Option<i64>,
     hours: Vec<HourView>,
 }
@@ -330,23 +410,40 @@ impl StatsView {
             total_active: stats.active,
             total_enqueued: stats.total.enqueued,
             total_admitted: stats.total.admitted,
+            total_claimed: stats.total.claimed,
             total_expired: stats.total.expired,
             total_cancelled: stats.total.cancelled,
             total_no_shows: stats.total.no_shows,
             total_completed: stats.total.completed,
+            total_sessions_expired: stats.total.sessions_expired,
+            total_terminated: stats.total.terminated,
+            peak_queue_size: stats.hours.iter().map(|h| h.peak_queue_size).max().unwrap_or(0),
             average_wait_seconds: stats.average_wait.map(|wait| wait.as_secs_f64()),
             admission_rate: stats.admission_rate,
+            last_admission: stats.last_admission.map(|at| rfc3339(at.0)),
             last_admission_ms: stats.last_admission.map(|at| at.0),
             hours: stats
                 .hours
                 .iter()
-                .map(|hour| HourView {
-                    hour: hour.hour.clone(),
-                    enqueued: hour.counts.enqueued,
-                    admitted: hour.counts.admitted,
-                    expired: hour.counts.expired,
-                    peak_queue_size: hour.peak_queue_size,
-                    average_wait_seconds: hour.average_wait.map(|wait| wait.as_secs()),
+                .map(|hour| {
+                    let waits = hour.percentiles.map(|three| three.map(|wait| wait.as_secs_f64()));
+                    HourView {
+                        hour: hour.hour.clone(),
+                        enqueued: hour.counts.enqueued,
+                        admitted: hour.counts.admitted,
+                        claimed: hour.counts.claimed,
+                        expired: hour.counts.expired,
+                        cancelled: hour.counts.cancelled,
+                        no_shows: hour.counts.no_shows,
+                        completed: hour.counts.completed,
+                        sessions_expired: hour.counts.sessions_expired,
+                        terminated: hour.counts.terminated,
+                        peak_queue_size: hour.peak_queue_size,
+                        average_wait_seconds: hour.average_wait.map(|wait| wait.as_secs()),
+                        wait_p50_seconds: waits.map(|[half, ..]| half),
+                        wait_p90_seconds: waits.map(|[_, most, _]| most),
+                        wait_p99_seconds: waits.map(|[.., nearly_all]| nearly_all),
+                    }
                 })
                 .collect(),
         }

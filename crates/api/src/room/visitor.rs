@@ -7,20 +7,21 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use room::{Claim, NewPlace, Place, PlaceToken, Proof, QueueId, Room, SessionId, Visitor};
+use room::{Claim, NewPlace, Place, PlaceToken, Proof, QueueId, Room, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::limits::{self, Left};
+use super::limits::{self, Asks, Left};
 use super::site::{OWN_PATH, Site};
 use super::view::{PlaceView, SessionView};
-use super::{cookie, queue_id, room, stream};
+use super::{InQueue, InSession, cookie, room, stream};
 use crate::app::App;
 use crate::client::Client;
+use crate::dashboard::format::rfc3339;
 use crate::error::{ApiError, ErrorBody};
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Query};
 use crate::front::RequestId;
 use crate::section::Section;
 use crate::sse::Sse;
@@ -78,15 +79,16 @@ impl TokenQuery {
 
 /// Take a place in the line, or get back the one held.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/enqueue", tag = "room", operation_id = "room_enqueue",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = Enqueue,
+    params(InQueue), request_body = Enqueue,
     responses((status = 201, description = "A new place.", body = PlaceView),
         (status = 200, description = "The place already held.", body = PlaceView),
         (status = 401, description = "An invite that is not valid.", body = ErrorBody),
         (status = 403, description = "A priority without proof.", body = ErrorBody),
+        (status = 413, description = "More metadata than is kept.", body = ErrorBody),
         (status = 503, description = "Full, or closed for maintenance.", body = ErrorBody)))]
 async fn enqueue(
     State(app): State<App>,
-    Path(queue): Path<String>,
+    InQueue { queue_id: queue }: InQueue,
     Query(query): Query<TokenQuery>,
     client: Client,
     Extension(request): Extension<RequestId>,
@@ -94,7 +96,6 @@ async fn enqueue(
     Json(body): Json<Enqueue>,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let queue = queue_id(&queue)?;
     // A form on another site would come without the cookie and take the place of the one held.
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if text("sec-fetch-mode") == Some("navigate") && text("sec-fetch-site") == Some("cross-site") {
@@ -105,7 +106,18 @@ async fn enqueue(
         ));
     }
     let proof = match &body.invite {
-        Some(invite) => Proof::Invite(room.check_invite(&queue, invite).await?),
+        Some(invite) => match room.check_invite(&queue, invite).await {
+            Ok(invite) => Proof::Invite(invite),
+            Err(room::Error::Token(fault)) => {
+                return Err(ApiError::new(
+                    StatusCode::UNAUTHORIZED,
+                    "BAD_TOKEN",
+                    "the invite is not valid",
+                )
+                .details(json!({ "reason": fault.to_string() })));
+            }
+            Err(error) => return Err(error.into()),
+        },
         None => Proof::None,
     };
     if body.priority > 0 && matches!(proof, Proof::None) {
@@ -122,7 +134,7 @@ async fn enqueue(
     };
     // Whoever holds a place does not join: asking for it again is a poll.
     let left = match &held {
-        Some(held) => Some(app.room_polls().take(&app, key(held))?),
+        Some(held) => Some(app.room_polls().take(&app, held, Asks::Call)?),
         None => limits::join(&app, room, &client, &request.0).await?,
     };
     let new = NewPlace {
@@ -149,65 +161,65 @@ async fn enqueue(
 
 /// Where the place stands. Reads only.
 #[utoipa::path(get, path = "/api/v1/queues/{queue_id}/status", tag = "room", operation_id = "room_status",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "The place.", body = PlaceView),
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
         (status = 410, description = "The place is over.", body = ErrorBody)))]
 async fn status(
     State(app): State<App>,
-    Path(queue): Path<String>,
+    InQueue { queue_id: queue }: InQueue,
     Query(query): Query<TokenQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
-    let left = app.room_polls().take(&app, key(&held))?;
+    let held = holder(room, &queue, &headers, &query).await?;
+    let left = app.room_polls().take(&app, &held, Asks::Call)?;
     let place = room.status(&held.queue, &held.position).await?;
-    shown(&app, &place, query.words(&headers), left)
+    shown(&app, room, &place, query.words(&headers), left).await
 }
 
 /// A sign of life: holds the place for another while, and says where it stands.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/heartbeat", tag = "room", operation_id = "room_heartbeat",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "The place.", body = PlaceView),
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
         (status = 410, description = "The place is over.", body = ErrorBody)))]
 async fn heartbeat(
     State(app): State<App>,
-    Path(queue): Path<String>,
+    InQueue { queue_id: queue }: InQueue,
     Query(query): Query<TokenQuery>,
     client: Client,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
-    let left = app.room_polls().take(&app, key(&held))?;
+    let held = holder(room, &queue, &headers, &query).await?;
+    let left = app.room_polls().take(&app, &held, Asks::Call)?;
     let place = room.heartbeat(&held.queue, &held.position, held.level, Some(client.ip)).await?;
-    shown(&app, &place, query.words(&headers), left)
+    shown(&app, room, &place, query.words(&headers), left).await
 }
 
 /// Where the place stands, told as it changes: server-sent events `position`, `admitted`, `paused`,
 /// `resumed`, `maintenance`, `message` and `expired`, each with the place. The first one is how it
 /// stands now. An open stream keeps the place. Far from the front there is none.
 #[utoipa::path(get, path = "/api/v1/queues/{queue_id}/events", tag = "room", operation_id = "room_follow",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "The stream.", content_type = "text/event-stream", body = String),
         (status = 204, description = "Too far from the front, or too many streams: poll."),
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
         (status = 410, description = "The place is over.", body = ErrorBody)))]
 async fn events(
     State(app): State<App>,
-    Path(queue): Path<String>,
+    InQueue { queue_id: queue }: InQueue,
     Query(query): Query<TokenQuery>,
     client: Client,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
-    app.room_polls().take(&app, key(&held))?;
+    let held = holder(room, &queue, &headers, &query).await?;
+    app.room_polls().take(&app, &held, Asks::Call)?;
     let place = room.heartbeat(&held.queue, &held.position, held.level, Some(client.ip)).await?;
     if place.state.is_over() {
-        return Err(gone(place.state.as_str(), place.reason));
+        return Err(gone(&place.queue, place.state, place.reason));
     }
     // An admitted place is told so once; browsers do not come back after 204.
     if place.state == room::State::Waiting && !stream::is_near(&place) {
@@ -226,36 +238,40 @@ struct Cancelled {
     position_id: String,
     /// The state the place is in now.
     status: &'static str,
+    /// When it ended.
+    cancelled_at: Option<String>,
 }
 
 /// Give up the place. Doing it twice is doing it once.
 #[utoipa::path(delete, path = "/api/v1/queues/{queue_id}/position", tag = "room", operation_id = "room_cancel",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "Given up.", body = Cancelled),
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody)))]
 async fn cancel(
     State(app): State<App>,
-    Path(queue): Path<String>,
+    InQueue { queue_id: queue }: InQueue,
     Query(query): Query<TokenQuery>,
     headers: HeaderMap,
 ) -> Result<Json<Cancelled>, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
-    let status = match room.leave(&held.queue, &held.position).await? {
-        room::Left::Now => room.status(&held.queue, &held.position).await?.state.as_str(),
-        room::Left::Before(state) => state.as_str(),
-    };
-    Ok(Json(Cancelled { position_id: held.position.to_string(), status }))
+    let held = holder(room, &queue, &headers, &query).await?;
+    room.leave(&held.queue, &held.position).await?;
+    let place = room.status(&held.queue, &held.position).await?;
+    Ok(Json(Cancelled {
+        position_id: place.id.to_string(),
+        status: place.state.as_str(),
+        cancelled_at: place.ended.map(|at| rfc3339(at.0)),
+    }))
 }
 
 /// The same for clients that can only post.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/leave", tag = "room", operation_id = "room_leave",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "Given up.", body = Cancelled),
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody)))]
 async fn leave(
     app: State<App>,
-    queue: Path<String>,
+    queue: InQueue,
     query: Query<TokenQuery>,
     headers: HeaderMap,
 ) -> Result<Json<Cancelled>, ApiError> {
@@ -273,22 +289,22 @@ struct ClaimBody {
 
 /// Come in: the admitted place becomes a session. Doing it twice finds the first session.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/claim", tag = "room", operation_id = "room_claim",
-    params(("queue_id" = String, Path, description = "Name of the queue.")), request_body = ClaimBody,
+    params(InQueue), request_body = ClaimBody,
     responses((status = 200, description = "The session.", body = SessionView),
         (status = 202, description = "Not yet.", body = PlaceView),
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
         (status = 410, description = "The place is over.", body = ErrorBody)))]
 async fn claim(
     State(app): State<App>,
-    Path(queue): Path<String>,
+    InQueue { queue_id: queue }: InQueue,
     Query(query): Query<TokenQuery>,
     client: Client,
     headers: HeaderMap,
     Json(body): Json<ClaimBody>,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue_id(&queue)?, &headers, &query).await?;
-    let left = app.room_polls().take(&app, key(&held))?;
+    let held = holder(room, &queue, &headers, &query).await?;
+    let left = app.room_polls().take(&app, &held, Asks::Call)?;
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     let visitor = Visitor {
         user_id: String::new(),
@@ -311,7 +327,7 @@ async fn claim(
             let view = PlaceView::of(&place, app.store().now());
             Ok((StatusCode::ACCEPTED, Json(view)).into_response())
         }
-        Claim::Over(state, reason) => Err(gone(state.as_str(), reason)),
+        Claim::Over(state, reason) => Err(gone(&held.queue, state, reason)),
     }
 }
 
@@ -321,55 +337,76 @@ struct Now {
     /// `active`, `paused` or `maintenance`.
     state: &'static str,
     waiting: u64,
+    /// How many were let in since the queue was made.
+    admitted_total: u64,
     rate_per_minute: f64,
+    /// How often to ask: a part of the wait, within bounds.
+    poll: Poll,
     #[schema(value_type = Object)]
     message: Map<String, Value>,
     server_time_ms: i64,
 }
 
+/// How often a place asks: its wait divided by `divisor`, from `floor_ms` to `ceiling_ms`.
+#[derive(Debug, Serialize, ToSchema)]
+struct Poll {
+    floor_ms: u64,
+    ceiling_ms: u64,
+    divisor: u32,
+}
+
 /// The queue at this moment, the same for all; may be cached for a second.
 #[utoipa::path(get, path = "/api/v1/queues/{queue_id}/now", tag = "room", operation_id = "room_now",
-    params(("queue_id" = String, Path, description = "Name of the queue.")),
+    params(InQueue),
     responses((status = 200, description = "The queue.", body = Now)))]
-async fn now(State(app): State<App>, Path(queue): Path<String>) -> Result<Response, ApiError> {
-    let queue = room(&app)?.queue(&queue_id(&queue)?).await?;
+async fn now(
+    State(app): State<App>,
+    InQueue { queue_id: queue }: InQueue,
+) -> Result<Response, ApiError> {
+    let queue = room(&app)?.queue_lately(&queue).await?;
     let body = Now {
         state: queue.status.as_str(),
         waiting: queue.waiting,
+        admitted_total: queue.total_admitted,
         rate_per_minute: queue.config.admission.per_second() * 60.0,
+        poll: Poll {
+            floor_ms: queue.config.poll_floor.as_secs() * 1000,
+            ceiling_ms: queue.config.poll_ceiling.as_secs() * 1000,
+            divisor: room::POLL_DIVISOR,
+        },
         message: queue.config.message.clone(),
         server_time_ms: app.store().now().0,
     };
     let mut response = Json(body).into_response();
-    let cache = HeaderValue::from_static("public, max-age=1, stale-while-revalidate=5");
+    let cache = HeaderValue::from_static("public, max-age=1, s-maxage=1, stale-while-revalidate=5");
     response.headers_mut().insert(header::CACHE_CONTROL, cache);
     Ok(response)
 }
 
 /// The session. Its id is what proves it.
 #[utoipa::path(get, path = "/api/v1/sessions/{session_id}", tag = "room", operation_id = "room_session",
-    params(("session_id" = String, Path, description = "Id of the session.")),
+    params(InSession),
     responses((status = 200, description = "The session.", body = SessionView)))]
 async fn session(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InSession { session_id: id }: InSession,
 ) -> Result<Json<SessionView>, ApiError> {
     let room = room(&app)?;
-    let (queue, id) = find(room, &id).await?;
+    let queue = room.queue_of_session(&id).await?;
     Ok(Json(SessionView::of(&room.session(&queue, &id).await?)))
 }
 
 /// Activity in the session: it lives on, up to its hard limit.
 #[utoipa::path(post, path = "/api/v1/sessions/{session_id}/activity", tag = "room", operation_id = "room_activity",
-    params(("session_id" = String, Path, description = "Id of the session.")),
+    params(InSession),
     responses((status = 200, description = "The session, with a renewed pass.", body = SessionView),
         (status = 410, description = "The session is over.", body = ErrorBody)))]
 async fn activity(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InSession { session_id: id }: InSession,
 ) -> Result<Json<SessionView>, ApiError> {
     let room = room(&app)?;
-    let (queue, id) = find(room, &id).await?;
+    let queue = room.queue_of_session(&id).await?;
     let session = room.activity(&queue, &id, 1).await?;
     if session.status != room::SessionStatus::Active {
         return Err(ApiError::new(StatusCode::GONE, "SESSION_EXPIRED", "the session is over")
@@ -382,22 +419,22 @@ async fn activity(
 
 /// The visitor is done: the slot is free for the next one.
 #[utoipa::path(post, path = "/api/v1/sessions/{session_id}/complete", tag = "room", operation_id = "room_complete",
-    params(("session_id" = String, Path, description = "Id of the session.")),
+    params(InSession),
     responses((status = 200, description = "Completed.", body = SessionView)))]
 async fn complete(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InSession { session_id: id }: InSession,
 ) -> Result<Json<SessionView>, ApiError> {
     let room = room(&app)?;
-    let (queue, id) = find(room, &id).await?;
+    let queue = room.queue_of_session(&id).await?;
     Ok(Json(SessionView::of(&room.complete(&queue, &id).await?)))
 }
 
 /// The visitor ends the session.
 #[utoipa::path(delete, path = "/api/v1/sessions/{session_id}", tag = "room", operation_id = "room_end_session",
-    params(("session_id" = String, Path, description = "Id of the session.")),
+    params(InSession),
     responses((status = 200, description = "Ended.", body = SessionView)))]
-async fn end(app: State<App>, id: Path<String>) -> Result<Json<SessionView>, ApiError> {
+async fn end(app: State<App>, id: InSession) -> Result<Json<SessionView>, ApiError> {
     complete(app, id).await
 }
 
@@ -411,34 +448,36 @@ async fn jwks(State(app): State<App>) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-async fn find(room: &Room, id: &str) -> Result<(QueueId, SessionId), ApiError> {
-    let id = SessionId::parse(id).map_err(|_| room::Error::UnknownSession)?;
-    Ok((room.queue_of_session(&id).await?, id))
-}
-
-fn shown(
+async fn shown(
     app: &App,
+    room: &Room,
     place: &Place,
     words: Option<&'static Words>,
     left: Left,
 ) -> Result<Response, ApiError> {
     if place.state.is_over() {
-        return Err(gone(place.state.as_str(), place.reason));
+        return Err(gone(&place.queue, place.state, place.reason));
     }
-    let view = PlaceView::of(place, app.store().now()).worded(place, words);
+    let mut view = PlaceView::of(place, app.store().now()).worded(place, words);
+    if place.state == room::State::Admitted {
+        let config = room.queue_lately(&place.queue).await?.config;
+        if !config.target_url.is_empty() {
+            let token = room.redirect_token(place).await?;
+            view.redirect_url = Some(Site::of(&config).target(None, None).with("wrtoken", &token));
+        }
+    }
     let mut response = Json(view).into_response();
     left.tell(app, &mut response);
     Ok(response)
 }
 
-/// By what a place's calls are counted.
-fn key(held: &PlaceToken) -> u128 {
-    u128::from_be_bytes(held.position.to_bytes())
-}
-
-fn gone(status: &str, reason: Option<room::Reason>) -> ApiError {
+fn gone(queue: &QueueId, state: room::State, reason: Option<room::Reason>) -> ApiError {
     ApiError::new(StatusCode::GONE, "POSITION_EXPIRED", "the place is over; join again to wait")
-        .details(json!({ "status": status, "reason": reason.map(room::Reason::as_str) }))
+        .details(json!({
+            "status": state.as_str(),
+            "reason": reason.map(room::Reason::as_str),
+            "rejoin_url": format!("{OWN_PATH}/{queue}"),
+        }))
 }
 
 /// Whose place it is, by the token sent with the request.
@@ -448,10 +487,19 @@ async fn holder(
     headers: &HeaderMap,
     query: &TokenQuery,
 ) -> Result<PlaceToken, ApiError> {
-    let token = token(headers, query, queue).ok_or_else(|| {
-        ApiError::new(StatusCode::UNAUTHORIZED, "BAD_TOKEN", "send the token of the place")
-    })?;
-    Ok(room.check_place_token(queue, &token).await?)
+    let checked = match token(headers, query, queue) {
+        Some(token) => room.check_place_token(queue, &token).await.map_err(ApiError::from),
+        None => Err(ApiError::new(
+            StatusCode::UNAUTHORIZED,
+            "BAD_TOKEN",
+            "send the token of the place: as a bearer token, as the cookie, or as ?t=",
+        )),
+    };
+    if checked.is_err() {
+        // Of a queue that is not there no token can be good: say that instead.
+        room.queue_lately(queue).await?;
+    }
+    checked
 }
 
 fn token(headers: &HeaderMap, query: &TokenQuery, queue: &QueueId) -> Option<String> {

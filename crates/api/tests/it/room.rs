@@ -47,6 +47,9 @@ testkit::each_store! {
         assert_eq!(first["status"], "admitted");
         let (second, token) = join(&f).await;
         assert_eq!((&second["status"], &second["position"]), (&json!("waiting"), &json!(1)));
+        assert!(second["ticket"].as_u64() > first["ticket"].as_u64());
+        assert_eq!((&second["heartbeat_timeout_seconds"], &first["claim_seconds"]), (&json!(480), &json!(120)));
+        assert!(second["expires_at"].as_str().unwrap().starts_with("2026-01-01T00:08:"), "{second}");
         let again = f.call(&token, "POST /api/v1/queues/concert/enqueue", Value::Null).await;
         assert_eq!((again.status, &again.json()["position_id"]), (StatusCode::OK, &second["position_id"]));
 
@@ -77,13 +80,18 @@ testkit::each_store! {
         keeper.tick().await.unwrap();
         let status = f.call(&token, "GET /api/v1/queues/concert/status", Value::Null).await;
         assert_eq!(status.json()["admitted"], true);
+        let target = status.json()["redirect_url"].as_str().unwrap().to_owned();
+        let ticket = target.strip_prefix("https://shop.example/?wrtoken=").unwrap();
+        assert_eq!(room.check_redirect_token(&queue, ticket).await.unwrap().position.to_string(), second["position_id"].as_str().unwrap());
         let left = f.call(&token, "DELETE /api/v1/queues/concert/position", Value::Null).await;
         assert_eq!(left.json()["status"], "cancelled");
         let left = f.call(&token, "POST /api/v1/queues/concert/leave", Value::Null).await;
         assert_eq!((left.status, &left.json()["status"]), (StatusCode::OK, &json!("cancelled")));
+        assert_eq!(left.json()["cancelled_at"], "2026-01-01T00:00:02.000Z");
         let gone = f.call(&token, "GET /api/v1/queues/concert/status", Value::Null).await;
         assert_eq!((gone.status, gone.code().as_str()), (StatusCode::GONE, "POSITION_EXPIRED"));
-        assert_eq!(gone.json()["error"]["details"]["reason"], "cancelled");
+        let details = &gone.json()["error"]["details"];
+        assert_eq!((&details["reason"], &details["rejoin_url"]), (&json!("cancelled"), &json!("/_wr/concert")));
     }
 
     async fn bad_visitors_get_clear_errors(t: TestStore) {
@@ -97,18 +105,21 @@ testkit::each_store! {
         assert_eq!(code("", enqueue, json!({ "priority": 3 })).await, (403, "PRIORITY_NOT_ALLOWED".into()));
         assert_eq!(code("", enqueue, json!({ "invite": "wri1.x.y" })).await, (401, "BAD_TOKEN".into()));
         let big = json!({ "metadata": { "a": "x".repeat(2_000) } });
-        assert_eq!(code("", enqueue, big).await, (400, "INVALID_REQUEST".into()));
+        assert_eq!(code("", enqueue, big).await, (413, "METADATA_TOO_LARGE".into()));
         assert_eq!(code("", "GET /api/v1/queues/concert/status", Value::Null).await, (401, "BAD_TOKEN".into()));
         assert_eq!(code("wrp1.AAAA.AAAA", "GET /api/v1/queues/concert/status", Value::Null).await.0, 401);
         for nowhere in ["nowhere", "A:b"] {
             let what = format!("POST /api/v1/queues/{nowhere}/enqueue");
+            assert_eq!(code("", &what, Value::Null).await, (404, "QUEUE_NOT_FOUND".into()));
+            let what = format!("GET /api/v1/queues/{nowhere}/status");
             assert_eq!(code("", &what, Value::Null).await, (404, "QUEUE_NOT_FOUND".into()));
         }
         assert_eq!(code("", "GET /api/v1/sessions/xyz", Value::Null).await, (404, "SESSION_NOT_FOUND".into()));
         let jwks = f.get("/.well-known/jwks.json").await;
         assert_eq!(jwks.json()["keys"][0]["kty"], "OKP");
         assert!(jwks.header("cache-control").contains("max-age=300"));
-        assert_eq!(f.get("/api/v1/queues/concert/now").await.json()["state"], "active");
+        let now = f.get("/api/v1/queues/concert/now").await.json();
+        assert_eq!((&now["state"], &now["admitted_total"], &now["poll"]["divisor"]), (&json!("active"), &json!(0), &json!(10)));
     }
 
     async fn operators_run_queues_by_role(t: TestStore) {
@@ -136,7 +147,7 @@ testkit::each_store! {
         let changed = f.admin(&format!("PATCH {base}"), json!({ "max_queue_size": 7 })).await;
         assert_eq!((changed.json()["max_queue_size"].as_u64(), changed.json()["version"].as_u64()), (Some(7), Some(version + 1)));
         let bad = f.admin(&format!("PATCH {base}"), json!({ "hold_seconds": 1 })).await;
-        assert_eq!((bad.status, &bad.json()["error"]["details"]["field"]), (StatusCode::BAD_REQUEST, &json!("hold")));
+        assert_eq!((bad.status, &bad.json()["error"]["details"]["field"]), (StatusCode::BAD_REQUEST, &json!("hold_seconds")));
         assert_eq!(f.admin(&format!("PATCH {base}"), json!({ "nonsense": 1 })).await.status, StatusCode::BAD_REQUEST);
         assert_eq!(f.admin("POST /api/v1/admin/queues", json!({ "id": "concert" })).await.code(), "QUEUE_EXISTS");
 
@@ -148,10 +159,26 @@ testkit::each_store! {
         let used = f.call("", "POST /api/v1/queues/concert/enqueue", body).await;
         assert_eq!((used.status, used.code().as_str()), (StatusCode::CONFLICT, "INVITE_USED"));
 
+        for level in [0, 4] {
+            let bad = f.call(&operator, &format!("POST {base}/invites"), json!({ "level": level })).await;
+            assert_eq!((bad.status, &bad.json()["error"]["details"]["field"]), (StatusCode::BAD_REQUEST, &json!("level")));
+        }
+
         let stats = f.call(&viewer, &format!("GET {base}/stats"), Value::Null).await;
         assert_eq!(stats.json()["total_enqueued"], 2, "{}", stats.text);
+        for field in ["total_waiting", "total_active", "total_expired", "average_wait_seconds", "admission_rate",
+            "last_admission", "peak_queue_size", "total_no_shows", "total_claimed"] {
+            assert!(!stats.json()[field].is_null(), "{field} of {}", stats.text);
+        }
+        let hour = &stats.json()["hours"][0];
+        assert_eq!((&hour["enqueued"], &hour["peak_queue_size"]), (&json!(2), &json!(1)));
+        assert!(hour["wait_p50_seconds"].as_f64().is_some_and(|wait| wait < 1.0), "{hour}");
         let places = f.call(&viewer, &format!("GET {base}/positions"), Value::Null).await;
-        assert_eq!(places.json()["positions"].as_array().unwrap().len(), 1);
+        let places = places.json()["positions"].as_array().unwrap().clone();
+        assert_eq!(places.len(), 1);
+        let one = format!("GET {base}/positions/{}", places[0]["position_id"].as_str().unwrap());
+        assert_eq!(f.call(&viewer, &one, Value::Null).await.json()["position_id"], places[0]["position_id"]);
+        assert_eq!(f.call(&viewer, &format!("GET {base}/positions/xyz"), Value::Null).await.code(), "POSITION_NOT_FOUND");
         let events = f.call(&viewer, &format!("GET {base}/events"), Value::Null).await;
         assert_eq!(events.json()["events"][0]["type"], "waitingroom.queue.created.v1");
         assert_eq!(f.admin("POST /api/v1/admin/keys/rotate", Value::Null).await.json()["rotated"], true);

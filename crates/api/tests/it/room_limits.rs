@@ -108,6 +108,27 @@ testkit::each_store! {
         assert_eq!((fine.status, fine.header("x-ratelimit-limit")), (StatusCode::OK, "60"), "a place of its own");
     }
 
+    async fn loading_the_page_over_and_over_is_bounded_and_costs_nothing(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        queue(&f).await;
+        join(&f).await;
+        let (place, token) = join(&f).await;
+        let cookie = format!("wr_concert={token}");
+        let load = async || from(&f, "203.0.113.9", "GET /_wr/concert/wait", &[("cookie", &cookie)]).await;
+        for _ in 0..30 {
+            assert_eq!(load().await.status, StatusCode::OK, "somebody who presses reload is served");
+        }
+        let mut refused = None;
+        for _ in 0..20 {
+            refused = Some(load().await).filter(|page| page.status == StatusCode::TOO_MANY_REQUESTS).or(refused);
+        }
+        let refused = refused.expect("a program that does nothing else is not");
+        assert!(refused.text.contains("data-view=\"busy\"") && !refused.header("retry-after").is_empty());
+        let fine = f.call(&token, "POST /api/v1/queues/concert/heartbeat", Value::Null).await;
+        assert_eq!(fine.status, StatusCode::OK, "the page's own calls count apart");
+        assert_eq!(fine.json()["position"], place["position"]);
+    }
+
     async fn a_priority_needs_proof(t: TestStore) {
         let (f, _) = fixture(&t).await;
         queue(&f).await;

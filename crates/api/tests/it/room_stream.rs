@@ -134,4 +134,34 @@ testkit::each_store! {
         f.admin("DELETE /api/v1/admin/queues/concert", json!({ "confirm": "concert" })).await;
         assert!(again.next("nothing").await.is_none(), "the stream of a queue that is gone ends");
     }
+
+    async fn any_number_of_operators_hear_the_same_and_there_is_a_bound(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        queue(&f).await;
+        let mut streams = Vec::new();
+        for _ in 0..256 {
+            streams.push(listen(&f, ADMIN, LIVE, None).await);
+        }
+        assert!(streams.iter().all(|events| events.status == StatusCode::OK));
+        let refused = f.admin(&format!("GET {LIVE}"), Value::Null).await;
+        assert_eq!((refused.status, refused.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "TOO_MANY_STREAMS"));
+        // More than a listener may be behind: each reads the rest for itself, in order.
+        for _ in 0..150 {
+            join(&f).await;
+        }
+        for events in [0, 100, 255] {
+            let events: &mut Events = &mut streams[events];
+            let mut last = String::new();
+            for _ in 0..150 {
+                let (id, _) = events.next("position.enqueued").await.unwrap();
+                assert!(id.parse::<room::EventId>().unwrap() > last.parse().unwrap_or(room::EventId::START));
+                last = id;
+            }
+        }
+        streams.pop();
+        let mut again = listen(&f, ADMIN, LIVE, None).await;
+        f.admin("POST /api/v1/admin/queues/concert/pause", Value::Null).await;
+        again.next("queue.paused").await.unwrap();
+        streams[0].next("queue.paused").await.unwrap();
+    }
 }
