@@ -3,6 +3,8 @@
 //! A machine with few cores is noisy, so contenders take turns within one run and a result is the
 //! median of the ratios of neighbouring turns, with the lowest and highest beside it.
 
+pub mod plot;
+
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

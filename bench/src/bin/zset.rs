@@ -3,7 +3,6 @@
 //! `zset SIZE…` measures at some sizes and appends to the file named by `POINTS`; `zset plot` draws
 //! what that file holds as SVG on standard output.
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ async fn main() -> Result<()> {
     let points = std::env::var("POINTS").unwrap_or_else(|_| "zset.points".to_owned());
     let words = chosen(&["10000", "100000", "1000000", "10000000"]);
     if words == ["plot"] {
-        print!("{}", plot(&std::fs::read_to_string(points)?)?);
+        print!("{}", plot(&std::fs::read_to_string(points)?));
         return Ok(());
     }
     println!("| members | who | ZADD µs | ZRANK µs |");
@@ -39,12 +38,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Lines of time against size on a logarithmic axis: logarithmic growth is a straight line.
-fn plot(points: &str) -> Result<String> {
-    const W: f64 = 640.0;
-    const H: f64 = 360.0;
-    const LEFT: f64 = 60.0;
-    const TOP: f64 = 30.0;
+fn plot(points: &str) -> String {
     let rows: Vec<(f64, &str, f64, f64)> = points
         .lines()
         .filter_map(|line| {
@@ -53,78 +47,25 @@ fn plot(points: &str) -> Result<String> {
             Some((size, words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?))
         })
         .collect();
-    let most = rows.iter().map(|r| r.2.max(r.3)).fold(0.1, f64::max) * 1.1;
-    let x = |size: f64| LEFT + (size.log10() - 4.0) / 3.0 * W;
-    let y = |time: f64| TOP + H - time / most * H;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-        LEFT + W + 130.0,
-        TOP + H + 50.0
-    );
-    for power in 4..=7 {
-        let at = x(10f64.powi(power));
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{at}\" y1=\"{TOP}\" x2=\"{at}\" y2=\"{}\" stroke=\"#ddd\"/><text x=\"{at}\" y=\"{}\" text-anchor=\"middle\">10^{power}</text>",
-            TOP + H,
-            TOP + H + 18.0
-        );
-    }
-    for step in 0..=4 {
-        let time = most * f64::from(step) / 4.0;
-        let at = y(time);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{LEFT}\" y1=\"{at}\" x2=\"{}\" y2=\"{at}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{time:.1}</text>",
-            LEFT + W,
-            LEFT - 6.0,
-            at + 4.0
-        );
-    }
-    let _ = writeln!(
-        svg,
-        "<text x=\"{LEFT}\" y=\"18\">microseconds for one command, in pipelines of 100</text><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">members of the sorted set</text>",
-        LEFT + W / 2.0,
-        TOP + H + 38.0
-    );
-    let lines = [
-        ("redis", "ZADD", "#c33"),
-        ("redis", "ZRANK", "#e99"),
-        ("built-in", "ZADD", "#036"),
-        ("built-in", "ZRANK", "#69c"),
-    ];
-    for (number, (who, what, colour)) in lines.into_iter().enumerate() {
-        let mut own: Vec<(f64, f64)> = rows
+    let line = |who: &str, what: &str, colour| bench::plot::Line {
+        name: format!("{what} {who}"),
+        colour,
+        points: rows
             .iter()
             .filter(|row| row.1 == who)
             .map(|row| (row.0, if what == "ZADD" { row.2 } else { row.3 }))
-            .collect();
-        own.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let path: Vec<String> =
-            own.iter().map(|(size, time)| format!("{:.1},{:.1}", x(*size), y(*time))).collect();
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            path.join(" ")
-        );
-        for (size, time) in &own {
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
-                x(*size),
-                y(*time)
-            );
-        }
-        let at = TOP + 14.0 + 18.0 * number as f64;
-        let _ = writeln!(
-            svg,
-            "<text x=\"{}\" y=\"{at}\" fill=\"{colour}\">{what} {who}</text>",
-            LEFT + W + 10.0
-        );
-    }
-    svg.push_str("</svg>\n");
-    Ok(svg)
+            .collect(),
+    };
+    bench::plot::plot(
+        "microseconds for one command, in pipelines of 100",
+        "members of the sorted set",
+        &[
+            line("redis", "ZADD", "#c33"),
+            line("redis", "ZRANK", "#e99"),
+            line("built-in", "ZADD", "#036"),
+            line("built-in", "ZRANK", "#69c"),
+        ],
+    )
 }
 
 /// A member's name and score: spread out, so that each lands somewhere else in the order.
