@@ -9,7 +9,7 @@
 //! URL is `embedded:FOLDER` or `redis://…`. SECONDS (default 3) is how long each call is measured,
 //! CLIENTS (default 32) how many connections ask at once over HTTP.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +41,7 @@ fn main() -> Result<()> {
             ["ratio", url, n] => ratio(url, n.parse()?).await,
             ["http", url, n] => http(url, n.parse()?).await,
             ["serve", url] => serve(url).await,
+            ["plot"] => draw(),
             _ => bail!("room fill|lib|ratio|http URL N"),
         }
     })
@@ -151,64 +152,125 @@ async fn passes(room: &Room, queue: &QueueId) -> Result<Vec<String>> {
     Ok(passes)
 }
 
-/// Calls per second and times of calls.
+/// Calls per second in each round, and times of calls.
 struct Measured {
-    per_second: f64,
-    /// In microseconds, sorted.
-    times: Vec<u32>,
+    per_second: Vec<f64>,
+    /// In nanoseconds, sorted.
+    times: Vec<u64>,
 }
 
 impl Measured {
-    fn at(&self, share: f64) -> u32 {
+    /// In microseconds, the time that this share of the calls needed at most.
+    fn at(&self, share: f64) -> f64 {
         let at = (self.times.len() as f64 * share) as usize;
-        self.times.get(at.min(self.times.len().saturating_sub(1))).copied().unwrap_or(0)
+        let at = at.min(self.times.len().saturating_sub(1));
+        self.times.get(at).copied().unwrap_or(0) as f64 / 1e3
     }
 
-    fn show(&self, what: &str) {
+    fn show(&self, place: &str, n: u64, what: &str) -> Result<()> {
+        let rate = Figures::of(self.per_second.clone());
         println!(
-            "{what:12} {:>9.0}/s   p50 {:>6} µs   p99 {:>6} µs   p99.9 {:>6} µs",
-            self.per_second,
+            "| {n} | {what} | {:.0} ({:.0}–{:.0}) | {:.1} | {:.1} | {:.1} |",
+            rate.median,
+            rate.low,
+            rate.high,
             self.at(0.5),
             self.at(0.99),
             self.at(0.999)
         );
+        if let Ok(points) = std::env::var("POINTS") {
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(points)?;
+            writeln!(file, "{n} {place} {what} {:.3}", self.at(0.5))?;
+        }
+        Ok(())
     }
 }
 
-fn span() -> Duration {
-    Duration::from_secs(setting("SECONDS", 3))
+fn head() {
+    println!("| waiting | call | calls/s, median (low–high) | p50 µs | p99 µs | p99.9 µs |");
+    println!("|---|---|---|---|---|---|");
 }
 
-/// Calls from `many` tasks at once.
+/// Draws the points of a run.
+fn draw() -> Result<()> {
+    let points = std::fs::read_to_string(std::env::var("POINTS").context("name POINTS")?)?;
+    let colours =
+        ["#036", "#69c", "#063", "#6c9", "#c33", "#e99", "#c93", "#ec9", "#333", "#777", "#939"];
+    let mut lines: Vec<bench::plot::Line> = Vec::new();
+    for row in points.lines() {
+        let words: Vec<&str> = row.split(' ').collect();
+        let [n, place, what, time] = words[..] else { bail!("odd line {row:?}") };
+        let name = format!("{what} {place}");
+        let point = (n.parse()?, time.parse()?);
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push(point),
+            None => {
+                let colour = colours[lines.len() % colours.len()];
+                lines.push(bench::plot::Line { name, colour, points: vec![point] });
+            }
+        }
+    }
+    let above = "microseconds for one call (half need less)";
+    print!("{}", bench::plot::plot(above, "visitors waiting", &lines));
+    Ok(())
+}
+
+/// Is this call to be measured?
+fn wanted(what: &str) -> bool {
+    std::env::var("ONLY").map_or(true, |only| only == what)
+}
+
+fn span() -> Duration {
+    Duration::from_secs(setting("SECONDS", 1))
+}
+
+/// Rounds of `many` tasks at once, each of which gives the times of its calls until a moment.
+async fn rounds<F, O>(many: usize, task: F) -> Result<Measured>
+where
+    F: Fn(usize, Instant) -> O,
+    O: Future<Output = Result<Vec<u64>>> + Send + 'static,
+{
+    let mut measured = Measured { per_second: Vec::new(), times: Vec::new() };
+    for round in 0..usize::try_from(setting("ROUNDS", 5))? {
+        let start = Instant::now();
+        let until = start + span();
+        let tasks: Vec<_> =
+            (0..many).map(|n| tokio::spawn(task(round * 7_919 + n, until))).collect();
+        let before = measured.times.len();
+        for task in tasks {
+            measured.times.extend(task.await??);
+        }
+        let calls = measured.times.len() - before;
+        measured.per_second.push(calls as f64 / start.elapsed().as_secs_f64());
+    }
+    measured.times.sort_unstable();
+    Ok(measured)
+}
+
+/// A call from `many` tasks at once, each with numbers of its own.
 async fn measure<F, O>(many: usize, call: F) -> Result<Measured>
 where
     F: Fn(usize) -> O + Clone + Send + 'static,
     O: Future<Output = Result<()>> + Send,
 {
-    let start = Instant::now();
-    let until = start + span();
-    let tasks: Vec<_> = (0..many)
-        .map(|task| {
-            let call = call.clone();
-            tokio::spawn(async move {
-                let (mut times, mut n) = (Vec::new(), task);
-                while Instant::now() < until {
-                    let from = Instant::now();
-                    call(n).await?;
-                    times.push(u32::try_from(from.elapsed().as_micros()).unwrap_or(u32::MAX));
-                    n += many;
-                }
-                Ok::<_, anyhow::Error>(times)
-            })
-        })
-        .collect();
-    let mut times = Vec::new();
-    for task in tasks {
-        times.extend(task.await??);
-    }
-    let per_second = times.len() as f64 / start.elapsed().as_secs_f64();
-    times.sort_unstable();
-    Ok(Measured { per_second, times })
+    rounds(many, |first, until| {
+        let call = call.clone();
+        async move {
+            let (mut times, mut n) = (Vec::new(), first);
+            while Instant::now() < until {
+                let from = Instant::now();
+                call(n).await?;
+                times.push(nanos(from));
+                n += many;
+            }
+            Ok(times)
+        }
+    })
+    .await
+}
+
+fn nanos(from: Instant) -> u64 {
+    u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 async fn heartbeats(room: &Room, ids: &Arc<Vec<PositionId>>, many: usize) -> Result<Measured> {
@@ -217,6 +279,18 @@ async fn heartbeats(room: &Room, ids: &Arc<Vec<PositionId>>, many: usize) -> Res
         let (room, queue, id) = (room.clone(), queue.clone(), ids[n % ids.len()]);
         async move {
             room.heartbeat(&queue, &id, Level::NORMAL, None).await?;
+            Ok(())
+        }
+    })
+    .await
+}
+
+async fn joins(room: &Room, many: usize) -> Result<Measured> {
+    let (room, queue) = (room.clone(), queue()?);
+    measure(many, move |n| {
+        let (room, queue) = (room.clone(), queue.clone());
+        async move {
+            room.join(&queue, newcomer(n as u64)).await?;
             Ok(())
         }
     })
@@ -233,8 +307,15 @@ async fn library(url: &str, n: u64) -> Result<()> {
         place.position,
         start.elapsed().as_secs_f64()
     );
-    let many = if room.store().embedded().is_some() { 2 } else { 32 };
-    heartbeats(&room, &ids, many).await?.show("heartbeat");
+    let (place, many) = match room.store().embedded() {
+        Some(_) => ("built-in", 2),
+        None => ("redis", 32),
+    };
+    let many = usize::try_from(setting("TASKS", many))?;
+    head();
+    if wanted("heartbeat") {
+        heartbeats(&room, &ids, many).await?.show(place, n, "heartbeat")?;
+    }
     let asked = {
         let (room, queue, ids) = (room.clone(), queue.clone(), Arc::clone(&ids));
         move |n: usize| {
@@ -245,18 +326,15 @@ async fn library(url: &str, n: u64) -> Result<()> {
             }
         }
     };
-    measure(many, asked).await?.show("status");
-    let joined = {
-        let (room, queue) = (room.clone(), queue.clone());
-        move |n: usize| {
-            let (room, queue) = (room.clone(), queue.clone());
-            async move {
-                room.join(&queue, newcomer(n as u64)).await?;
-                Ok(())
-            }
-        }
-    };
-    measure(many, joined).await?.show("join");
+    if wanted("status") {
+        measure(many, asked).await?.show(place, n, "status")?;
+    }
+    if wanted("join") {
+        joins(&room, many).await?.show(place, n, "join")?;
+    }
+    if !wanted("gate") {
+        return Ok(());
+    }
     let passes = Arc::new(passes(&room, &queue).await?);
     let gated = move |n: usize| {
         let (room, queue, passes) = (room.clone(), queue.clone(), Arc::clone(&passes));
@@ -265,7 +343,7 @@ async fn library(url: &str, n: u64) -> Result<()> {
             Ok(())
         }
     };
-    measure(2, gated).await?.show("gate");
+    measure(2, gated).await?.show(place, n, "gate")?;
     Ok(())
 }
 
@@ -291,7 +369,7 @@ async fn ratio(url: &str, n: u64) -> Result<()> {
         store::redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await?;
     let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..setting("ROUNDS", 5) {
-        let mine = heartbeats(&room, &ids, 2).await?.per_second;
+        let mine = Figures::of(heartbeats(&room, &ids, 2).await?.per_second).median;
         let other = redis_benchmark(redis.port, n, &sha)?;
         ratios.push(mine / other);
         ours.push(mine);
@@ -320,6 +398,11 @@ fn redis_benchmark(port: u16, n: u64, sha: &str) -> Result<f64> {
 
 /// The server as the product runs it: HTTP, the room and its keeper.
 async fn serve(url: &str) -> Result<()> {
+    // As the product logs.
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(tracing_subscriber::EnvFilter::new("info"))
+        .init();
     let room = open(url).await?;
     let stop = tokio_util::sync::CancellationToken::new();
     let keeper = room::Keeper::new(room.clone());
@@ -367,6 +450,7 @@ async fn http(url: &str, n: u64) -> Result<()> {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
     let port: u16 = line.trim().parse().context("the server did not start")?;
     println!("{url}: {n} waiting, over HTTP");
+    head();
     let call = |head: &str, body: &str, extra: &[String]| -> Vec<Vec<u8>> {
         let length = if body.is_empty() {
             String::new()
@@ -390,7 +474,9 @@ async fn http(url: &str, n: u64) -> Result<()> {
         ("gate", call("GET /gate/forward/bench", "", &cookie)),
         ("join", call("POST /api/v1/queues/bench/enqueue", "{}", &vec![String::new(); SAMPLE])),
     ] {
-        load(port, requests).await?.show(what);
+        if wanted(what) {
+            load(port, requests).await?.show("http", n, what)?;
+        }
     }
     drop(child.stdin.take());
     child.wait()?;
@@ -401,33 +487,23 @@ async fn http(url: &str, n: u64) -> Result<()> {
 async fn load(port: u16, requests: Vec<Vec<u8>>) -> Result<Measured> {
     let many = usize::try_from(setting("CLIENTS", 32))?;
     let requests = Arc::new(requests);
-    let start = Instant::now();
-    let until = start + span();
-    let tasks: Vec<_> = (0..many)
-        .map(|task| {
-            let requests = Arc::clone(&requests);
-            tokio::spawn(async move {
-                let mut socket = TcpStream::connect(("127.0.0.1", port)).await?;
-                socket.set_nodelay(true)?;
-                let (mut times, mut n, mut buffer) = (Vec::new(), task, Vec::new());
-                while Instant::now() < until {
-                    let from = Instant::now();
-                    socket.write_all(&requests[n % requests.len()]).await?;
-                    answer(&mut socket, &mut buffer).await?;
-                    times.push(u32::try_from(from.elapsed().as_micros()).unwrap_or(u32::MAX));
-                    n += many;
-                }
-                Ok::<_, anyhow::Error>(times)
-            })
-        })
-        .collect();
-    let mut times = Vec::new();
-    for task in tasks {
-        times.extend(task.await??);
-    }
-    let per_second = times.len() as f64 / start.elapsed().as_secs_f64();
-    times.sort_unstable();
-    Ok(Measured { per_second, times })
+    rounds(many, |first, until| {
+        let requests = Arc::clone(&requests);
+        async move {
+            let mut socket = TcpStream::connect(("127.0.0.1", port)).await?;
+            socket.set_nodelay(true)?;
+            let (mut times, mut n, mut buffer) = (Vec::new(), first, Vec::new());
+            while Instant::now() < until {
+                let from = Instant::now();
+                socket.write_all(&requests[n % requests.len()]).await?;
+                answer(&mut socket, &mut buffer).await?;
+                times.push(nanos(from));
+                n += many;
+            }
+            Ok(times)
+        }
+    })
+    .await
 }
 
 /// Reads one answer, which must be a good one.
