@@ -143,7 +143,8 @@ fn doctor_looks_at_the_built_in_store_without_mending_it() {
     assert!(found("store").1.contains("3 keys"), "{:?}", found("store"));
 
     let log = kept.join("log-1.tide");
-    let ahead = std::time::SystemTime::now() + std::time::Duration::from_secs(3600);
+    let now = u64::try_from(store::Clock::system().now().0).unwrap();
+    let ahead = std::time::UNIX_EPOCH + std::time::Duration::from_millis(now + 3_600_000);
     std::fs::File::options().append(true).open(&log).unwrap().set_modified(ahead).unwrap();
     assert_eq!(found("clock").0, "bad");
 
