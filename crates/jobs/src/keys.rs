@@ -189,8 +189,8 @@ impl Keys {
     }
 
     /// hash: id to `token worker type` of who runs it.
-    // Its entry `-`, which is no job, keeps a server from packing it.
     pub fn claims(&self) -> Key {
+        // Its entry `-`, which is no job, keeps a server from packing it.
         self.key("jobs:claims")
     }
 
