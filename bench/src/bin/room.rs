@@ -1,13 +1,16 @@
 //! The waiting room with many waiting: joining, signs of life, questions, the gate, memory, restart.
 //!
-//!   room fill URL N      fill a queue; ids go to N.ids
+//!   room fill URL N      fill a queue; ids go to N.ids; ends by SIGKILL
 //!   room lib URL N       open it again (the time is shown) and measure the library
-//!   room ratio URL N     signs of life in process against the original script on Redis, in turns
+//!   room ratio URL N     in process against the original scripts on Redis, in turns
 //!   room http URL N      the same calls over HTTP, from another process
 //!   room serve URL       (used by http) the server, until its input ends
+//!   room plot            draws what lib and http left in the file named by POINTS
 //!
-//! URL is `embedded:FOLDER` or `redis://…`. SECONDS (default 3) is how long each call is measured,
-//! CLIENTS (default 32) how many connections ask at once over HTTP.
+//! URL is `embedded:FOLDER` or `redis://…`. SECONDS (default 1) is how long a round is and ROUNDS
+//! (default 5) how many there are of each call; TASKS (default 2 in process, 32 on Redis) is how many
+//! ask at once through the library, CLIENTS (default 32) how many connections over HTTP; ONLY names
+//! one call to measure alone.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -25,7 +28,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Places whose holders call while it is measured.
-const SAMPLE: usize = 20_000;
+const SAMPLE: usize = 100_000;
 /// Visitors inside while it is measured.
 const INSIDE: usize = 1_000;
 const AGENT: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
@@ -42,7 +45,7 @@ fn main() -> Result<()> {
             ["http", url, n] => http(url, n.parse()?).await,
             ["serve", url] => serve(url).await,
             ["plot"] => draw(),
-            _ => bail!("room fill|lib|ratio|http URL N"),
+            _ => bail!("room fill|lib|ratio|http URL N, or room plot"),
         }
     })
 }
@@ -111,10 +114,12 @@ async fn fill(url: &str, n: u64) -> Result<()> {
         (after as f64 - before as f64) / n as f64
     );
     std::fs::write(format!("{n}.ids"), ids.join("\n"))?;
-    Ok(())
+    // The next one to open the store finds it as a crash leaves it.
+    Command::new("kill").args(["-9", &std::process::id().to_string()]).status()?;
+    bail!("still alive")
 }
 
-/// Memory of the store: the process's for the built-in one, what the server says for Redis.
+/// Resident memory of the store: the process's for the built-in one, what the server says for Redis.
 async fn memory(room: &Room) -> Result<u64> {
     if room.store().embedded().is_some() {
         let status = std::fs::read_to_string("/proc/self/status")?;
@@ -125,7 +130,7 @@ async fn memory(room: &Room) -> Result<u64> {
     let info: String =
         store::redis::cmd("INFO").arg("memory").query_async(&mut room.store().clone()).await?;
     let line =
-        info.lines().find_map(|line| line.strip_prefix("used_memory:")).context("no line")?;
+        info.lines().find_map(|line| line.strip_prefix("used_memory_rss:")).context("no line")?;
     Ok(line.trim().parse()?)
 }
 
@@ -347,11 +352,11 @@ async fn library(url: &str, n: u64) -> Result<()> {
     Ok(())
 }
 
-/// In turns: signs of life in process, and the original script on Redis under redis-benchmark.
+/// In turns: calls in process, and the original script on Redis under redis-benchmark.
 async fn ratio(url: &str, n: u64) -> Result<()> {
     let room = open(url).await?;
     let ids = Arc::new(ids(n)?);
-    let redis = Server::redis(Disk::Memory)?;
+    let redis = Server::redis(Disk::EverySecond)?;
     let fill = "for i = 0, tonumber(ARGV[1]) - 1 do local id = string.format('%012d', i) \
         redis.call('HSET', 'position:' .. id, 'status', 'waiting', 'last_heartbeat', '1') \
         redis.call('ZADD', 'heartbeat:active', 1, id) end";
@@ -364,32 +369,51 @@ async fn ratio(url: &str, n: u64) -> Result<()> {
         .await?;
     let _: () =
         store::redis::cmd("EVAL").arg(fill).arg(0).arg(n).query_async(&mut connection).await?;
-    let script = include_str!("../../heartbeat.lua");
-    let sha: String =
-        store::redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await?;
-    let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..setting("ROUNDS", 5) {
-        let mine = Figures::of(heartbeats(&room, &ids, 2).await?.per_second).median;
-        let other = redis_benchmark(redis.port, n, &sha)?;
-        ratios.push(mine / other);
-        ours.push(mine);
-        theirs.push(other);
+    println!("| waiting | call | in process/s | script on redis/s | ratio, median (low–high) |");
+    println!("|---|---|---|---|---|");
+    for (what, script) in [
+        ("heartbeat", include_str!("../../heartbeat.lua")),
+        ("join", include_str!("../../enqueue.lua")),
+    ] {
+        let sha: String =
+            store::redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await?;
+        let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..setting("TURNS", 5) {
+            let mine = match what {
+                "heartbeat" => heartbeats(&room, &ids, 2).await?,
+                _ => joins(&room, 2).await?,
+            };
+            let mine = Figures::of(mine.per_second).median;
+            let other = redis_benchmark(redis.port, n, what, &sha)?;
+            ratios.push(mine / other);
+            ours.push(mine);
+            theirs.push(other);
+        }
+        println!(
+            "| {n} | {what} | {:.0} | {:.0} | {} |",
+            Figures::of(ours).median,
+            Figures::of(theirs).median,
+            Figures::of(ratios)
+        );
     }
-    println!(
-        "in process {:.0}/s, script on redis {:.0}/s",
-        Figures::of(ours).median,
-        Figures::of(theirs).median
-    );
-    println!("ratio {} at {n} waiting", Figures::of(ratios));
     Ok(())
 }
 
-fn redis_benchmark(port: u16, n: u64, sha: &str) -> Result<f64> {
-    let out = Command::new("redis-benchmark")
-        .args(["-p", &port.to_string(), "-n", "200000", "-c", "50", "-r", &n.to_string(), "--csv"])
-        .args(["EVALSHA", sha, "2", "position:__rand_int__", "heartbeat:active"])
-        .args(["__rand_int__", "1704067260", "1800"])
-        .output()?;
+fn redis_benchmark(port: u16, n: u64, what: &str, sha: &str) -> Result<f64> {
+    let mut command = Command::new("redis-benchmark");
+    command.args(["-p", &port.to_string(), "-n", "50000", "-c", "50", "--csv"]);
+    match what {
+        "heartbeat" => command
+            .args(["-r", &n.to_string(), "EVALSHA", sha, "2", "position:__rand_int__"])
+            .args(["heartbeat:active", "__rand_int__", "1704067260", "1800"]),
+        // Names nobody has yet, mostly: each call joins.
+        _ => command
+            .args(["-r", "999999999999", "EVALSHA", sha, "5", "queue:bench:waiting:0"])
+            .args(["queue:bench:positions", "position:__rand_int__", "ipmap:bench:__rand_int__"])
+            .args(["heartbeat:active", "__rand_int__", "1704067260", "a1b2c3d4e5f6a7b8", "1800"])
+            .arg("{}"),
+    };
+    let out = command.output()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let line = text.lines().next_back().context("redis-benchmark said nothing")?;
     let figure = line.split("\",\"").nth(1).with_context(|| format!("odd line {line:?}"))?;
