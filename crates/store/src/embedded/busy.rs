@@ -19,10 +19,6 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 /// How often a caller that finds the lock taken lets other tasks have their turn before it keeps
 /// its thread waiting: putting a thread to sleep and waking it takes longer than most commands.
 const TURNS: usize = 256;
-/// How often it looks for the lock in each turn, and how long it pauses in between: about as long
-/// as a short command has the lock.
-const LOOKS: usize = 16;
-const PAUSES: usize = 8;
 /// How often a caller that was put aside looks again.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 
@@ -79,11 +75,8 @@ impl Embedded {
     /// caller of [`Embedded::refused`].
     pub(super) async fn enter(&self) -> Result<Batch<'_>, Error> {
         for _ in 0..TURNS {
-            for _ in 0..LOOKS {
-                if let Some(batch) = self.shared.try_batch() {
-                    return Ok(batch);
-                }
-                (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            if let Some(batch) = self.shared.try_batch() {
+                return Ok(batch);
             }
             tokio::task::yield_now().await;
         }
