@@ -245,7 +245,7 @@ fn monitors_see_commands_in_order() {
     both(|d| {
         let watcher = d.client();
         d.same_on(watcher, "MONITOR");
-        let mut seen = |d: &mut Differential, line: &str, words: &[&str]| {
+        let seen = |d: &mut Differential, line: &str, words: &[&str]| {
             d.run(line);
             for word in words {
                 let (ours, theirs) = d.pushed_apart(watcher);
