@@ -20,6 +20,7 @@ fn until(gate: &Tidegate, path: &str, wanted: impl Fn(&Value) -> bool) -> Value 
 #[test]
 fn the_demo_lives_and_leaves_nothing_behind() {
     let mut gate = Tidegate::demo();
+    until(&gate, "/api/v1/admin/queues", |now| now.to_string().contains("summer-tour"));
     let queue = "/api/v1/admin/queues/summer-tour/stats";
     let first = until(&gate, queue, |now| {
         let number = |name: &str| now[name].as_u64().unwrap();

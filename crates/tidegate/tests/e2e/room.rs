@@ -128,7 +128,7 @@ fn what_goes_wrong_with_a_queue_says_what_to_do_next() {
     check(&["room", "stats", "none"], 3, "tidegate room create none");
     check(&["room", "watch", "none"], 3, "tidegate room ls");
     check(&["room", "admit", "../tokens"], 3, "no queue of this name");
-    check(&["room", "create", "Not A Name"], 2, "queue_id");
+    check(&["room", "create", "Not A Name"], 2, "1 to 63 characters");
     check(&["room", "create", "sale", "--rate", "fast"], 2, "500/m");
     check(&["room", "create", "sale", "--session-timeout", "1s"], 2, "session_timeout");
     assert!(gate.run(&["room", "create", "sale"]).status.success());
