@@ -116,7 +116,10 @@ fn report(output: &Output, findings: &[Finding]) -> Outcome {
 fn running(data: &Path) -> Option<Running> {
     let text = std::fs::read_to_string(data.join(RUNNING)).ok()?;
     let running: Running = serde_json::from_str(&text).ok()?;
-    Path::new(&format!("/proc/{}", running.pid)).exists().then_some(running)
+    // A process that has ended may be listed until somebody asks how: `pid (name) Z …`.
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", running.pid)).ok()?;
+    let state = stat.rsplit_once(')')?.1.trim_start();
+    (!state.starts_with(['Z', 'X'])).then_some(running)
 }
 
 fn folder(data: &Path) -> Finding {

@@ -142,6 +142,21 @@ fn doctor_looks_at_the_built_in_store_without_mending_it() {
     drop(runtime);
     assert!(found("store").1.contains("3 keys"), "{:?}", found("store"));
 
+    // Killed, and nobody has asked yet how it ended.
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    let stat = format!("/proc/{}/stat", ended.id());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        assert!(std::time::Instant::now() < deadline, "`true` does not end");
+        std::thread::yield_now();
+    }
+    let data = folder.path().join("tidegate-data");
+    std::fs::create_dir_all(&data).unwrap();
+    let left = format!(r#"{{"http":"http://127.0.0.1:1","pid":{}}}"#, ended.id());
+    std::fs::write(data.join("running.json"), left).unwrap();
+    assert!(found("store").1.contains("3 keys"), "{:?}", found("store"));
+    ended.wait().unwrap();
+
     let log = kept.join("log-1.tide");
     let now = u64::try_from(store::Clock::system().now().0).unwrap();
     let ahead = std::time::UNIX_EPOCH + std::time::Duration::from_millis(now + 3_600_000);
