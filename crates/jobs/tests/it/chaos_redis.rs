@@ -377,7 +377,7 @@ async fn a_failover_loses_and_doubles_nothing_that_a_replica_had() {
     check(jobs.store(), count, &runs).await;
 }
 
-/// A worker in a process of its own: this test binary, told to be one.
+/// A worker in a process of its own: the test below, told to be one.
 struct WorkerProcess(Child);
 
 const BE_A_WORKER: &str = "CHAOS_WORKER_OF";
@@ -385,7 +385,7 @@ const BE_A_WORKER: &str = "CHAOS_WORKER_OF";
 impl WorkerProcess {
     fn start(url: &str) -> Self {
         let child = Command::new(env::current_exe().unwrap())
-            .args(["chaos_redis::the_worker_process", "--exact", "--ignored"])
+            .args(["chaos_redis::workers_killed_as_processes_lose_nothing", "--exact"])
             .env(BE_A_WORKER, url)
             // It ends when this end of the pipe does, so none outlives the test.
             .stdin(Stdio::piped())
@@ -404,16 +404,13 @@ impl Drop for WorkerProcess {
     }
 }
 
-#[tokio::test]
-#[ignore = "not a test: what the test below starts as a process"]
-async fn the_worker_process() {
-    let Ok(url) = env::var(BE_A_WORKER) else { return };
+async fn be_a_worker(url: &str) {
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         std::process::exit(0);
     });
     let name = format!("w{}-0", std::process::id());
-    let jobs = open(&url).await;
+    let jobs = open(url).await;
     async fn slow(Payload(n): Payload<usize>) -> Result<usize, Fault> {
         tokio::time::sleep(Duration::from_millis(20)).await;
         Ok(n)
@@ -424,6 +421,9 @@ async fn the_worker_process() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_killed_as_processes_lose_nothing() {
+    if let Ok(url) = env::var(BE_A_WORKER) {
+        return be_a_worker(&url).await;
+    }
     let count = 4_000;
     let server = RedisServer::start();
     let url = server.url();
