@@ -134,3 +134,40 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Form<T> {
         }
     }
 }
+
+/// Makes extractors of the ids in a path, which are also its parameters in the document. What cannot
+/// be an id is one that is not there.
+macro_rules! in_path {
+    ($($(#[$meta:meta])* $name:ident { $(#[$doc:meta])* $field:ident: $id:ty } by $parse:expr;)*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Debug, utoipa::IntoParams)]
+            #[into_params(parameter_in = Path)]
+            struct $name {
+                $(#[$doc])*
+                #[param(value_type = String)]
+                $field: $id,
+            }
+
+            impl axum::extract::FromRequestParts<$crate::app::App> for $name {
+                type Rejection = $crate::error::ApiError;
+
+                async fn from_request_parts(
+                    parts: &mut axum::http::request::Parts,
+                    app: &$crate::app::App,
+                ) -> Result<$name, Self::Rejection> {
+                    #[derive(serde::Deserialize)]
+                    struct Text {
+                        $field: String,
+                    }
+                    let parse: fn(&str) -> Result<$id, Self::Rejection> = $parse;
+                    let $crate::extract::Path(text) =
+                        $crate::extract::Path::<Text>::from_request_parts(parts, app).await?;
+                    Ok($name { $field: parse(&text.$field)? })
+                }
+            }
+        )*
+    };
+}
+
+pub(crate) use in_path;

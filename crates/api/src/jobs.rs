@@ -27,6 +27,7 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::extract::in_path;
 use crate::section::Section;
 
 /// The routes.
@@ -66,6 +67,20 @@ fn queue(app: &App) -> Result<&Jobs, ApiError> {
 fn job_id(text: &str) -> Result<JobId, ApiError> {
     // A name that cannot be is a job that is not.
     JobId::foreign(text).map_err(|_| unknown())
+}
+
+in_path! {
+    /// The job a path names.
+    InJob {
+        /// Id of the job.
+        id: JobId
+    } by job_id;
+
+    /// The schedule a path names.
+    InSchedule {
+        /// Id of the schedule.
+        id: JobId
+    } by job_id;
 }
 
 fn unknown() -> ApiError {

@@ -14,17 +14,13 @@ pub(crate) mod stream;
 mod view;
 mod visitor;
 
-use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
-use axum::http::request::Parts;
 use room::{Error, Fault, Room};
-use serde::Deserialize;
 use serde_json::json;
-use utoipa::IntoParams;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::Path;
+use crate::extract::in_path;
 use crate::section::Section;
 
 /// The routes.
@@ -44,55 +40,24 @@ pub(crate) fn queue_id(text: &str) -> Result<room::QueueId, ApiError> {
     room::QueueId::parse(text).map_err(|_| Error::UnknownQueue.into())
 }
 
-/// Makes extractors of the ids in a path, which are also its parameters in the document. One that
-/// cannot be is one that is not there.
-macro_rules! in_path {
-    ($($(#[$meta:meta])* $name:ident { $(#[$doc:meta])* $field:ident: $id:ty } else $unknown:ident;)*) => {
-        $(
-            $(#[$meta])*
-            #[derive(Debug, IntoParams)]
-            #[into_params(parameter_in = Path)]
-            struct $name {
-                $(#[$doc])*
-                #[param(value_type = String)]
-                $field: $id,
-            }
-
-            impl FromRequestParts<App> for $name {
-                type Rejection = ApiError;
-
-                async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<$name, ApiError> {
-                    #[derive(Deserialize)]
-                    struct Text {
-                        $field: String,
-                    }
-                    let Path(text) = Path::<Text>::from_request_parts(parts, app).await?;
-                    let parsed = <$id>::parse(&text.$field);
-                    Ok($name { $field: parsed.map_err(|_| Error::$unknown)? })
-                }
-            }
-        )*
-    };
-}
-
 in_path! {
     /// The queue a path names.
     InQueue {
         /// Name of the queue.
         queue_id: room::QueueId
-    } else UnknownQueue;
+    } by queue_id;
 
     /// The place a path names.
     InPlace {
         /// Id of the place.
         position_id: room::PositionId
-    } else UnknownPosition;
+    } by |text| room::PositionId::parse(text).map_err(|_| Error::UnknownPosition.into());
 
     /// The session a path names.
     InSession {
         /// Id of the session.
         session_id: room::SessionId
-    } else UnknownSession;
+    } by |text| room::SessionId::parse(text).map_err(|_| Error::UnknownSession.into());
 }
 
 /// What a setting is called here.

@@ -3,14 +3,14 @@
 use axum::Extension;
 use axum::extract::State;
 use axum::response::IntoResponse;
-use jobs::{Cancelled, JobType, Retried};
+use jobs::{Cancelled, JobId, JobType, Retried};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::view::JobDetail;
-use super::{job_id, queue, unknown};
+use super::{InJob, queue, unknown};
 use crate::app::App;
 use crate::audit::Note;
 use crate::error::{ApiError, ErrorBody};
@@ -34,10 +34,10 @@ pub(super) fn section() -> Section {
 
 /// A job with everything there is to know about it.
 #[utoipa::path(get, path = "/api/v1/job/{id}", tag = "jobs",
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "The job.", body = JobDetail)))]
-async fn get(State(app): State<App>, Path(id): Path<String>) -> Result<Json<JobDetail>, ApiError> {
-    let view = queue(&app)?.view(&job_id(&id)?).await?.ok_or_else(unknown)?;
+async fn get(State(app): State<App>, InJob { id }: InJob) -> Result<Json<JobDetail>, ApiError> {
+    let view = queue(&app)?.view(&id).await?.ok_or_else(unknown)?;
     Ok(Json(view.into()))
 }
 
@@ -59,10 +59,10 @@ struct Log {
 
 /// What a job's handlers have written to its log.
 #[utoipa::path(get, path = "/api/v1/job/{id}/logs", tag = "jobs", operation_id = "job_logs",
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "The log.", body = Log)))]
-async fn logs(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Log>, ApiError> {
-    let (jobs, id) = (queue(&app)?, job_id(&id)?);
+async fn logs(State(app): State<App>, InJob { id }: InJob) -> Result<Json<Log>, ApiError> {
+    let jobs = queue(&app)?;
     let lines = jobs.logs(&id).await?;
     if lines.is_empty() && jobs.status(&id).await?.is_none() {
         return Err(unknown());
@@ -89,51 +89,57 @@ pub(super) struct Done {
     pub(super) outcome: &'static str,
 }
 
+/// The answer to a change, on record as `act`.
+pub(super) fn done(
+    act: &'static str,
+    id: &JobId,
+    outcome: &'static str,
+) -> (Extension<Note>, Json<Done>) {
+    (Extension(Note::new(act, id.as_str())), Json(Done { id: id.to_string(), outcome }))
+}
+
 /// Cancel a job: one that has not started ends, one that runs is asked to stop.
 #[utoipa::path(post, path = "/api/v1/job/{id}/cancel", tag = "jobs", request_body = Cancel,
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "Done.", body = Done),
         (status = 409, description = "It has ended already.", body = ErrorBody)))]
 async fn cancel(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<Cancel>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let outcome = match queue(&app)?.cancel(&job_id(&id)?, &body.reason).await? {
+    let outcome = match queue(&app)?.cancel(&id, &body.reason).await? {
         Cancelled::Ended => "ended",
         Cancelled::Asked => "asked",
     };
-    Ok((Extension(Note::new("job.cancel", &id)), Json(Done { id, outcome })))
+    Ok(done("job.cancel", &id, outcome))
 }
 
 /// Run a job now: one that waits for its time or for its next attempt is due at once, one that has
 /// ended runs once more.
 #[utoipa::path(post, path = "/api/v1/job/{id}/retry", tag = "jobs", operation_id = "retry_job",
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "`due` or `replayed`.", body = Done),
         (status = 409, description = "It is in line or runs already.", body = ErrorBody)))]
-async fn retry(
-    State(app): State<App>,
-    Path(id): Path<String>,
-) -> Result<impl IntoResponse, ApiError> {
-    let outcome = match queue(&app)?.retry(&job_id(&id)?).await? {
+async fn retry(State(app): State<App>, InJob { id }: InJob) -> Result<impl IntoResponse, ApiError> {
+    let outcome = match queue(&app)?.retry(&id).await? {
         Retried::Due => "due",
         Retried::Replayed => "replayed",
     };
-    Ok((Extension(Note::new("job.retry", &id)), Json(Done { id, outcome })))
+    Ok(done("job.retry", &id, outcome))
 }
 
 /// Forget a job that has ended: its data, result, history and log.
 #[utoipa::path(delete, path = "/api/v1/job/{id}", tag = "jobs", operation_id = "remove_job",
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "Gone.", body = Done),
         (status = 409, description = "It has not ended.", body = ErrorBody)))]
 async fn remove(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
 ) -> Result<impl IntoResponse, ApiError> {
-    queue(&app)?.remove(&job_id(&id)?).await?;
-    Ok((Extension(Note::new("job.remove", &id)), Json(Done { id, outcome: "removed" })))
+    queue(&app)?.remove(&id).await?;
+    Ok(done("job.remove", &id, "removed"))
 }
 
 /// How to replay a job.
@@ -147,16 +153,16 @@ struct Replay {
 
 /// Run a job that has ended once more, with all its attempts, perhaps with another payload.
 #[utoipa::path(post, path = "/api/v1/job/{id}/replay", tag = "jobs", request_body = Replay,
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "In line again.", body = Done),
         (status = 409, description = "It has not ended.", body = ErrorBody)))]
 async fn replay(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<Replay>,
 ) -> Result<impl IntoResponse, ApiError> {
-    queue(&app)?.replay_with(&job_id(&id)?, body.payload).await?;
-    Ok((Extension(Note::new("job.replay", &id)), Json(Done { id, outcome: "replayed" })))
+    queue(&app)?.replay_with(&id, body.payload).await?;
+    Ok(done("job.replay", &id, "replayed"))
 }
 
 /// A job type and whether it is paused.

@@ -1,6 +1,5 @@
 //! Schedules: jobs that run again and again.
 
-use axum::Extension;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use jobs::{NewJob, ScheduleView};
@@ -8,12 +7,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::admin::Done;
+use super::admin::{Done, done};
 use super::lists::Page;
 use super::view::{JobBody, NewJobBody};
-use super::{job_id, queue};
+use super::{InSchedule, queue};
 use crate::app::App;
-use crate::audit::Note;
 use crate::error::{ApiError, ErrorBody};
 use crate::extract::{Json, Path, Query};
 use crate::section::Section;
@@ -75,46 +73,46 @@ async fn put_schedule(
     Path(id): Path<String>,
     Json(body): Json<NewJobBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let new = NewJob::try_from(body)?.id(jobs::JobId::parse(id.as_str())?);
-    let done = queue(&app)?.schedule(new).await?;
-    let outcome = if done.new { "stored" } else { "changed" };
-    Ok((Extension(Note::new("schedule.put", &id)), Json(Done { id, outcome })))
+    let id = jobs::JobId::parse(id)?;
+    let stored = queue(&app)?.schedule(NewJob::try_from(body)?.id(id.clone())).await?;
+    let outcome = if stored.new { "stored" } else { "changed" };
+    Ok(done("schedule.put", &id, outcome))
 }
 
 /// Stop a schedule for good. What it has in line or running goes on.
 #[utoipa::path(delete, path = "/api/v1/jobs/schedules/{id}", tag = "jobs",
-    params(("id" = String, Path, description = "Id of the schedule.")),
+    params(InSchedule),
     responses((status = 200, description = "Gone.", body = Done)))]
 async fn delete_schedule(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InSchedule { id }: InSchedule,
 ) -> Result<impl IntoResponse, ApiError> {
-    queue(&app)?.unschedule(&job_id(&id)?).await?;
-    Ok((Extension(Note::new("schedule.delete", &id)), Json(Done { id, outcome: "removed" })))
+    queue(&app)?.unschedule(&id).await?;
+    Ok(done("schedule.delete", &id, "removed"))
 }
 
 /// Let a schedule pass its occurrences by until it is resumed.
 #[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/pause", tag = "jobs",
-    params(("id" = String, Path, description = "Id of the schedule.")),
+    params(InSchedule),
     responses((status = 200, description = "Paused.", body = Done)))]
 async fn pause_schedule(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InSchedule { id }: InSchedule,
 ) -> Result<impl IntoResponse, ApiError> {
-    queue(&app)?.pause_schedule(&job_id(&id)?).await?;
-    Ok((Extension(Note::new("schedule.pause", &id)), Json(Done { id, outcome: "paused" })))
+    queue(&app)?.pause_schedule(&id).await?;
+    Ok(done("schedule.pause", &id, "paused"))
 }
 
 /// Let a paused schedule run again, from its next occurrence on.
 #[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/resume", tag = "jobs",
-    params(("id" = String, Path, description = "Id of the schedule.")),
+    params(InSchedule),
     responses((status = 200, description = "Resumed.", body = Done)))]
 async fn resume_schedule(
     State(app): State<App>,
-    Path(id): Path<String>,
+    InSchedule { id }: InSchedule,
 ) -> Result<impl IntoResponse, ApiError> {
-    queue(&app)?.resume_schedule(&job_id(&id)?).await?;
-    Ok((Extension(Note::new("schedule.resume", &id)), Json(Done { id, outcome: "resumed" })))
+    queue(&app)?.resume_schedule(&id).await?;
+    Ok(done("schedule.resume", &id, "resumed"))
 }
 
 /// An expression to try.

@@ -21,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::view::{ErrorView, LeaseView, NewJobBody, ResultView};
-use super::{job_id, unknown};
+use super::{InJob, unknown};
 use crate::app::App;
 use crate::auth::Principal;
 use crate::error::{ApiError, ErrorBody};
@@ -247,17 +247,16 @@ struct Ended {
 
 /// Wait until a job has ended, for a bounded time.
 #[utoipa::path(get, path = "/api/v1/job/{id}/wait", tag = "jobs",
-    params(("id" = String, Path, description = "Id of the job."), WaitQuery),
+    params(InJob, WaitQuery),
     responses((status = 200, description = "It has ended.", body = Ended),
         (status = 202, description = "Not yet; ask again.", body = Ended)))]
 async fn wait(
     State(app): State<App>,
     principal: Principal,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Query(query): Query<WaitQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
     let jobs = queue(&app, &principal)?;
-    let id = job_id(&id)?;
     let job = jobs.get(&id).await?.ok_or_else(unknown)?;
     may(&principal, job.kind.as_str())?;
     let length = Duration::from_millis(query.wait_ms.unwrap_or(WAIT_MAX).min(WAIT_MAX));
@@ -395,11 +394,10 @@ async fn poll(
 async fn lease(
     jobs: &Jobs,
     principal: &Principal,
-    id: &str,
+    id: &JobId,
     worker: &str,
     token: u64,
 ) -> Result<Lease, ApiError> {
-    let id: JobId = job_id(id)?;
     let worker = jobs::ServerId::parse(worker)?;
     let mut store = jobs.store().clone();
     let data: Option<Vec<u8>> = store
@@ -449,13 +447,13 @@ async fn renewed(jobs: &Jobs, lease: &Lease, length: Duration) -> Result<Renewed
 
 /// Keep a job for longer. Says whether it was cancelled meanwhile.
 #[utoipa::path(post, path = "/api/v1/job/{id}/renew", tag = "jobs", request_body = Renew,
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "It runs on.", body = Renewed),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
 async fn renew(
     State(app): State<App>,
     principal: Principal,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<Renew>,
 ) -> Result<Json<Renewed>, ApiError> {
     let jobs = queue(&app, &principal)?;
@@ -486,13 +484,13 @@ struct NewProgress {
 
 /// Say how far a job is; renews the lease, too.
 #[utoipa::path(post, path = "/api/v1/job/{id}/progress", tag = "jobs", request_body = NewProgress,
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "Noted.", body = Renewed),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
 async fn progress(
     State(app): State<App>,
     principal: Principal,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<NewProgress>,
 ) -> Result<Json<Renewed>, ApiError> {
     let jobs = queue(&app, &principal)?;
@@ -531,13 +529,13 @@ struct Outcome {
 
 /// End a job with success.
 #[utoipa::path(post, path = "/api/v1/job/{id}/complete", tag = "jobs", request_body = Complete,
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "It has ended.", body = Outcome),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
 async fn complete(
     State(app): State<App>,
     principal: Principal,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<Complete>,
 ) -> Result<Json<Outcome>, ApiError> {
     let jobs = queue(&app, &principal)?;
@@ -568,13 +566,13 @@ struct Fail {
 
 /// End an attempt with an error. The job's own policy says what comes next.
 #[utoipa::path(post, path = "/api/v1/job/{id}/fail", tag = "jobs", request_body = Fail,
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "What comes next.", body = Outcome),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
 async fn fail(
     State(app): State<App>,
     principal: Principal,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<Fail>,
 ) -> Result<Json<Outcome>, ApiError> {
     let jobs = queue(&app, &principal)?;
@@ -614,13 +612,13 @@ struct Snooze {
 /// Put a job off. The attempt does not count.
 #[utoipa::path(post, path = "/api/v1/job/{id}/snooze", tag = "jobs", request_body = Snooze,
     operation_id = "snooze_job",
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "It runs later.", body = Outcome),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
 async fn snooze(
     State(app): State<App>,
     principal: Principal,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<Snooze>,
 ) -> Result<Json<Outcome>, ApiError> {
     let jobs = queue(&app, &principal)?;
@@ -644,13 +642,13 @@ struct Release {
 /// Hand a job back to the head of the line, as a worker that stops does. The attempt does not count.
 #[utoipa::path(post, path = "/api/v1/job/{id}/release", tag = "jobs", request_body = Release,
     operation_id = "release_job",
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "It is in line.", body = Outcome),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
 async fn release(
     State(app): State<App>,
     principal: Principal,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<Release>,
 ) -> Result<Json<Outcome>, ApiError> {
     let jobs = queue(&app, &principal)?;
@@ -680,13 +678,13 @@ struct Stop {
 /// End a running job for good because it was cancelled or gave itself up; no dead letter.
 #[utoipa::path(post, path = "/api/v1/job/{id}/stop", tag = "jobs", request_body = Stop,
     operation_id = "stop_job",
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "It has ended.", body = Outcome),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
 async fn stop(
     State(app): State<App>,
     principal: Principal,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<Stop>,
 ) -> Result<Json<Outcome>, ApiError> {
     let jobs = queue(&app, &principal)?;
@@ -712,13 +710,13 @@ struct NewLines {
 /// Add lines to a job's log; renews the lease, too.
 #[utoipa::path(post, path = "/api/v1/job/{id}/log", tag = "jobs", request_body = NewLines,
     operation_id = "log_job",
-    params(("id" = String, Path, description = "Id of the job.")),
+    params(InJob),
     responses((status = 200, description = "Noted.", body = Renewed),
         (status = 409, description = "The lease is lost.", body = ErrorBody)))]
 async fn log(
     State(app): State<App>,
     principal: Principal,
-    Path(id): Path<String>,
+    InJob { id }: InJob,
     Json(body): Json<NewLines>,
 ) -> Result<Json<Renewed>, ApiError> {
     let jobs = queue(&app, &principal)?;

@@ -4,7 +4,8 @@
 //! are blocked) as `?t=`. A priority in the body without proof is refused.
 
 use axum::Extension;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use room::{Claim, NewPlace, Place, PlaceToken, Proof, QueueId, Room, Visitor};
@@ -167,15 +168,12 @@ async fn enqueue(
         (status = 410, description = "The place is over.", body = ErrorBody)))]
 async fn status(
     State(app): State<App>,
-    InQueue { queue_id: queue }: InQueue,
-    Query(query): Query<TokenQuery>,
-    headers: HeaderMap,
+    Holder { held, words }: Holder,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue, &headers, &query).await?;
     let left = app.room_polls().take(&app, &held, Asks::Call)?;
     let place = room.status(&held.queue, &held.position).await?;
-    shown(&app, room, &place, query.words(&headers), left).await
+    shown(&app, room, &place, words, left).await
 }
 
 /// A sign of life: holds the place for another while, and says where it stands.
@@ -186,16 +184,13 @@ async fn status(
         (status = 410, description = "The place is over.", body = ErrorBody)))]
 async fn heartbeat(
     State(app): State<App>,
-    InQueue { queue_id: queue }: InQueue,
-    Query(query): Query<TokenQuery>,
+    Holder { held, words }: Holder,
     client: Client,
-    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue, &headers, &query).await?;
     let left = app.room_polls().take(&app, &held, Asks::Call)?;
     let place = room.heartbeat(&held.queue, &held.position, held.level, Some(client.ip)).await?;
-    shown(&app, room, &place, query.words(&headers), left).await
+    shown(&app, room, &place, words, left).await
 }
 
 /// Where the place stands, told as it changes: server-sent events `position`, `admitted`, `paused`,
@@ -209,13 +204,10 @@ async fn heartbeat(
         (status = 410, description = "The place is over.", body = ErrorBody)))]
 async fn events(
     State(app): State<App>,
-    InQueue { queue_id: queue }: InQueue,
-    Query(query): Query<TokenQuery>,
+    Holder { held, words }: Holder,
     client: Client,
-    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue, &headers, &query).await?;
     app.room_polls().take(&app, &held, Asks::Call)?;
     let place = room.heartbeat(&held.queue, &held.position, held.level, Some(client.ip)).await?;
     if place.state.is_over() {
@@ -225,7 +217,6 @@ async fn events(
     if place.state == room::State::Waiting && !stream::is_near(&place) {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let words = query.words(&headers);
     Ok(match app.room_streams().follow(&app, place, client.ip, words) {
         Some(events) => Sse::new(&app, events).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
@@ -249,12 +240,9 @@ struct Cancelled {
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody)))]
 async fn cancel(
     State(app): State<App>,
-    InQueue { queue_id: queue }: InQueue,
-    Query(query): Query<TokenQuery>,
-    headers: HeaderMap,
+    Holder { held, .. }: Holder,
 ) -> Result<Json<Cancelled>, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue, &headers, &query).await?;
     room.leave(&held.queue, &held.position).await?;
     let place = room.status(&held.queue, &held.position).await?;
     Ok(Json(Cancelled {
@@ -269,13 +257,8 @@ async fn cancel(
     params(InQueue),
     responses((status = 200, description = "Given up.", body = Cancelled),
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody)))]
-async fn leave(
-    app: State<App>,
-    queue: InQueue,
-    query: Query<TokenQuery>,
-    headers: HeaderMap,
-) -> Result<Json<Cancelled>, ApiError> {
-    cancel(app, queue, query, headers).await
+async fn leave(app: State<App>, holder: Holder) -> Result<Json<Cancelled>, ApiError> {
+    cancel(app, holder).await
 }
 
 /// What a visitor may send when coming in.
@@ -296,14 +279,12 @@ struct ClaimBody {
         (status = 410, description = "The place is over.", body = ErrorBody)))]
 async fn claim(
     State(app): State<App>,
-    InQueue { queue_id: queue }: InQueue,
-    Query(query): Query<TokenQuery>,
+    Holder { held, .. }: Holder,
     client: Client,
     headers: HeaderMap,
     Json(body): Json<ClaimBody>,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let held = holder(room, &queue, &headers, &query).await?;
     let left = app.room_polls().take(&app, &held, Asks::Call)?;
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     let visitor = Visitor {
@@ -481,25 +462,34 @@ fn gone(queue: &QueueId, state: room::State, reason: Option<room::Reason>) -> Ap
 }
 
 /// Whose place it is, by the token sent with the request.
-async fn holder(
-    room: &Room,
-    queue: &QueueId,
-    headers: &HeaderMap,
-    query: &TokenQuery,
-) -> Result<PlaceToken, ApiError> {
-    let checked = match token(headers, query, queue) {
-        Some(token) => room.check_place_token(queue, &token).await.map_err(ApiError::from),
-        None => Err(ApiError::new(
-            StatusCode::UNAUTHORIZED,
-            "BAD_TOKEN",
-            "send the token of the place: as a bearer token, as the cookie, or as ?t=",
-        )),
-    };
-    if checked.is_err() {
-        // Of a queue that is not there no token can be good: say that instead.
-        room.queue_lately(queue).await?;
+#[derive(Debug)]
+struct Holder {
+    held: PlaceToken,
+    /// The language for texts, if one is asked for.
+    words: Option<&'static Words>,
+}
+
+impl FromRequestParts<App> for Holder {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Holder, ApiError> {
+        let InQueue { queue_id: queue } = InQueue::from_request_parts(parts, app).await?;
+        let Query(query) = Query::<TokenQuery>::from_request_parts(parts, app).await?;
+        let room = room(app)?;
+        let checked = match token(&parts.headers, &query, &queue) {
+            Some(token) => room.check_place_token(&queue, &token).await.map_err(ApiError::from),
+            None => Err(ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "BAD_TOKEN",
+                "send the token of the place: as a bearer token, as the cookie, or as ?t=",
+            )),
+        };
+        if checked.is_err() {
+            // Of a queue that is not there no token can be good: say that instead.
+            room.queue_lately(&queue).await?;
+        }
+        Ok(Holder { held: checked?, words: query.words(&parts.headers) })
     }
-    checked
 }
 
 fn token(headers: &HeaderMap, query: &TokenQuery, queue: &QueueId) -> Option<String> {
