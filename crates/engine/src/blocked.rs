@@ -167,9 +167,11 @@ impl Core {
         };
         let argv: Vec<&[u8]> = blocked.argv.iter().map(Vec::as_slice).collect();
         let before = std::mem::replace(&mut session.db, db);
+        self.tracking.current = Some(session.id);
         let mut ctx = Ctx { core: self, session, now, argv: &argv };
         let reply = ctx.served(|ctx| serve(ctx, key));
         session.db = before;
+        self.tracking.current = None;
         match reply {
             Some(reply) => {
                 if reply.is_error()

@@ -5,7 +5,7 @@ use crate::command::{self, ADMIN, Command, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::engine::Core;
 use crate::error::{Error, SYNTAX};
 use crate::session::{Replies, Session};
-use crate::{Reply, SessionId, args, number};
+use crate::{Reply, SessionId, args, number, tracking};
 
 const FLAGS: u32 = NOSCRIPT | LOADING | STALE;
 
@@ -24,15 +24,10 @@ pub(crate) const COMMANDS: &[Command] = &[Command::new("client", -2, 0, command:
         Command::new("reply", 3, FLAGS, reply),
         Command::new("unblock", -3, FLAGS | ADMIN, unblock),
         Command::new("no-evict", 3, FLAGS | ADMIN, no_evict),
-        Command::new("getredir", 2, FLAGS, |_| Ok(Reply::Int(-1))),
-        Command::new("tracking", -3, FLAGS, tracking),
-        Command::new("trackinginfo", 2, FLAGS, trackinginfo),
-        Command::new("caching", 3, FLAGS, |_| {
-            Err(Error::fixed(
-                "ERR CLIENT CACHING can be called only when the client is in tracking mode with \
-                 OPTIN or OPTOUT mode enabled",
-            ))
-        }),
+        Command::new("getredir", 2, FLAGS, tracking::getredir),
+        Command::new("tracking", -3, FLAGS, tracking::tracking),
+        Command::new("trackinginfo", 2, FLAGS, tracking::trackinginfo),
+        Command::new("caching", 3, FLAGS, tracking::caching),
         Command::new("help", 2, LOADING | STALE, help),
     ])];
 
@@ -154,6 +149,12 @@ fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
     mark(session.subscribed(), 'P');
     mark(session.multi.is_some(), 'x');
     mark(session.blocked.is_some(), 'b');
+    flags.push_str(ctx.core.tracking.letters(session.id));
+    let mut mark = |on: bool, letter: char| {
+        if on {
+            flags.push(letter);
+        }
+    };
     mark(ctx.core.cas_broken.contains(&session.id), 'd');
     mark(session.closing, 'c');
     mark(session.no_evict, 'e');
@@ -178,7 +179,7 @@ fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
         format!(
             " age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={queued} \
              qbuf={unread} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=1024 rbp=0 obl=0 oll=0 omem=0 tot-mem=1024 \
-             events=r cmd={} user=default redir=-1 resp={}\n",
+             events=r cmd={} user=default redir={} resp={}\n",
             seconds(session.created_ms),
             seconds(session.last_ms),
             session.db,
@@ -186,6 +187,7 @@ fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
             s.patterns.len(),
             s.shards.len(),
             session.last_command.map_or_else(|| "NULL".to_owned(), command::name_of),
+            ctx.core.tracking.redirect(session.id),
             session.resp,
         )
         .as_bytes(),
@@ -370,30 +372,13 @@ fn no_evict(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(Reply::Ok)
 }
 
-fn tracking(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    match () {
-        () if args::is(ctx.arg(2), "OFF") => Ok(Reply::Ok),
-        () if args::is(ctx.arg(2), "ON") => {
-            Err(Error::fixed("ERR client side caching is not supported by this server"))
-        }
-        () => Err(SYNTAX),
-    }
-}
-
-fn trackinginfo(_: &mut Ctx<'_>) -> Result<Reply, Error> {
-    Ok(Reply::Map(vec![
-        (Reply::bulk("flags"), Reply::Set(vec![Reply::bulk("off")])),
-        (Reply::bulk("redirect"), Reply::Int(-1)),
-        (Reply::bulk("prefixes"), Reply::Array(Vec::new())),
-    ]))
-}
-
 fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(command::help(
         "CLIENT",
         &[
+            ("CACHING (YES|NO)", "Track what the next command reads, or do not."),
             ("GETNAME", "The name of this connection."),
-            ("GETREDIR", "Where invalidations go; -1, for none are sent."),
+            ("GETREDIR", "Which connection is told of invalid keys: 0 this one, -1 none."),
             ("ID", "The number of this connection."),
             ("INFO", "What is known of this connection."),
             ("KILL <ip:port>", "Close the connection from there."),
@@ -404,7 +389,8 @@ fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
             ("REPLY (ON|OFF|SKIP)", "Answer this connection or not."),
             ("SETINFO <option> <value>", "Take note of the client library."),
             ("SETNAME <name>", "Name this connection."),
-            ("TRACKINGINFO", "Whether invalidations are sent."),
+            ("TRACKING (ON|OFF) [<option> ...]", "Tell this connection when keys it read change."),
+            ("TRACKINGINFO", "How this connection tracks keys."),
             ("UNBLOCK <clientid> [TIMEOUT|ERROR]", "End the wait of another connection."),
             ("UNPAUSE", "End a pause."),
         ],

@@ -323,12 +323,17 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     ctx.core.out_of_memory = false;
     if ctx.core.memory.on && !ctx.session.loading {
         let full = ctx.core.make_room(ctx.now);
+        ctx.core.track_early();
         let queueing = ctx.session.multi.is_some()
             && !matches!(command.name, "exec" | "discard" | "quit" | "reset");
         if full && (flags & DENYOOM != 0 || queueing) {
             return Err(error::OUT_OF_MEMORY);
         }
         ctx.core.out_of_memory = full;
+    }
+    if ctx.core.tracking.clients() > 0 {
+        ctx.core.limit_tracking();
+        ctx.core.track_early();
     }
     if let Some(error) = &ctx.core.deny_writes
         && (flags & WRITE != 0 || command.name == "ping")
@@ -445,6 +450,7 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
         ctx.core.effects.push(db, ctx.argv);
     }
     ctx.core.effects.replaced = replaced;
+    ctx.track_reads(command);
     ctx.core.settle_memory();
     reply
 }

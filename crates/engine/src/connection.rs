@@ -45,6 +45,7 @@ fn quit(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn reset(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     ctx.core.discard_transaction(ctx.session);
     ctx.core.unsubscribe_all(ctx.session);
+    ctx.core.tracking.forget(ctx.session.id);
     ctx.core.monitors.retain(|id| *id != ctx.session.id);
     let session = &mut *ctx.session;
     session.db = 0;

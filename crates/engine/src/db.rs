@@ -86,7 +86,7 @@ impl Core {
         self.remove_entry(db, key);
         self.stats.expired_keys += 1;
         self.effects.push(db, &[b"DEL", key]);
-        self.touch(db, key);
+        self.touch(db, key, None);
         self.notify(db, Class::Expired, "expired", key);
     }
 
@@ -321,7 +321,7 @@ impl Ctx<'_> {
     pub(crate) fn changed_by(&mut self, n: u64, class: Class, event: &str, key: &[u8]) {
         let db = self.session.db;
         self.core.dirty += n;
-        self.core.touch(db, key);
+        self.touched(db, key);
         self.core.notify(db, class, event, key);
     }
 
@@ -329,8 +329,15 @@ impl Ctx<'_> {
     pub(crate) fn drop_if(&mut self, key: &[u8], empty: bool) {
         if empty && self.remove(key) {
             let db = self.session.db;
-            self.core.touch(db, key);
+            self.touched(db, key);
             self.core.notify(db, Class::Generic, "del", key);
         }
+    }
+
+    /// The running command changed a key: WATCHers are told, and those who hold it in a cache.
+    pub(crate) fn touched(&mut self, db: usize, key: &[u8]) {
+        // What a script changes, nobody in particular has changed.
+        let by = (!self.session.in_script).then_some(self.session.id);
+        self.core.touch(db, key, by);
     }
 }

@@ -14,6 +14,7 @@ use crate::pubsub::Pubsub;
 use crate::script::{ScriptControl, Scripts};
 use crate::session::{Replies, Session, SessionId};
 use crate::slowlog::Slowlog;
+use crate::tracking::Tracking;
 use crate::{Now, Reply};
 
 /// An in-memory Redis.
@@ -117,6 +118,7 @@ pub(crate) struct Core {
     /// Sessions one of whose WATCHed keys has changed.
     pub(crate) cas_broken: HashSet<SessionId>,
     pub(crate) pubsub: Pubsub,
+    pub(crate) tracking: Tracking,
     pub(crate) scripts: Scripts,
     pub(crate) memory: Memory,
     /// Was memory full when the running command started?
@@ -203,6 +205,7 @@ impl Engine {
             rng: fastrand::Rng::with_seed(config.seed),
             effects: Effects::new(config.log_effects),
             scripts: Scripts::new(&config),
+            tracking: Tracking::with_seed(config.seed),
             config,
             ..Core::default()
         };
@@ -227,13 +230,26 @@ impl Engine {
         let Some(mut session) = core.sessions.get_mut(&id).and_then(Option::take) else {
             return Outcome::Reply(Reply::Error(crate::Error::fixed("ERR no such session")));
         };
+        let before = core.output.deliveries.len();
+        core.tracking.current = Some(id);
         let outcome = run(core, &mut session, now, argv);
+        core.tracking.command_ends(&session, argv);
+        let pushes = session.resp == 3;
         if let Some(place) = core.sessions.get_mut(&id) {
             *place = Some(session);
         }
+        core.tell_trackers_early();
+        let replied = core.output.deliveries.len();
         if !core.ready.is_empty() {
             core.serve_blocked(now);
         }
+        core.tell_trackers();
+        let outcome = match outcome {
+            Outcome::Reply(reply) if pushes && core.output.deliveries.len() > before => {
+                Outcome::Reply(core.with_own_messages(id, before, replied, reply))
+            }
+            outcome => outcome,
+        };
         if !core.postponed.is_empty() {
             self.resume(now);
         }
@@ -266,7 +282,12 @@ impl Engine {
     /// how many it looked at: if it was all of the budget, there is more to do at once. To be
     /// called every 50 ms or so.
     pub fn sweep(&mut self, now: Now, budget: usize) -> usize {
-        if self.core.sweep_stopped { 0 } else { self.core.sweep(now, budget) }
+        if self.core.tracking.clients() > 0 {
+            self.core.limit_tracking();
+        }
+        let swept = if self.core.sweep_stopped { 0 } else { self.core.sweep(now, budget) };
+        self.core.tell_trackers();
+        swept
     }
 
     /// The protocol a session speaks, 2 or 3: its replies are encoded by it. HELLO changes it, so
@@ -333,10 +354,42 @@ impl Core {
         let Some(Some(mut session)) = self.sessions.remove(&id) else { return };
         self.discard_transaction(&mut session);
         self.unsubscribe_all(&mut session);
+        self.tracking.forget(id);
         self.monitors.retain(|monitor| *monitor != id);
         if let Some(blocked) = session.blocked.take() {
             self.forget_blocked(&blocked);
         }
+    }
+
+    /// A command's reply with the messages that its own session was sent meanwhile in their places:
+    /// deliveries from number `before` on stand before it, those from `replied` on behind.
+    fn with_own_messages(
+        &mut self,
+        id: SessionId,
+        before: usize,
+        replied: usize,
+        reply: Reply,
+    ) -> Reply {
+        let is_own =
+            |(to, reply): &(SessionId, Reply)| *to == id && matches!(reply, Reply::Push(_));
+        let deliveries = &mut self.output.deliveries;
+        if !deliveries.iter().skip(before).any(is_own) {
+            return reply;
+        }
+        let (mut ahead, mut behind) = (Vec::new(), Vec::new());
+        for (n, delivery) in (before..).zip(deliveries.split_off(before)) {
+            match delivery {
+                own if is_own(&own) && n < replied => ahead.push(own.1),
+                own if is_own(&own) => behind.push(own.1),
+                other => deliveries.push(other),
+            }
+        }
+        match reply {
+            Reply::Several(replies) => ahead.extend(replies),
+            reply => ahead.push(reply),
+        }
+        ahead.extend(behind);
+        Reply::Several(ahead)
     }
 
     /// Sends a session the answer it waited for.

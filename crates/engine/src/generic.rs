@@ -87,7 +87,7 @@ fn rename_to(ctx: &mut Ctx<'_>, only_if_free: bool) -> Result<bool, Error> {
     let Some(entry) = ctx.core.remove_entry(db, from) else { return Err(NO_SUCH_KEY) };
     ctx.put(to, entry.value, entry.expires_at);
     ctx.changed(Class::Generic, "rename_from", from);
-    ctx.core.touch(db, to);
+    ctx.touched(db, to);
     ctx.core.notify(db, Class::Generic, "rename_to", to);
     Ok(true)
 }
@@ -125,7 +125,7 @@ fn copy(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     }
     ctx.core.put_value(target, to, value, expires_at, now_ms);
     ctx.core.dirty += 1;
-    ctx.core.touch(target, to);
+    ctx.touched(target, to);
     ctx.core.notify(target, Class::Generic, "copy_to", to);
     Ok(Reply::Int(1))
 }
@@ -146,7 +146,7 @@ fn move_key(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let Some(entry) = ctx.core.remove_entry(db, key) else { return Ok(Reply::Int(0)) };
     ctx.core.put_value(target, key, entry.value, entry.expires_at, now_ms);
     ctx.changed(Class::Generic, "move_from", key);
-    ctx.core.touch(target, key);
+    ctx.touched(target, key);
     ctx.core.notify(target, Class::Generic, "move_to", key);
     Ok(Reply::Int(1))
 }

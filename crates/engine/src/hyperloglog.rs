@@ -111,7 +111,7 @@ fn pfcount(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         write(ctx, key, bytes)?;
         let db = ctx.session.db;
         ctx.core.dirty += 1;
-        ctx.core.touch(db, key);
+        ctx.touched(db, key);
         ctx.effect(&[b"PFCOUNT", key]);
     }
     Ok(reply(count))

@@ -106,7 +106,7 @@ fn clients(ctx: &Ctx<'_>, out: &mut String) {
     line(out, "client_recent_max_input_buffer", 0);
     line(out, "client_recent_max_output_buffer", 0);
     line(out, "blocked_clients", core.blocked);
-    line(out, "tracking_clients", 0);
+    line(out, "tracking_clients", core.tracking.clients());
     line(out, "clients_in_timeout_table", 0);
 }
 
@@ -286,13 +286,14 @@ fn stats(ctx: &Ctx<'_>, out: &mut String) {
         "active_defrag_key_misses",
         "total_active_defrag_time",
         "current_active_defrag_time",
-        "tracking_total_keys",
-        "tracking_total_items",
-        "tracking_total_prefixes",
-        "unexpected_error_replies",
     ] {
         line(out, name, 0);
     }
+    let (keys, items, prefixes) = core.tracking.counts();
+    line(out, "tracking_total_keys", keys);
+    line(out, "tracking_total_items", items);
+    line(out, "tracking_total_prefixes", prefixes);
+    line(out, "unexpected_error_replies", 0);
     line(out, "total_error_replies", stats.errors.values().sum::<u64>());
     line(out, "dump_payload_sanitizations", 0);
     line(out, "total_reads_processed", stats.commands);

@@ -49,6 +49,7 @@ mod t_stream;
 mod t_string;
 mod t_zset;
 mod table;
+mod tracking;
 mod value;
 
 pub use blocked::Unblock;

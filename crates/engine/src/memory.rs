@@ -287,7 +287,7 @@ impl Core {
         self.remove_entry(db, key);
         self.stats.evicted_keys += 1;
         self.effects.push(db, &[b"DEL", key]);
-        self.touch(db, key);
+        self.touch(db, key, None);
         self.notify(db, Class::Evicted, "evicted", key);
     }
 }

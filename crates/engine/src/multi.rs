@@ -124,8 +124,12 @@ impl Core {
         self.cas_broken.remove(&id);
     }
 
-    /// Sessions that WATCH this key will see their EXEC refused.
-    pub(crate) fn touch(&mut self, db: usize, key: &[u8]) {
+    /// A key changed, by this session or by nobody in particular: sessions that WATCH it will see
+    /// their EXEC refused, those that hold it in a cache are told.
+    pub(crate) fn touch(&mut self, db: usize, key: &[u8], by: Option<SessionId>) {
+        if self.is_tracking() {
+            self.key_changed(key, by);
+        }
         let Some(db) = self.dbs.get(db) else { return };
         if db.watched.is_empty() {
             return;

@@ -277,6 +277,7 @@ fn run_chunk(
     let rules = rules(&ctx.core.config, flags, keys, read_only)
         .inspect_err(|_| ctx.core.stats.slots_crossed += 1)?;
     let input = convert::input(keys, arguments);
+    ctx.core.tracking.script_begins(ctx.session.id, keys);
     if !ctx.core.monitors.is_empty() {
         ctx.show_monitors();
     }
@@ -301,6 +302,7 @@ fn run_chunk(
         control: Arc::clone(&control),
     });
     control.end();
+    ctx.core.tracking.script_ends();
     // What its commands did is in the log; EVAL itself did nothing.
     ctx.effect(&[]);
     Ok(convert::reply(outcome, resp3))

@@ -83,6 +83,7 @@ fn flush_mode(ctx: &Ctx<'_>) -> Result<(), Error> {
 fn flushdb(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     flush_mode(ctx)?;
     let db = ctx.session.db;
+    ctx.core.all_keys_changed();
     if empty(ctx, db) {
         ctx.effect(&[b"FLUSHDB"]);
     }
@@ -92,6 +93,7 @@ fn flushdb(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn flushall(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     flush_mode(ctx)?;
     let mut any = false;
+    ctx.core.all_keys_changed();
     for db in 0..ctx.core.dbs.len() {
         any |= empty(ctx, db);
     }

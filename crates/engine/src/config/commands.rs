@@ -278,6 +278,7 @@ impl Core {
             "zset-max-listpack-value" => config.zset_max_listpack_value = count(),
             "stream-node-max-entries" => config.stream_node_max_entries = count(),
             "stream-node-max-bytes" => config.stream_node_max_bytes = count(),
+            "tracking-table-max-keys" => self.tracking.most_keys = count(),
             "slowlog-max-len" => self.slowlog.limit(count()),
             "slowlog-log-slower-than" => {
                 self.slowlog.slower_than_us = number::parse_i64(&value).unwrap_or(-1);

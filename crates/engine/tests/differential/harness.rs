@@ -48,6 +48,8 @@ pub(crate) struct Differential {
 struct Client {
     session: SessionId,
     connection: Connection,
+    /// Its number in Redis.
+    id: i64,
 }
 
 /// Names a client of a [`Differential`]; 0 is the first.
@@ -77,7 +79,10 @@ impl Differential {
     /// One more client, on both sides.
     pub(crate) fn client(&mut self) -> ClientNumber {
         let session = self.engine.connect("127.0.0.1:1");
-        self.clients.push(Client { session, connection: Connection::open(self.port) });
+        let mut connection = Connection::open(self.port);
+        connection.send(&words("CLIENT ID"));
+        let Wire::Int(id) = connection.receive() else { panic!("CLIENT ID is an integer") };
+        self.clients.push(Client { session, connection, id });
         let number = self.clients.len() - 1;
         if self.resp == 3 {
             let hello = words("HELLO 3");
@@ -101,6 +106,22 @@ impl Differential {
     /// The same, from another client.
     pub(crate) fn same_on(&mut self, client: ClientNumber, line: &str) -> Wire {
         self.compare(client, &words(line), |wire| wire)
+    }
+
+    /// The same, where `<id>` stands for the number of a client, which each side gives.
+    pub(crate) fn same_about(
+        &mut self,
+        client: ClientNumber,
+        line: &str,
+        about: ClientNumber,
+    ) -> Wire {
+        self.history.push(format!("[{client}] {line} (of {about})"));
+        let with = |id: i64| words(&line.replace("<id>", &id.to_string()));
+        let (session, id) = (self.clients[about].session.0 as i64, self.clients[about].id);
+        let ours = self.run_engine(client, &with(session));
+        let theirs = self.run_redis(client, &with(id), ours.len().max(1));
+        assert!(ours == theirs, "{}", self.report(client, &ours, &theirs));
+        theirs.into_iter().next().unwrap()
     }
 
     /// Equal but for the order of lists.

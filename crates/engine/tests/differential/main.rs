@@ -17,6 +17,7 @@ mod server;
 mod sets;
 mod streams;
 mod strings;
+mod tracking;
 mod walk;
 mod wire;
 mod zsets;

@@ -5,3 +5,4 @@ mod busy;
 mod clients;
 mod session;
 mod support;
+mod tracking;

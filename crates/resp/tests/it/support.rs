@@ -48,6 +48,18 @@ impl Client {
         assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(expected));
     }
 
+    /// Reads up to the first place where `end` stands, and what came before it.
+    #[track_caller]
+    pub(crate) fn until(&mut self, end: &str) -> String {
+        let mut got = Vec::new();
+        let mut byte = [0];
+        while !got.ends_with(end.as_bytes()) {
+            self.stream.read_exact(&mut byte).unwrap();
+            got.extend_from_slice(&byte);
+        }
+        String::from_utf8_lossy(&got).into_owned()
+    }
+
     /// The other side has closed the connection; what it said before.
     #[track_caller]
     pub(crate) fn rest(&mut self) -> String {
