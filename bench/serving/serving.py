@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""How the HTTP side holds up: idle live streams, slow clients, large bodies.
+"""How the HTTP side holds up beside nginx: idle live streams, slow clients, large bodies.
 
-    serving.py BINARY [idle|slow|large]...     without a word: all three
+    ROUNDS=3 serving.py BINARY [idle|slow|large]...     without a word: all three
 
 `idle`   opens 10,000 streams of events and divides the growth of the server's memory by them.
 `slow`   lets slowhttptest hold 1,500 slow connections (heads, bodies, reads) while a client on
          another address calls the API, and tells that client's times.
 `large`  sends bodies above the limit, with and without their length, and tells what came back.
 
-Needs Python 3.9 and, for `slow`, the Debian package slowhttptest.
+The contenders take turns in each round. nginx answers calls with a fixed text, streams with its
+module nchan and reads a file of the same size; tidegate checks who calls and builds its answers.
+
+Needs Python 3.9 and the Debian packages slowhttptest, nginx, libnginx-mod-nchan and
+libnginx-mod-http-echo.
 """
 
 import asyncio
@@ -26,10 +30,95 @@ import time
 
 STREAMS = 10_000
 SLOW = 1_500
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+PAGE = "/docs/configuration"
 
 
 class Server:
-    """The binary on a free port, in memory, ended on exit."""
+    """A process that serves on `port`, ended on exit."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+    def processes(self):
+        return [self.process.pid]
+
+    def resident(self):
+        total = 0
+        for pid in self.processes():
+            with open(f"/proc/{pid}/status") as file:
+                total += int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) * 1024
+        return total
+
+    def files(self):
+        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.processes())
+
+    def get(self, connection, path="/api/v1/me"):
+        connection.request("GET", path, headers={"authorization": f"Bearer {self.token}"})
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+
+class Nginx(Server):
+    """nginx with two workers, which answers without asking anybody."""
+
+    name, token = "nginx", "-"
+    stream = "/live"
+
+    def __init__(self, page):
+        self.folder = tempfile.TemporaryDirectory()
+        os.chmod(self.folder.name, 0o755)
+        os.makedirs(os.path.join(self.folder.name, "docs"))
+        with open(os.path.join(self.folder.name, PAGE[1:]), "wb") as file:
+            file.write(page)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        conf = os.path.join(self.folder.name, "nginx.conf")
+        with open(conf, "w") as file:
+            file.write(f"""
+                load_module /usr/lib/nginx/modules/ngx_nchan_module.so;
+                load_module /usr/lib/nginx/modules/ngx_http_echo_module.so;
+                worker_processes 2; worker_rlimit_nofile 40000; daemon off;
+                pid {self.folder.name}/pid; error_log {self.folder.name}/error.log;
+                events {{ worker_connections 20000; }}
+                http {{
+                    access_log off; client_header_timeout 30s; keepalive_requests 1000000;
+                    server {{
+                        listen 127.0.0.1:{self.port} backlog=4096; root {self.folder.name};
+                        location = /api/v1/me {{ default_type application/json; return 200 '{{"role":"admin"}}'; }}
+                        location = /live {{ nchan_subscriber eventsource; nchan_channel_id overview; }}
+                        location /api/v1/queues/ {{ echo_read_request_body; echo '{{}}'; }}
+                    }}
+                }}""")
+        self.process = subprocess.Popen(["nginx", "-c", conf, "-p", self.folder.name], stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+            except ConnectionRefusedError:
+                if time.monotonic() > until or self.process.poll() is not None:
+                    sys.exit("nginx does not start; are libnginx-mod-nchan and libnginx-mod-http-echo installed?")
+
+    def processes(self):
+        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+
+
+class Tidegate(Server):
+    """The binary on a free port, in memory."""
+
+    name = "tidegate"
+    stream = "/api/v1/live?topics=overview"
 
     def __init__(self, binary, *settings):
         self.folder = tempfile.TemporaryDirectory()
@@ -47,29 +136,10 @@ class Server:
         with open(os.path.join(self.folder.name, "tidegate-data/admin-token")) as file:
             self.token = file.read().strip()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-
-    def resident(self):
-        with open(f"/proc/{self.process.pid}/status") as file:
-            return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) * 1024
-
-    def get(self, connection, path="/api/v1/me"):
-        connection.request("GET", path, headers={"authorization": f"Bearer {self.token}"})
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-
 
 async def idle(server):
-    head = (f"GET /api/v1/live?topics=overview HTTP/1.1\r\nhost: x\r\n"
+    """Bytes of the server's memory for each stream."""
+    head = (f"GET {server.stream} HTTP/1.1\r\nhost: x\r\n"
             f"authorization: Bearer {server.token}\r\naccept: text/event-stream\r\n\r\n").encode()
     opened = []
 
@@ -94,56 +164,52 @@ async def idle(server):
         tasks += [asyncio.ensure_future(drain(reader)) for reader, _ in opened[fresh:]]
     await asyncio.sleep(10)
     after = server.resident()
-    each = (after - before) / (len(opened) - count)
-    print(f"idle streams: {len(opened)}, memory {before / 2**20:.1f} MiB -> {after / 2**20:.1f} MiB, {each:.0f} bytes each")
     for task in tasks:
         task.cancel()
+    return (after - before) / (len(opened) - count)
 
 
 def probe(server, seconds):
     """Times of calls from another address, half on kept connections, half on new ones."""
-    times, statuses = [], {}
-    kept = http.client.HTTPConnection("127.0.0.1", server.port, source_address=("127.0.0.2", 0), timeout=10)
+    times, refused = [], 0
+    new = lambda: http.client.HTTPConnection("127.0.0.1", server.port, source_address=("127.0.0.2", 0), timeout=10)
+    kept = new()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for connection in (kept, None):
             started = time.monotonic()
-            fresh = connection or http.client.HTTPConnection("127.0.0.1", server.port, source_address=("127.0.0.2", 0), timeout=10)
-            status = server.get(fresh)
+            fresh = connection or new()
+            refused += server.get(fresh) != 200
             times.append((time.monotonic() - started) * 1000)
-            statuses[status] = statuses.get(status, 0) + 1
             if connection is None:
                 fresh.close()
         time.sleep(0.01)
-    return times, statuses
-
-
-def told(what, times, statuses):
     times.sort()
-    at = lambda share: times[min(len(times) - 1, int(len(times) * share))]
-    print(f"{what}: {len(times)} calls {statuses}, p50 {statistics.median(times):.1f} ms, p99 {at(0.99):.1f} ms, most {times[-1]:.1f} ms")
-    return at(0.99)
+    return {"p50": statistics.median(times), "p99": times[int(len(times) * 0.99)], "most": times[-1],
+            "calls": len(times), "refused": refused}
 
 
-def slow(binary):
-    kinds = {
-        "slow heads": ["-H", "-u", "/api/v1/me"],
-        "slow bodies": ["-B", "-s", "8192", "-f", "application/json", "-u", "/api/v1/queues/q/enqueue"],
-        "slow reads": ["-X", "-w", "1", "-y", "8", "-n", "5", "-z", "8", "-u", "/docs/configuration"],
-    }
-    for what, flags in kinds.items():
-        # All come from one address here; the cap per address would turn most of them away.
-        with Server(binary, "http.max_connections_per_address=4096") as server:
-            told(f"{what}, before", *probe(server, 3))
-            url = f"http://127.0.0.1:{server.port}{flags[-1]}"
-            attack = subprocess.Popen(
-                ["slowhttptest", "-c", str(SLOW), "-r", "750", "-i", "5", "-l", "20", "-p", "5", *flags[:-1], url],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            time.sleep(3)
-            held = len(os.listdir(f"/proc/{server.process.pid}/fd"))
-            p99 = told(f"{what}, {held} files open", *probe(server, 12))
-            attack.wait(60)
-            print("  " + ("holds" if p99 < 200 else "DOES NOT HOLD") + ": p99 below 200 ms")
+KINDS = {
+    "slow heads": ["-H", "-u", "/api/v1/me"],
+    "slow bodies": ["-B", "-s", "8192", "-f", "application/json", "-u", "/api/v1/queues/q/enqueue"],
+    "slow reads": ["-X", "-w", "1", "-y", "8", "-n", "5", "-z", "8", "-u", PAGE],
+}
+
+
+def slow(server, flags):
+    """Times of calls while slow clients hold their connections, and how many files were open."""
+    url = f"http://127.0.0.1:{server.port}{flags[-1]}"
+    attack = subprocess.Popen(
+        ["slowhttptest", "-c", str(SLOW), "-r", "750", "-i", "5", "-l", "20", "-p", "5", *flags[:-1], url],
+        stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    time.sleep(3)
+    found = {"held": server.files(), **probe(server, 12)}
+    attack.wait(60)
+    return found
+
+
+def spread(values, digits):
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}–{max(values):,.{digits}f})"
 
 
 def large(server):
@@ -172,14 +238,42 @@ def main():
     words = words or ["idle", "slow", "large"]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 40_000), hard))
-    if "idle" in words:
-        with Server(binary, "http.max_connections=20000", "http.max_connections_per_address=20000") as server:
-            asyncio.run(idle(server))
-    if "slow" in words:
-        slow(binary)
-    if "large" in words:
-        with Server(binary) as server:
+    with Tidegate(binary) as server:
+        page = page_of(server)
+        if "large" in words:
             large(server)
+    # All come from one address here; the caps per address would turn most of them away.
+    contenders = [
+        lambda: Tidegate(binary, "http.max_connections=20000", "http.max_connections_per_address=20000"),
+        lambda: Nginx(page),
+    ]
+    each = {}
+    for _ in range(ROUNDS):
+        for contender in contenders:
+            if "idle" in words:
+                with contender() as server:
+                    each.setdefault(("idle streams", server.name), []).append(asyncio.run(idle(server)))
+            if "slow" in words:
+                with contender() as server:
+                    each.setdefault(("none slow", server.name), []).append({"held": 0, **probe(server, 5)})
+                for what, flags in KINDS.items():
+                    with contender() as server:
+                        each.setdefault((what, server.name), []).append(slow(server, flags))
+    print(f"{ROUNDS} rounds in turns; median (low–high)")
+    for (what, name), found in each.items():
+        if what == "idle streams":
+            print(f"{what} | {name} | {spread(found, 0)} bytes each")
+            continue
+        of = lambda field: [round[field] for round in found]
+        print(f"{what} | {name} | p50 {spread(of('p50'), 1)} ms | p99 {spread(of('p99'), 1)} ms | most {max(of('most')):.1f} ms"
+              f" | {sum(of('calls'))} calls, {sum(of('refused'))} refused, {min(of('held'))} files open and more")
+
+
+def page_of(server):
+    """The page that slow readers read."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.request("GET", PAGE)
+    return connection.getresponse().read()
 
 
 main()
