@@ -346,6 +346,11 @@ impl QueueConfig {
         self.hold + 3 * self.poll_ceiling
     }
 
+    /// Sets the hold so that a place ends after this much silence.
+    pub fn set_heartbeat_timeout(&mut self, timeout: Duration) {
+        self.hold = timeout.saturating_sub(3 * self.poll_ceiling);
+    }
+
     /// How long a place's record lives without a sign of life. Only cleans up; the deadline decides.
     pub(crate) fn position_ttl(&self) -> u64 {
         1_800.max(self.heartbeat_timeout().as_secs() + 600)

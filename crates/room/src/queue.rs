@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
-use store::{Millis, redis};
+use store::{Millis, redis, redis::AsyncCommands as _};
 
 use crate::{
     End, Error, PositionId, QueueConfig, QueueId, QueueStatus, Rate, Reason, Room, SessionId,
@@ -276,6 +276,27 @@ impl Room {
         Ok(ended)
     }
 
+    /// Ends every session that runs now, in rounds, as an operator would end each. Who waits or was
+    /// admitted stays.
+    pub async fn terminate_all(&self, id: &QueueId) -> Result<Ended, Error> {
+        self.fresh_pulse(id).await?;
+        let keys = self.keys(id);
+        let mut store = self.0.store.clone();
+        let mut ended = Ended::default();
+        // Those who come in meanwhile are not meant.
+        let running: u64 = store.zcard(&keys.deadlines).await?;
+        while ended.sessions < running {
+            let most = BATCH.min(isize::try_from(running - ended.sessions).unwrap_or(BATCH));
+            let sessions: Vec<String> = store.zrange(&keys.deadlines, 0, most - 1).await?;
+            if sessions.is_empty() {
+                break;
+            }
+            ended.sessions += self.end_sessions(id, &sessions, End::Revoke).await?;
+        }
+        tracing::info!(queue = %id, sessions = ended.sessions, "all sessions ended");
+        Ok(ended)
+    }
+
     /// Ends everything in a queue and takes it away.
     pub async fn delete_queue(&self, id: &QueueId) -> Result<Ended, Error> {
         self.set_status(id, "deleting").await?;
@@ -338,14 +359,23 @@ impl Room {
                 self.end_place(id, &PositionId::parse(place)?, Reason::QueueReset).await?;
                 ended.places += 1;
             }
-            for session in &sessions {
-                let session = SessionId::parse(session)?;
-                match self.end_session(id, &session, End::Reset).await {
-                    Ok(_) | Err(Error::UnknownSession) => ended.sessions += 1,
-                    Err(error) => return Err(error),
-                }
+            ended.sessions += self.end_sessions(id, &sessions, End::Reset).await?;
+        }
+    }
+
+    async fn end_sessions(
+        &self,
+        queue: &QueueId,
+        sessions: &[String],
+        end: End,
+    ) -> Result<u64, Error> {
+        for session in sessions {
+            match self.end_session(queue, &SessionId::parse(session)?, end).await {
+                Ok(_) | Err(Error::UnknownSession) => {}
+                Err(error) => return Err(error),
             }
         }
+        Ok(sessions.len() as u64)
     }
 }
 

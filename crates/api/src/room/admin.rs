@@ -5,8 +5,10 @@ use std::time::Duration;
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::IntoResponse;
-use room::{Duplicates, EventId, Level, NewInvite, Policy, QueueConfig, Rate, Which};
+use axum::response::{IntoResponse, Response};
+use room::{
+    Duplicates, Ended, EventId, Level, NewInvite, Policy, Queue, QueueConfig, QueueId, Rate, Which,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -18,7 +20,7 @@ use super::{InPlace, InQueue, InSession, room};
 use crate::app::App;
 use crate::audit::Note;
 use crate::error::{ApiError, ErrorBody};
-use crate::extract::{Json, Query};
+use crate::extract::{Json, Path, Query};
 use crate::section::Section;
 use crate::sse::Sse;
 use crate::waiting::brand::{self, Brand};
@@ -44,10 +46,11 @@ pub(super) fn section() -> Section {
             .routes(routes!(message))
             .routes(routes!(revoke_place))
             .routes(routes!(revoke_session))
+            .routes(routes!(revoke_all))
             .routes(routes!(invite)),
         admin: OpenApiRouter::new()
             .routes(routes!(create))
-            .routes(routes!(change, delete))
+            .routes(routes!(change, put, delete))
             .routes(routes!(reset))
             .routes(routes!(rotate)),
         ..Section::default()
@@ -87,8 +90,12 @@ struct Change {
     priority_policy: Option<String>,
     reserved_share: Option<u32>,
     claim_window_seconds: Option<u32>,
+    /// Seconds of silence kept beyond three missed polls.
     hold_seconds: Option<u32>,
     heartbeat_interval_seconds: Option<u32>,
+    /// Seconds of silence after which a place ends; another way to say `hold_seconds`, so send one
+    /// of the two.
+    heartbeat_timeout_seconds: Option<u32>,
     session_timeout_seconds: Option<u32>,
     session_max_seconds: Option<u32>,
     session_renewal: Option<bool>,
@@ -116,6 +123,12 @@ impl Change {
         let paths = self.allowed_paths.as_deref().map(site::check_paths).transpose()?;
         let color = self.brand_color.as_deref().map(brand::check_color).transpose()?;
         let logo = self.brand_logo.as_deref().map(brand::check_logo).transpose()?;
+        if self.hold_seconds.is_some() && self.heartbeat_timeout_seconds.is_some() {
+            return Err(ApiError::invalid_field(
+                "heartbeat_timeout_seconds",
+                "not together with hold_seconds, which says the same",
+            ));
+        }
         Ok(move |config: &mut QueueConfig| {
             let seconds = |n: u32| Duration::from_secs(n.into());
             fn set<T: Clone>(field: &mut T, value: &Option<T>) {
@@ -133,6 +146,9 @@ impl Change {
             set(&mut config.reserved_share, &self.reserved_share);
             set(&mut config.claim_window, &self.claim_window_seconds.map(seconds));
             set(&mut config.hold, &self.hold_seconds.map(seconds));
+            if let Some(timeout) = self.heartbeat_timeout_seconds {
+                config.set_heartbeat_timeout(seconds(timeout));
+            }
             set(&mut config.heartbeat_interval, &self.heartbeat_interval_seconds.map(seconds));
             set(&mut config.session_timeout, &self.session_timeout_seconds.map(seconds));
             set(&mut config.session_max, &self.session_max_seconds.map(seconds));
@@ -190,17 +206,27 @@ async fn create(
     State(app): State<App>,
     Json(new): Json<NewQueue>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let id = room::QueueId::parse(&new.id).map_err(|error| match error {
-        room::Error::Invalid { message, .. } => ApiError::invalid_field("id", message),
-        error => error.into(),
-    })?;
+    let id = new_id(&new.id, "id")?;
     let change: Change = serde_json::from_value(Value::Object(new.settings))
         .map_err(|error| ApiError::invalid(format!("the JSON body does not fit: {error}")))?;
     let mut config = QueueConfig::default();
     change.checked()?(&mut config);
-    let view = QueueView::of(&room(&app)?.create_queue(&id, config).await?);
-    let note = Note::new("queue.create", id.as_str()).change((), &view);
-    Ok((StatusCode::CREATED, Extension(note), Json(view)))
+    Ok(made(&room(&app)?.create_queue(&id, config).await?))
+}
+
+/// The name of a queue that may not be there yet; `field` is where it was sent.
+fn new_id(text: &str, field: &'static str) -> Result<QueueId, ApiError> {
+    QueueId::parse(text).map_err(|error| match error {
+        room::Error::Invalid { message, .. } => ApiError::invalid_field(field, message),
+        error => error.into(),
+    })
+}
+
+/// Tells of a queue that was made.
+fn made(queue: &Queue) -> (StatusCode, Extension<Note>, QueueView) {
+    let view = QueueView::of(queue);
+    let note = Note::new("queue.create", queue.id.as_str()).change((), &view);
+    (StatusCode::CREATED, Extension(note), view)
 }
 
 /// One queue.
@@ -210,8 +236,8 @@ async fn create(
 async fn get(
     State(app): State<App>,
     InQueue { queue_id: id }: InQueue,
-) -> Result<Json<QueueView>, ApiError> {
-    Ok(Json(QueueView::of(&room(&app)?.queue(&id).await?)))
+) -> Result<QueueView, ApiError> {
+    Ok(QueueView::of(&room(&app)?.queue(&id).await?))
 }
 
 /// Change settings of a queue. With `If-Match` only if its version is that one.
@@ -226,18 +252,59 @@ async fn change(
     Json(body): Json<Change>,
 ) -> Result<impl IntoResponse, ApiError> {
     let room = room(&app)?;
-    let version = match headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok()) {
-        None | Some("*") => None,
-        Some(text) => Some(
-            text.trim_matches('"')
-                .parse()
-                .map_err(|_| ApiError::invalid_field("if-match", "the queue's version"))?,
-        ),
-    };
+    let version = if_match(&headers)?;
     let before = QueueView::of(&room.queue(&id).await?);
     let after = QueueView::of(&room.change_queue(&id, version, body.checked()?).await?);
     let note = Note::new("queue.change", id.as_str()).change(&before, &after);
-    Ok((Extension(note), Json(after)))
+    Ok((Extension(note), after))
+}
+
+/// Make a queue, or give it all its settings anew: what is left out has its default, whatever it
+/// was. Status and message stay. With `If-Match` only if its version is that one.
+#[utoipa::path(put, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "room_put",
+    params(InQueue), request_body = Change,
+    responses((status = 200, description = "Changed.", body = QueueView),
+        (status = 201, description = "Made.", body = QueueView),
+        (status = 412, description = "Changed by somebody else meanwhile.", body = ErrorBody)))]
+async fn put(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    Json(body): Json<Change>,
+) -> Result<Response, ApiError> {
+    let room = room(&app)?;
+    let id = new_id(&name, "queue_id")?;
+    let version = if_match(&headers)?;
+    let settle = body.checked()?;
+    let before = match room.queue(&id).await {
+        Ok(queue) => QueueView::of(&queue),
+        Err(room::Error::UnknownQueue) if version.is_none() => {
+            let mut config = QueueConfig::default();
+            settle(&mut config);
+            return Ok(made(&room.create_queue(&id, config).await?).into_response());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let anew = |config: &mut QueueConfig| {
+        let message = std::mem::take(&mut config.message);
+        *config = QueueConfig { message, ..QueueConfig::default() };
+        settle(config);
+    };
+    let after = QueueView::of(&room.change_queue(&id, version, anew).await?);
+    let note = Note::new("queue.change", id.as_str()).change(&before, &after);
+    Ok((Extension(note), after).into_response())
+}
+
+/// The version a change is meant for, if it says one.
+fn if_match(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
+    match headers.get(header::IF_MATCH).map(|value| value.to_str().unwrap_or_default()) {
+        None | Some("*") => Ok(None),
+        Some(text) => {
+            text.trim_matches('"').parse().map(Some).map_err(|_| {
+                ApiError::invalid_field("if-match", "the queue's version, such as \"3\"")
+            })
+        }
+    }
 }
 
 /// Confirms what hurts if it was a slip.
@@ -249,7 +316,7 @@ struct Confirm {
 }
 
 impl Confirm {
-    fn check(&self, id: &room::QueueId) -> Result<(), ApiError> {
+    fn check(&self, id: &QueueId) -> Result<(), ApiError> {
         if self.confirm == id.as_str() {
             return Ok(());
         }
@@ -264,6 +331,13 @@ struct EndedView {
     sessions: u64,
 }
 
+impl EndedView {
+    fn told(act: &'static str, id: &QueueId, ended: Ended) -> (Extension<Note>, Json<EndedView>) {
+        let view = EndedView { places: ended.places, sessions: ended.sessions };
+        (Extension(Note::new(act, id.as_str()).change((), &view)), Json(view))
+    }
+}
+
 /// End everything in a queue and take it away.
 #[utoipa::path(delete, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "room_delete",
     params(InQueue), request_body = Confirm,
@@ -275,9 +349,7 @@ async fn delete(
 ) -> Result<impl IntoResponse, ApiError> {
     let room = room(&app)?;
     body.check(&id)?;
-    let ended = room.delete_queue(&id).await?;
-    let view = EndedView { places: ended.places, sessions: ended.sessions };
-    Ok((Extension(Note::new("queue.delete", id.as_str()).change((), &view)), Json(view)))
+    Ok(EndedView::told("queue.delete", &id, room.delete_queue(&id).await?))
 }
 
 /// End every place and session of a queue; what was signed before is void.
@@ -291,9 +363,7 @@ async fn reset(
 ) -> Result<impl IntoResponse, ApiError> {
     let room = room(&app)?;
     body.check(&id)?;
-    let ended = room.reset_queue(&id).await?;
-    let view = EndedView { places: ended.places, sessions: ended.sessions };
-    Ok((Extension(Note::new("queue.reset", id.as_str()).change((), &view)), Json(view)))
+    Ok(EndedView::told("queue.reset", &id, room.reset_queue(&id).await?))
 }
 
 /// Stop letting people in; places are kept and clocks stand still.
@@ -305,7 +375,7 @@ async fn pause(
     InQueue { queue_id: id }: InQueue,
 ) -> Result<impl IntoResponse, ApiError> {
     let view = QueueView::of(&room(&app)?.pause_queue(&id).await?);
-    Ok((Extension(Note::new("queue.pause", id.as_str())), Json(view)))
+    Ok((Extension(Note::new("queue.pause", id.as_str())), view))
 }
 
 /// Let people in again.
@@ -317,7 +387,7 @@ async fn resume(
     InQueue { queue_id: id }: InQueue,
 ) -> Result<impl IntoResponse, ApiError> {
     let view = QueueView::of(&room(&app)?.resume_queue(&id).await?);
-    Ok((Extension(Note::new("queue.resume", id.as_str())), Json(view)))
+    Ok((Extension(Note::new("queue.resume", id.as_str())), view))
 }
 
 /// Close the queue to newcomers as well.
@@ -331,7 +401,7 @@ async fn maintenance(
 ) -> Result<impl IntoResponse, ApiError> {
     body.check(&id)?;
     let view = QueueView::of(&room(&app)?.close_queue(&id).await?);
-    Ok((Extension(Note::new("queue.maintenance", id.as_str())), Json(view)))
+    Ok((Extension(Note::new("queue.maintenance", id.as_str())), view))
 }
 
 /// How many to let in by hand.
@@ -376,7 +446,7 @@ async fn rate(
     Json(body): Json<NewRate>,
 ) -> Result<impl IntoResponse, ApiError> {
     let view = QueueView::of(&room(&app)?.set_rate(&id, body.into()).await?);
-    Ok((Extension(Note::new("queue.rate", id.as_str()).change((), &view)), Json(view)))
+    Ok((Extension(Note::new("queue.rate", id.as_str()).change((), &view)), view))
 }
 
 /// What to tell those who wait.
@@ -397,7 +467,7 @@ async fn message(
     Json(body): Json<Message>,
 ) -> Result<impl IntoResponse, ApiError> {
     let view = QueueView::of(&room(&app)?.set_message(&id, body.text).await?);
-    Ok((Extension(Note::new("queue.message", id.as_str())), Json(view)))
+    Ok((Extension(Note::new("queue.message", id.as_str())), view))
 }
 
 /// A queue in numbers.
@@ -582,6 +652,21 @@ async fn revoke_session(
     let queue = room.queue_of_session(&id).await?;
     let view = SessionView::of(&room.terminate(&queue, &id).await?);
     Ok((Extension(Note::new("session.revoke", id.to_string())), Json(view)))
+}
+
+/// End every running session of a queue before its time; their passes are void. Who waits or was
+/// just let in stays.
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/revoke-all", tag = "room", operation_id = "room_revoke_all",
+    params(InQueue), request_body = Confirm,
+    responses((status = 200, description = "How many ended.", body = EndedView)))]
+async fn revoke_all(
+    State(app): State<App>,
+    InQueue { queue_id: id }: InQueue,
+    Json(body): Json<Confirm>,
+) -> Result<impl IntoResponse, ApiError> {
+    let room = room(&app)?;
+    body.check(&id)?;
+    Ok(EndedView::told("session.revoke_all", &id, room.terminate_all(&id).await?))
 }
 
 /// An invite to be signed.

@@ -1,5 +1,7 @@
 //! The bodies the waiting room answers with.
 
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use room::{Place, Queue, QueueConfig, Session, Stats};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -9,6 +11,7 @@ use utoipa::ToSchema;
 use super::site::Site;
 use super::stream;
 use crate::dashboard::format::rfc3339;
+use crate::extract::Json;
 use crate::waiting::brand::Brand;
 use crate::waiting::{page, words::Words};
 
@@ -57,6 +60,8 @@ pub(super) struct PlaceView {
     ticket: u64,
     /// The true position from 1; only while waiting.
     position: Option<u64>,
+    /// The same, under the name other clients know.
+    position_display: Option<u64>,
     /// How many will be let in before; only while waiting.
     ahead: Option<u64>,
     /// How many wait behind; only while waiting.
@@ -71,7 +76,9 @@ pub(super) struct PlaceView {
     estimated_wait: WaitView,
     /// Whether the visitor may come in now.
     admitted: bool,
-    /// Until when an admitted visitor may come in, in milliseconds since 1970.
+    /// Until when an admitted visitor may come in.
+    claim_by: Option<String>,
+    /// The same in milliseconds since 1970.
     claim_by_ms: Option<i64>,
     /// How long that is from now.
     claim_seconds: Option<i64>,
@@ -100,6 +107,8 @@ pub(super) struct PlaceView {
     /// What the operator tells those who wait, by language tag.
     #[schema(value_type = Object)]
     message: Map<String, Value>,
+    server_time: String,
+    /// The same in milliseconds since 1970.
     server_time_ms: i64,
     /// Where to listen for changes; only near the front.
     events_url: Option<String>,
@@ -123,6 +132,7 @@ impl PlaceView {
             ended_at_ms: place.ended.map(|at| at.0),
             ticket: place.id.taken_us(),
             position: place.position,
+            position_display: place.position,
             ahead: place.ahead(),
             behind: place.position.map(|position| place.waiting.saturating_sub(position)),
             queue_length: place.waiting,
@@ -137,6 +147,7 @@ impl PlaceView {
                 text: None,
             },
             admitted: place.state == room::State::Admitted,
+            claim_by: place.claim_by.map(|at| rfc3339(at.0)),
             claim_by_ms: place.claim_by.map(|at| at.0),
             claim_seconds: place.claim_by.map(|at| (at.0 - now.0).max(0) / 1000),
             redirect_url: None,
@@ -151,6 +162,7 @@ impl PlaceView {
             paused,
             queue_status: place.queue_status.as_str(),
             message: place.message.clone(),
+            server_time: rfc3339(now.0),
             server_time_ms: now.0,
             events_url: stream::is_near(place)
                 .then(|| format!("/api/v1/queues/{}/events", place.queue)),
@@ -264,7 +276,7 @@ pub(super) struct QueueView {
     brand_logo: Option<String>,
     #[schema(value_type = Object)]
     message: Map<String, Value>,
-    /// Grows with every change; send it as `If-Match`.
+    /// Grows with every change. It is the `ETag` as well; send it as `If-Match`.
     version: u64,
     created_at_ms: i64,
     updated_at_ms: i64,
@@ -312,6 +324,12 @@ impl QueueView {
             admitted: queue.admitted,
             active: queue.active,
         }
+    }
+}
+
+impl IntoResponse for QueueView {
+    fn into_response(self) -> Response {
+        ([(header::ETAG, format!("\"{}\"", self.version))], Json(self)).into_response()
     }
 }
 

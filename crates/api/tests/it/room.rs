@@ -7,7 +7,7 @@ use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use testkit::TestStore;
 
-use crate::fixture::{Answer, Fixture};
+use crate::fixture::{ADMIN, Answer, Fixture};
 
 pub(crate) async fn fixture(t: &TestStore) -> (Fixture, room::Keeper) {
     let room = room::Room::open(t.store.clone(), room::Options::default()).await.unwrap();
@@ -50,6 +50,8 @@ testkit::each_store! {
         assert!(second["ticket"].as_u64() > first["ticket"].as_u64());
         assert_eq!((&second["heartbeat_timeout_seconds"], &first["claim_seconds"]), (&json!(480), &json!(120)));
         assert!(second["expires_at"].as_str().unwrap().starts_with("2026-01-01T00:08:"), "{second}");
+        assert_eq!((&first["claim_by"], &second["position_display"]), (&json!("2026-01-01T00:02:00.000Z"), &json!(1)));
+        assert_eq!(second["server_time"], "2026-01-01T00:00:00.000Z");
         let again = f.call(&token, "POST /api/v1/queues/concert/enqueue", Value::Null).await;
         assert_eq!((again.status, &again.json()["position_id"]), (StatusCode::OK, &second["position_id"]));
 
@@ -120,6 +122,63 @@ testkit::each_store! {
         assert!(jwks.header("cache-control").contains("max-age=300"));
         let now = f.get("/api/v1/queues/concert/now").await.json();
         assert_eq!((&now["state"], &now["admitted_total"], &now["poll"]["divisor"]), (&json!("active"), &json!(0), &json!(10)));
+    }
+
+    async fn a_queue_is_put_whole_and_only_over_the_version_that_was_read(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        let base = "/api/v1/admin/queues/concert";
+        let made = f.admin(&format!("PUT {base}"), json!({ "max_queue_size": 7, "reserved_share": 9 })).await;
+        assert_eq!((made.status, made.header("etag")), (StatusCode::CREATED, "\"1\""), "{}", made.text);
+        f.admin(&format!("POST {base}/message"), json!({ "text": { "en": "soon" } })).await;
+        let put = f.admin(&format!("PUT {base}"), json!({ "max_queue_size": 8, "heartbeat_timeout_seconds": 330 })).await;
+        assert_eq!((put.status, put.header("etag")), (StatusCode::OK, "\"3\""), "{}", put.text);
+        let now = f.admin(&format!("GET {base}"), Value::Null).await;
+        assert_eq!(now.header("etag"), "\"3\"");
+        let now = now.json();
+        assert_eq!((&now["max_queue_size"], &now["reserved_share"]), (&json!(8), &json!(5)), "what was left out has its default");
+        assert_eq!((&now["heartbeat_timeout_seconds"], &now["hold_seconds"]), (&json!(330), &json!(150)));
+        assert_eq!(now["message"]["en"], "soon");
+
+        let stale = |version: &'static str, method: &'static str| {
+            let request = Request::builder().method(method).uri(base).header("if-match", version)
+                .header("authorization", format!("Bearer {ADMIN}")).header("content-type", "application/json");
+            f.send(request.body(Body::from("{\"name\":\"Other\"}")).unwrap())
+        };
+        for method in ["PUT", "PATCH"] {
+            let refused = stale("\"2\"", method).await;
+            assert_eq!((refused.status, refused.code().as_str()), (StatusCode::PRECONDITION_FAILED, "VERSION_CONFLICT"));
+            assert_eq!(stale("W/x", method).await.status, StatusCode::BAD_REQUEST);
+        }
+        assert_eq!(stale("\"3\"", "PUT").await.json()["name"], "Other");
+
+        for (path, body, field) in [
+            (base, json!({ "heartbeat_timeout_seconds": 330, "hold_seconds": 150 }), "heartbeat_timeout_seconds"),
+            (base, json!({ "heartbeat_timeout_seconds": 5 }), "hold_seconds"),
+            ("/api/v1/admin/queues/No%20Name", json!({}), "queue_id"),
+        ] {
+            let bad = f.admin(&format!("PUT {path}"), body).await;
+            assert_eq!((bad.status, &bad.json()["error"]["details"]["field"]), (StatusCode::BAD_REQUEST, &json!(field)), "{}", bad.text);
+        }
+        let none = f.admin("GET /api/v1/admin/queues", Value::Null).await.json();
+        assert_eq!(none["queues"].as_array().map(Vec::len), Some(1));
+    }
+
+    async fn all_sessions_are_ended_by_one_call_that_is_confirmed(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        queue(&f).await;
+        let (_, token) = join(&f).await;
+        join(&f).await;
+        let came = f.call(&token, "POST /api/v1/queues/concert/claim", Value::Null).await.json();
+        let all = "POST /api/v1/admin/queues/concert/revoke-all";
+        assert_eq!(f.admin(all, json!({})).await.status, StatusCode::BAD_REQUEST);
+        let ended = f.admin(all, json!({ "confirm": "concert" })).await;
+        assert_eq!((ended.status, ended.json()), (StatusCode::OK, json!({ "places": 0, "sessions": 1 })));
+        let room = f.app.services().room.as_ref().unwrap();
+        let queue = room::QueueId::parse("concert").unwrap();
+        assert!(room.check_pass(&queue, came["session_token"].as_str().unwrap()).await.is_err());
+        assert_eq!(room.queue(&queue).await.unwrap().waiting, 1);
+        let viewer = f.token(Role::Viewer).await;
+        assert_eq!(f.call(&viewer, all, json!({ "confirm": "concert" })).await.status, StatusCode::FORBIDDEN);
     }
 
     async fn operators_run_queues_by_role(t: TestStore) {

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use room::{
-    Claim, End, Error, PositionId, QueueConfig, Reason, Session, SessionStatus, State, Visitor,
+    Claim, End, Ended, Error, PositionId, QueueConfig, Reason, Session, SessionStatus, State,
+    Visitor,
 };
 use testkit::each_store;
 
@@ -63,6 +64,25 @@ each_store! {
         assert_eq!(b.room.queue(&b.queue).await.unwrap().active, 1);
         let never = PositionId::from_bytes([7; 16]);
         assert!(matches!(b.room.claim(&b.queue, &never, &Visitor::default()).await, Err(Error::UnknownPosition)));
+    }
+
+    async fn all_sessions_end_at_once_and_the_line_stays(t: TestStore) {
+        let b = Bench::still_with(t, QueueConfig { max_active: 0, ..open_queue() }).await;
+        let mut sessions = Vec::new();
+        for _ in 0..201 {
+            let place = b.join().await;
+            admit_one(&b).await;
+            sessions.push(claim(&b, &place.id).await);
+        }
+        b.join().await;
+        b.join().await;
+        admit_one(&b).await;
+        assert_eq!(b.room.terminate_all(&b.queue).await.unwrap(), Ended { places: 0, sessions: 201 });
+        let last = b.room.session(&b.queue, &sessions[200].id).await.unwrap();
+        assert_eq!((last.status, last.reason), (SessionStatus::Terminated, Some(Reason::AdminRevoked)));
+        let queue = b.room.queue(&b.queue).await.unwrap();
+        assert_eq!((queue.waiting, queue.admitted, queue.active), (1, 1, 0));
+        assert_eq!(b.room.terminate_all(&b.queue).await.unwrap(), Ended::default());
     }
 
     async fn a_no_show_gives_the_slot_back_returns_once_and_then_ends(t: TestStore) {
