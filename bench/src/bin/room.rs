@@ -283,7 +283,7 @@ async fn heartbeats(room: &Room, ids: &Arc<Vec<PositionId>>, many: usize) -> Res
     measure(many, move |n| {
         let (room, queue, id) = (room.clone(), queue.clone(), ids[n % ids.len()]);
         async move {
-            room.heartbeat(&queue, &id, Level::NORMAL, None).await?;
+            room.heartbeat(&queue, &id, Some(Level::NORMAL), None).await?;
             Ok(())
         }
     })

@@ -230,11 +230,12 @@ impl Visit {
                 polls.take(&self.app, &token, limits::Asks::Page).map_err(Trouble::TooOften)?;
                 // A look at the page is a sign of life.
                 let ip = Some(self.request.client.ip);
-                let place = match self.room.heartbeat(id, &token.position, token.level, ip).await {
-                    Ok(place) => Some(Box::new(place)),
-                    Err(Error::UnknownPosition) => None,
-                    Err(error) => return Err(error.into()),
-                };
+                let place =
+                    match self.room.heartbeat(id, &token.position, Some(token.level), ip).await {
+                        Ok(place) => Some(Box::new(place)),
+                        Err(Error::UnknownPosition) => None,
+                        Err(error) => return Err(error.into()),
+                    };
                 return Ok(Held::Place(place));
             }
             Err(Error::Token(_)) => {}

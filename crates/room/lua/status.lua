@@ -1,19 +1,29 @@
--- room/status -- where a place stands. Reads only: extends nothing, admits nobody.
+-- room/status -- where places stand. Reads only: extends nothing, admits nobody.
 --
 -- KEYS   1 meta       hash  configuration and status of the queue
 --        2 state      hash  counters, clocks
 --        3 positions  zset  who waits; score = admission order
 --        4 claims     zset  admitted ids; score = claim_by_ms
---        5 position   hash  the place
--- ARGV   1 now_ms  2 id
--- REPLY  {status, reason, session_id, level, joined_s, position, total, claim_by_ms, replaced_by,
---         last_heartbeat_s, queue_status, message, epoch, ended_s} | {'unknown'} | {'unknown_queue'}
+--        5 ..places   hash  the places; the id is the end of the name
+-- ARGV   1 now_ms
+-- REPLY  {'places', queue_status, message, total, epoch, …} | {'unknown_queue'}; then for each place
+--        'waiting', position, level, joined_s, last_heartbeat_s
+--        | status, reason, session_id, level, joined_s, claim_by_ms, replaced_by,
+--          last_heartbeat_s, ended_s
+--        | 'unknown'
 --
--- Keeps: position >= 1 exactly when the status is 'waiting'; nothing is the front by mistake.
-local meta, state, positions, claims, position = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local now_ms, id = tonumber(ARGV[1]), ARGV[2]
-local read = read_place(meta, state, positions, position, id)
-if not read then
+-- Keeps: 'waiting' and a position >= 1 are told exactly of those in the line; nothing is the front
+-- by mistake.
+local meta, state, positions, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local queue = read_queue(meta, state, positions, tonumber(ARGV[1]))
+if not queue then
   return { 'unknown_queue' }
 end
-return place_view(read, positions, claims, now_ms, id)
+local reply = { 'places', queue.status, queue.message, queue.total, queue.epoch }
+for i = 5, #KEYS do
+  local position = KEYS[i]
+  local id = string.sub(position, -36)
+  local rank = redis.call('ZRANK', positions, id)
+  tell_place(reply, queue, positions, claims, position, id, rank)
+end
+return reply

@@ -3,7 +3,7 @@
 use crate::token::Fault;
 
 /// A call to the waiting room that did not succeed. Nothing was changed unless it says so.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A value is not usable as given.

@@ -49,46 +49,63 @@ const WINDOW: i64 = 5;
 /// Longest wait that is told; beyond it the number means nothing.
 const MOST: f64 = 7.0 * 86_400.0;
 
+/// How fast a line moves, in admissions per second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    slow: f64,
+    likely: f64,
+    fast: f64,
+}
+
+impl Pace {
+    /// The pace by what is known of a queue now.
+    pub(crate) fn of(pulse: &Pulse, now: Millis) -> Result<Pace, NoEstimate> {
+        let configured = pulse.config.admission.per_second();
+        let minute = now.0.div_euclid(60_000);
+        let within = now.0.rem_euclid(60_000) as f64 / 1000.0;
+        let recent: Vec<(i64, u64)> =
+            pulse.minutes().filter(|(of, _)| (minute - 10..=minute).contains(of)).collect();
+        let released: u64 =
+            recent.iter().filter(|(of, _)| *of > minute - WINDOW).map(|(_, count)| count).sum();
+        let oldest =
+            recent.iter().map(|(of, _)| *of).min().unwrap_or(minute).max(minute - WINDOW + 1);
+        let span = (minute - oldest) as f64 * 60.0 + within.max(1.0);
+        let measured = (released >= SAMPLES).then(|| released as f64 / span);
+        let rate_bound = pulse.free().is_none_or(|free| free > 0);
+        let rate = match measured {
+            Some(measured) if configured > 0.0 => measured.min(configured),
+            Some(measured) => measured,
+            None if rate_bound && configured > 0.0 => configured,
+            None => return Err(NoEstimate::NoData),
+        };
+
+        // The spread comes from whole minutes of the last ten, if there are enough of them.
+        let mut whole: Vec<u64> = Vec::new();
+        for of in oldest_of(&recent, minute)..minute {
+            whole.push(recent.iter().find(|(m, _)| *m == of).map_or(0, |(_, count)| *count));
+        }
+        whole.sort_unstable();
+        let percentile = |share: f64| {
+            whole.get(((whole.len() - 1) as f64 * share).round() as usize).map(|c| *c as f64 / 60.0)
+        };
+        let (slow, fast) = if measured.is_some() && whole.len() >= 3 {
+            (percentile(0.2).unwrap_or(rate).min(rate), percentile(0.8).unwrap_or(rate).max(rate))
+        } else {
+            (rate * 0.8, rate * 1.25)
+        };
+        Ok(Pace { slow: slow.max(rate / 4.0), likely: rate, fast })
+    }
+}
+
 /// The estimate for a position.
-pub(crate) fn estimate(position: u64, pulse: &Pulse, now: Millis) -> Result<Estimate, NoEstimate> {
+pub(crate) fn estimate(position: u64, pulse: &Pulse) -> Result<Estimate, NoEstimate> {
     if pulse.status != QueueStatus::Active {
         return Err(NoEstimate::Paused);
     }
-    let configured = pulse.config.admission.per_second();
-    let minute = now.0.div_euclid(60_000);
-    let within = now.0.rem_euclid(60_000) as f64 / 1000.0;
-    let recent: Vec<(i64, u64)> =
-        pulse.minutes().filter(|(of, _)| (minute - 10..=minute).contains(of)).collect();
-    let released: u64 =
-        recent.iter().filter(|(of, _)| *of > minute - WINDOW).map(|(_, count)| count).sum();
-    let oldest = recent.iter().map(|(of, _)| *of).min().unwrap_or(minute).max(minute - WINDOW + 1);
-    let span = (minute - oldest) as f64 * 60.0 + within.max(1.0);
-    let measured = (released >= SAMPLES).then(|| released as f64 / span);
-    let rate_bound = pulse.free().is_none_or(|free| free > 0);
-    let rate = match measured {
-        Some(measured) if configured > 0.0 => measured.min(configured),
-        Some(measured) => measured,
-        None if rate_bound && configured > 0.0 => configured,
-        None => return Err(NoEstimate::NoData),
-    };
-
-    // The spread comes from whole minutes of the last ten, if there are enough of them.
-    let mut whole: Vec<u64> = Vec::new();
-    for of in oldest_of(&recent, minute)..minute {
-        whole.push(recent.iter().find(|(m, _)| *m == of).map_or(0, |(_, count)| *count));
-    }
-    whole.sort_unstable();
-    let percentile = |share: f64| {
-        whole.get(((whole.len() - 1) as f64 * share).round() as usize).map(|c| *c as f64 / 60.0)
-    };
-    let (slow, fast) = if measured.is_some() && whole.len() >= 3 {
-        (percentile(0.2).unwrap_or(rate).min(rate), percentile(0.8).unwrap_or(rate).max(rate))
-    } else {
-        (rate * 0.8, rate * 1.25)
-    };
+    let Pace { slow, likely, fast } = pulse.pace?;
     let need = position.max(1) as f64;
     let wait = |rate: f64| Duration::from_secs_f64((need / rate.max(1e-9)).clamp(1.0, MOST).ceil());
-    Ok(Estimate { low: wait(fast), likely: wait(rate), high: wait(slow.max(rate / 4.0)) })
+    Ok(Estimate { low: wait(fast), likely: wait(likely), high: wait(slow) })
 }
 
 fn oldest_of(recent: &[(i64, u64)], minute: i64) -> i64 {
@@ -133,7 +150,15 @@ mod tests {
             admitted: 0,
             active: 0,
             state,
+            floor: Millis(0),
+            pace: Err(NoEstimate::NoData),
         }
+    }
+
+    /// The estimate by a pulse read now.
+    fn estimate(position: u64, pulse: &Pulse, now: Millis) -> Result<Estimate, NoEstimate> {
+        let pace = Pace::of(pulse, now);
+        super::estimate(position, &Pulse { pace, ..pulse.clone() })
     }
 
     const NOW: Millis = Millis(1_000 * 60_000);

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use store::Millis;
 use uuid::Uuid;
 
 use crate::Error;
@@ -110,8 +111,9 @@ uuid_id! {
 }
 
 impl PositionId {
-    /// The id of a ticket (microseconds since 1970); `chance` fills the 62 random bits.
-    pub(crate) fn of_ticket(ticket: u64, chance: [u8; 8]) -> Self {
+    /// The id of a ticket (microseconds since 1970) taken `now`; `chance` fills the random bits. The
+    /// last bit says whether the time bits are, to the second, the time by the clock.
+    pub(crate) fn of_ticket(ticket: u64, now: Millis, chance: [u8; 8]) -> Self {
         let (ms, us) = (ticket / 1000, ticket % 1000);
         let mut bytes = [0; 16];
         bytes[..6].copy_from_slice(&ms.to_be_bytes()[2..]);
@@ -120,6 +122,8 @@ impl PositionId {
         bytes[7] = (fraction & 0xff) as u8;
         bytes[8..].copy_from_slice(&chance);
         bytes[8] = 0x80 | (bytes[8] & 0x3f);
+        let exact = i64::try_from(ms / 1000) == Ok(now.as_secs());
+        bytes[15] = (bytes[15] & 0xfe) | u8::from(exact);
         Self(Uuid::from_bytes(bytes))
     }
 
@@ -135,6 +139,12 @@ impl PositionId {
         let ms = bytes[..6].iter().fold(0, |ms, b| ms << 8 | u64::from(*b));
         let fraction = u64::from(bytes[6] & 0x0f) << 8 | u64::from(bytes[7]);
         ms * 1000 + (fraction >> 2)
+    }
+
+    /// Do the time bits say when the place was taken? If not, its record does.
+    pub(crate) fn is_exact(self) -> bool {
+        let bytes = self.to_bytes();
+        bytes[6] >> 4 == 7 && bytes[15] & 1 == 1
     }
 }
 
@@ -178,6 +188,17 @@ impl Level {
 mod tests {
     use super::*;
 
+    const NOW: Millis = Millis(1_767_225_600_000);
+
+    #[test]
+    fn an_id_says_whether_its_time_is_the_clocks() {
+        let of = |ticket, chance| PositionId::of_ticket(ticket, NOW, [chance; 8]).is_exact();
+        for chance in [0, 0xff] {
+            assert!(of(1_767_225_600_000_000, chance) && of(1_767_225_600_999_999, chance));
+            assert!(!of(1_767_225_601_000_000, chance) && !of(1_767_225_599_999_999, chance));
+        }
+    }
+
     #[test]
     fn ids_sort_as_their_tickets() {
         let tickets = [
@@ -187,7 +208,7 @@ mod tests {
             1_767_225_600_001_000,
         ];
         let ids: Vec<_> =
-            tickets.iter().map(|t| PositionId::of_ticket(*t, [0xff; 8]).to_string()).collect();
+            tickets.iter().map(|t| PositionId::of_ticket(*t, NOW, [0xff; 8]).to_string()).collect();
         assert!(ids.is_sorted(), "{ids:?}");
         for (ticket, id) in tickets.iter().zip(&ids) {
             let id = PositionId::parse(id).unwrap();

@@ -98,7 +98,7 @@ impl Room {
         for attempt in 0..TRIES {
             let now = self.now();
             let ticket = self.propose_ticket(now, after);
-            let id = PositionId::of_ticket(ticket, address::random()?);
+            let id = PositionId::of_ticket(ticket, now, address::random()?);
             let session = SessionId::fresh();
             let position = keys.position(&id);
             let reply = scripts::join::run(
@@ -189,7 +189,7 @@ fn joined(
     let waits = reply.word() == "waiting";
     let position = if waits { Some(reply.number(3)?) } else { None };
     let estimate = match position {
-        Some(position) => estimate(position, pulse, now),
+        Some(position) => estimate(position, pulse),
         None => Err(NoEstimate::NotWaiting),
     };
     let seen = Millis(now.as_secs() * 1000);

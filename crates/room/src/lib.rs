@@ -50,6 +50,7 @@ mod error;
 mod estimate;
 mod events;
 mod gate;
+mod gather;
 mod ids;
 mod invite;
 mod join;
@@ -113,8 +114,10 @@ pub use crate::{
     token::{Fault, PlaceToken},
 };
 use crate::{
+    gather::Gather,
     keys::{QueueKeys, RoomKeys},
     pulse::Pulse,
+    status::{Ask, Beat},
 };
 
 /// How a room works, apart from what each queue is set to.
@@ -166,8 +169,8 @@ struct Inner {
     store: Store,
     options: Options,
     keys: RoomKeys,
-    /// Spelled-out keys of known queues, at most [`KNOWN_QUEUES`].
-    queues: RwLock<HashMap<QueueId, Arc<QueueKeys>>>,
+    /// Known queues, at most [`KNOWN_QUEUES`].
+    queues: RwLock<HashMap<QueueId, Arc<Known>>>,
     /// What is the same for every visitor of a queue, a second old at most.
     pulses: RwLock<HashMap<QueueId, Arc<Pulse>>>,
     /// The last ticket proposed here.
@@ -176,6 +179,27 @@ struct Inner {
     signing: ArcSwap<signing::KeySet>,
     gate: gate::Gate,
 }
+
+/// What is kept of a known queue: its spelled-out keys, and where calls for it meet.
+#[derive(Debug)]
+struct Known {
+    queue: QueueId,
+    keys: QueueKeys,
+    asks: Gather<Ask>,
+    beats: Gather<Beat>,
+}
+
+impl std::ops::Deref for Known {
+    type Target = QueueKeys;
+
+    fn deref(&self) -> &QueueKeys {
+        &self.keys
+    }
+}
+
+/// Calls of one kind for one queue that are under way at the same time on a server, which may be far
+/// away. The built-in store carries out one at a time anyway.
+const LEADS: usize = 4;
 
 /// How many queues are remembered between calls. Above it the memory starts anew, so that asking
 /// for made-up names cannot fill it.
@@ -213,17 +237,23 @@ impl Room {
         self.0.store.now()
     }
 
-    fn keys(&self, queue: &QueueId) -> Arc<QueueKeys> {
+    fn keys(&self, queue: &QueueId) -> Arc<Known> {
         if let Some(keys) = self.0.queues.read().get(queue) {
             return Arc::clone(keys);
         }
-        let keys = Arc::new(QueueKeys::of(self.0.store.layout(), queue));
+        let leads = if self.0.store.embedded().is_some() { 1 } else { LEADS };
+        let keys = Arc::new(Known {
+            queue: queue.clone(),
+            keys: QueueKeys::of(self.0.store.layout(), queue),
+            asks: Gather::new(leads),
+            beats: Gather::new(leads),
+        });
         let mut known = self.0.queues.write();
         if known.len() >= KNOWN_QUEUES {
             known.clear();
         }
-        known.insert(queue.clone(), Arc::clone(&keys));
-        keys
+        // Somebody else may have been quicker: calls of one queue are to meet in one place.
+        Arc::clone(known.entry(queue.clone()).or_insert(keys))
     }
 
     /// A ticket to propose: the current microsecond, and more than the last one proposed here.

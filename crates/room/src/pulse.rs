@@ -7,7 +7,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use store::{Millis, redis};
 
-use crate::{Error, KNOWN_QUEUES, QueueConfig, QueueId, QueueStatus, Room};
+use crate::{
+    Error, KNOWN_QUEUES, NoEstimate, QueueConfig, QueueId, QueueStatus, Room, estimate::Pace,
+};
 
 /// How old a pulse may be, in milliseconds.
 const AGE_MS: u64 = 1_000;
@@ -26,6 +28,10 @@ pub(crate) struct Pulse {
     pub(crate) active: u64,
     /// The state hash as it is stored.
     pub(crate) state: HashMap<String, String>,
+    /// From when the clocks of waiting places count, if they stood still.
+    pub(crate) floor: Millis,
+    /// How fast the line moves, or why that is not known.
+    pub(crate) pace: Result<Pace, NoEstimate>,
 }
 
 impl Pulse {
@@ -83,7 +89,7 @@ impl Room {
         let seconds = |name: &str| {
             Millis(meta.get(name).and_then(|v| v.parse::<i64>().ok()).unwrap_or(0) * 1000)
         };
-        let pulse = Arc::new(Pulse {
+        let mut pulse = Pulse {
             at: now,
             config: QueueConfig::read(&meta),
             status: QueueStatus::read(status),
@@ -94,7 +100,12 @@ impl Room {
             admitted,
             active,
             state,
-        });
+            floor: Millis(0),
+            pace: Err(NoEstimate::NoData),
+        };
+        pulse.floor = Millis(pulse.number("floor_ms"));
+        pulse.pace = Pace::of(&pulse, now);
+        let pulse = Arc::new(pulse);
         let mut pulses = self.0.pulses.write();
         if pulses.len() >= KNOWN_QUEUES {
             pulses.clear();

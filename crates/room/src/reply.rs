@@ -1,6 +1,6 @@
 //! Reading what scripts reply: a word first, then values as text.
 
-use store::Millis;
+use store::{Millis, redis::Value};
 
 use crate::Error;
 
@@ -55,6 +55,72 @@ impl Reply {
 
     fn bad(&self, expected: &str) -> Error {
         let message = format!("{} replied {:?}, expected {expected}", self.script, self.parts);
+        Error::Store(store::Error::Decode { message })
+    }
+}
+
+/// A script's reply that is read from front to back. Numbers may come as such or as text.
+#[derive(Debug)]
+pub(crate) struct Values {
+    script: &'static str,
+    rest: std::vec::IntoIter<Value>,
+}
+
+impl Values {
+    /// Takes a reply; one that says the queue is not known is that error.
+    pub(crate) fn of(script: &'static store::Script, values: Vec<Value>) -> Result<Self, Error> {
+        if matches!(values.first(), Some(Value::BulkString(word)) if word == b"unknown_queue") {
+            return Err(Error::UnknownQueue);
+        }
+        Ok(Self { script: script.name(), rest: values.into_iter() })
+    }
+
+    /// The next value.
+    pub(crate) fn next(&mut self) -> Result<Value, Error> {
+        self.rest.next().ok_or_else(|| self.unexpected("nothing more"))
+    }
+
+    /// The next value, which must be this word.
+    pub(crate) fn word(&mut self, word: &str) -> Result<(), Error> {
+        let text = self.text()?;
+        if text == word { Ok(()) } else { Err(self.unexpected(&text)) }
+    }
+
+    /// The next value as text.
+    pub(crate) fn text(&mut self) -> Result<String, Error> {
+        let value = self.next()?;
+        self.text_of(value)
+    }
+
+    /// A value as text.
+    pub(crate) fn text_of(&self, value: Value) -> Result<String, Error> {
+        match value {
+            Value::BulkString(bytes) => {
+                String::from_utf8(bytes).map_err(|_| self.unexpected("bytes that are no text"))
+            }
+            Value::SimpleString(text) => Ok(text),
+            Value::Int(number) => Ok(number.to_string()),
+            other => Err(self.unexpected(&format!("{other:?}"))),
+        }
+    }
+
+    /// The next value as a number.
+    pub(crate) fn number<T: std::str::FromStr>(&mut self) -> Result<T, Error> {
+        self.maybe()?.ok_or_else(|| self.unexpected("no number"))
+    }
+
+    /// The next value as a number, or none if it is empty.
+    pub(crate) fn maybe<T: std::str::FromStr>(&mut self) -> Result<Option<T>, Error> {
+        let text = self.text()?;
+        match text.as_str() {
+            "" => Ok(None),
+            number => number.parse().map(Some).map_err(|_| self.unexpected(number)),
+        }
+    }
+
+    /// The error of a reply that has this where something else belongs.
+    pub(crate) fn unexpected(&self, what: &str) -> Error {
+        let message = format!("{} replied {what:?} before {:?}", self.script, self.rest.as_slice());
         Error::Store(store::Error::Decode { message })
     }
 }

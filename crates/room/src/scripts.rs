@@ -58,9 +58,9 @@ script!(pub(crate) admit {
 });
 
 script!(pub(crate) status {
-    keys: [meta, state, positions, claims, position],
-    args: [now_ms, id],
-    lib: ["int", "num", "line_of", "shown", "read_place", "place_view"],
+    keys: [meta, state, positions, claims, ..places],
+    args: [now_ms],
+    lib: ["int", "num", "line_of", "shown", "read_queue", "tell_place"],
 });
 
 script!(pub(crate) look {
@@ -70,9 +70,9 @@ script!(pub(crate) look {
 });
 
 script!(pub(crate) heartbeat {
-    keys: [meta, state, positions, claims, position, heartbeat, ipmap],
-    args: [now_ms, id, queue_id, level],
-    lib: ["int", "num", "line_of", "shown", "joined_ms", "read_place", "place_view"],
+    keys: [meta, state, positions, claims, heartbeat, ..places],
+    args: [now_ms, queue_id, levels],
+    lib: ["int", "num", "line_of", "shown", "joined_ms", "read_queue", "tell_place"],
 });
 
 script!(pub(crate) leave {

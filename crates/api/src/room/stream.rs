@@ -251,7 +251,7 @@ async fn round(
         if now.duration_since(watcher.alive_at) >= SIGN_OF_LIFE {
             watcher.alive_at = now;
             let place = &watcher.place;
-            room.heartbeat(queue, &place.id, place.level, Some(watcher.address)).await?;
+            room.heartbeat(queue, &place.id, Some(place.level), Some(watcher.address)).await?;
         }
     }
     Ok(())

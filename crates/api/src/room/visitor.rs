@@ -189,7 +189,8 @@ async fn heartbeat(
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
     let left = app.room_polls().take(&app, &held, Asks::Call)?;
-    let place = room.heartbeat(&held.queue, &held.position, held.level, Some(client.ip)).await?;
+    let place =
+        room.heartbeat(&held.queue, &held.position, Some(held.level), Some(client.ip)).await?;
     shown(&app, room, &place, words, left).await
 }
 
@@ -209,7 +210,8 @@ async fn events(
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
     app.room_polls().take(&app, &held, Asks::Call)?;
-    let place = room.heartbeat(&held.queue, &held.position, held.level, Some(client.ip)).await?;
+    let place =
+        room.heartbeat(&held.queue, &held.position, Some(held.level), Some(client.ip)).await?;
     if place.state.is_over() {
         return Err(gone(&place.queue, place.state, place.reason));
     }

@@ -1,10 +1,11 @@
 -- shown(positions, line, rank, total): the true position, from 1: how many will be admitted
--- before, if nobody joins or leaves, and one.
+-- before, if nobody joins or leaves, and one. A line counts who is normal in it only once.
 local function shown(positions, line, rank, total)
   if line.share == 0 then
     return rank + 1
   end
-  local normal = redis.call('ZCOUNT', positions, int(line.normal), '+inf')
+  local normal = line.count or redis.call('ZCOUNT', positions, int(line.normal), '+inf')
+  line.count = normal
   local higher = total - normal
   local run = line.share - 1
   local first = run - line.since

@@ -140,7 +140,7 @@ each_store! {
         let place = b.room.join(&b.queue, NewPlace { address, ..NewPlace::default() }).await.unwrap().place;
         let keys: Vec<String> = b.redis(&["KEYS", "ipmap:concert-tickets:*"]).await;
         let _: i64 = b.redis(&["EXPIRE", &keys[0], "5"]).await;
-        b.room.heartbeat(&b.queue, &place.id, Level::NORMAL, address).await.unwrap();
+        b.room.heartbeat(&b.queue, &place.id, Some(Level::NORMAL), address).await.unwrap();
         let ttl: i64 = b.redis(&["TTL", &keys[0]]).await;
         assert!(ttl > 1_700, "{ttl}");
     }

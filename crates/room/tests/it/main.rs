@@ -9,6 +9,7 @@ mod schedule;
 mod session;
 mod silence;
 mod support;
+mod together;
 mod token;
 mod traps;
 mod trouble_redis;

@@ -156,7 +156,7 @@ impl Run {
                 if let Some(v) = self.visitor() {
                     self.model.heartbeat(v);
                     self.told(format!("heartbeat {v}"));
-                    room.heartbeat(&queue, &self.ids[v], Level::NORMAL, None).await.unwrap();
+                    room.heartbeat(&queue, &self.ids[v], None, None).await.unwrap();
                 }
             }
             36..40 => {

@@ -143,7 +143,7 @@ each_store! {
         b.join().await;
         let place = b.join().await;
         let _: i64 = b.redis(&["DEL", &format!("position:{}", place.id)]).await;
-        let seen = b.room.heartbeat(&b.queue, &place.id, Level::NORMAL, None).await.unwrap();
+        let seen = b.room.heartbeat(&b.queue, &place.id, Some(Level::NORMAL), None).await.unwrap();
         assert_eq!((seen.state, seen.position), (State::Waiting, Some(2)));
         assert_eq!(seen.joined, place.joined);
         let ttl: i64 = b.redis(&["TTL", &format!("position:{}", place.id)]).await;

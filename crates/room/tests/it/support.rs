@@ -87,7 +87,7 @@ impl Bench {
     }
 
     pub(crate) async fn beat(&self, id: &PositionId) -> Place {
-        self.room.heartbeat(&self.queue, id, room::Level::NORMAL, None).await.unwrap()
+        self.room.heartbeat(&self.queue, id, None, None).await.unwrap()
     }
 
     pub(crate) async fn position(&self, id: &PositionId) -> Option<u64> {

@@ -380,7 +380,7 @@ each_store! {
         let address: IpAddr = "203.0.113.77".parse().unwrap();
         let new = NewPlace { address: Some(address), ..NewPlace::default() };
         let place = b.room.join(&b.queue, new).await.unwrap().place;
-        b.room.heartbeat(&b.queue, &place.id, place.level, Some(address)).await.unwrap();
+        b.room.heartbeat(&b.queue, &place.id, Some(place.level), Some(address)).await.unwrap();
         let client = b.room.client_of(address).await.unwrap();
         b.room.take_limit(&client, "enqueue", 10, seconds(60), "r1").await.unwrap();
         let keys: Vec<String> = b.redis(&["KEYS", "*"]).await;
@@ -408,7 +408,7 @@ each_store! {
             b.clock.advance(seconds(3_600));
             b.keeper.tick().await.unwrap();
             let held = b.room.check_place_token(&b.queue, &token).await.unwrap();
-            let place = b.room.heartbeat(&b.queue, &held.position, held.level, None).await.unwrap();
+            let place = b.room.heartbeat(&b.queue, &held.position, Some(held.level), None).await.unwrap();
             assert_eq!((place.state, place.position), (State::Waiting, Some(1)), "hour {hour}");
         }
     }
@@ -424,7 +424,7 @@ each_store! {
             let again = NewPlace { held: Some(held.position), address: at(address), user_agent: "tablet".into(), ..NewPlace::default() };
             let joined = b.room.join(&b.queue, again).await.unwrap();
             assert!(!joined.new && joined.place.id == place.id);
-            let beat = b.room.heartbeat(&b.queue, &place.id, place.level, at(address)).await.unwrap();
+            let beat = b.room.heartbeat(&b.queue, &place.id, Some(place.level), at(address)).await.unwrap();
             assert_eq!(beat.position, Some(1));
         }
     }

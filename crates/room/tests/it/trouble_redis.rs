@@ -231,13 +231,7 @@ async fn nobody_who_polls_as_told_is_lost_across_a_killed_server() {
         keeper.tick().await.unwrap();
     }
     for id in ids.iter().filter(|id| !admitted.contains(id)) {
-        assert!(
-            room.heartbeat(&queue(), id, room::Level::NORMAL, None)
-                .await
-                .unwrap()
-                .position
-                .is_some()
-        );
+        assert!(room.heartbeat(&queue(), id, None, None).await.unwrap().position.is_some());
     }
 }
 
@@ -269,7 +263,7 @@ async fn the_room_works_on_a_cluster() {
         assert_eq!(room.queue_of_session(&session.id).await.unwrap(), *name);
         assert!(room.check_pass(name, &session.token).await.is_ok());
         room.complete(name, &session.id).await.unwrap();
-        room.heartbeat(name, &ids[7], room::Level::NORMAL, None).await.unwrap();
+        room.heartbeat(name, &ids[7], None, None).await.unwrap();
         assert_eq!(room.status(name, &ids[7]).await.unwrap().position, Some(4));
     }
     // Long after: the silent lose their places in every queue, each by its own set.
