@@ -1,5 +1,6 @@
 --!df flags=allow-undeclared-keys
--- jobs/claim -- hands the next jobs of a worker to it, each under a lock and a lease.
+-- jobs/claim -- hands the next jobs of a worker to it, each under a lock and a lease, after writing
+-- the results of those that it has done.
 --
 -- KEYS   1 waiting  list    ids in line, as v1 knows them; the truth about who waits
 --        2 active   set     ids that run
@@ -7,36 +8,58 @@
 --        4 index    hash    marks of the line, masks of the routes, the latest claim per worker
 --        5 strays   list    ids in line that have no lane yet
 --        6 claims   hash    id -> 'token worker type' of who runs it
---        7 leases   zset    ids that run; score = lease_until_ms
+--        7 leases   zset    ids that run under a lease of their own
 --        8 blocked  set     types that somebody wanted while they were at their limit
 --        9 events   stream  what happened
+--        10 finished  list    'ms id' of ended jobs, newest first
+--        11 parents   set     ids that other jobs wait for
+--        12 settled   list    ended ids that other jobs wait for
+--        13 processed string  how many jobs succeeded
+--        14 spent     string  how many milliseconds they took
+--        15 cancelled hash    ids that shall stop
+--        16 terms     zset    tokens of claims; score = until when their jobs are held
+--        17 held      hash    token -> how many jobs run under that term
 -- ARGV   1 now_ms  2 server  3 request  4 most  5 lock_ttl_s  6 lease_until_ms  7 prefix
---        8 events_max  9 ..routes
---        of each route: rid, type, max_concurrent or '', max_per_minute or ''
+--        8 events_max  9 result_ttl_s  10 done  11 wake  12 spent_ms  13 routes  14 ..rest
+--        of each route: rid, type, max_concurrent or '', max_per_minute or ''; then what succeeded,
+--        as `finish` takes it
 -- REPLY  {'claimed' or 'empty', version, server version, strays, wait_ms or -1, more, token,
---         id, data, id, data, ...}
+--         settled or 0, how many were not done, their numbers ..., id, data, id, data, ...}
 --
 -- Undeclared keys: which jobs come is only known here, so their data, lock and status, the lanes
 -- and the counters of their types are spelled from the prefix; all share its hash tag.
 --
--- Keeps: an id taken is out of waiting and in active, claims and leases, locked, with status
--- active; one request takes jobs once, a repeated one gets the same jobs again. The highest
--- priority goes first, within one the longest waiting. Work is bounded by `most` and the number of
--- routes, not by what waits for others.
+-- Keeps: an id taken is out of waiting and in active and claims, locked, with status active, and
+-- held until the term of this call ends, or its own lease once it was renewed; one request takes jobs once, a repeated one gets the same jobs again. The highest
+-- priority goes first, within one the longest waiting. Work is bounded by `most`, by what was done
+-- and by the number of routes, not by what waits for others. What was done is as in `complete`.
 local call = redis.call
 local now, server, request = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-local most, ttl, until_ms, prefix = tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
-local waiting = KEYS[1]
+local most, until_ms, prefix = tonumber(ARGV[4]), ARGV[6], ARGV[7]
+local waiting, ROUTES = KEYS[1], 13
 local DATA, LOCK, STATUS = prefix .. 'jobs:data:', prefix .. 'jobs:lock:', prefix .. 'jobs:status:'
 local LANE, RUNNING = prefix .. 'jobs:lane:', prefix .. 'ratelimit:concurrent:'
 local STARTS, MINUTE = prefix .. 'jobs:starts:', prefix .. 'ratelimit:minute:'
 
+local routes = tonumber(ARGV[ROUTES])
+local lost, settled = {}, false
+if #ARGV > ROUTES + 4 * routes then
+  lost, settled = finish({
+    active = KEYS[2], claims = KEYS[6], leases = KEYS[7], finished = KEYS[10], parents = KEYS[11],
+    settled = KEYS[12], blocked = KEYS[8], processed = KEYS[13], spent = KEYS[14],
+    cancelled = KEYS[15], terms = KEYS[16], held = KEYS[17], events = KEYS[9], now = ARGV[1], result_ttl = ARGV[9],
+    events_max = ARGV[8], done = ARGV[10], wake = ARGV[11], spent_ms = ARGV[12], prefix = prefix,
+  }, ROUTES + 4 * routes + 1)
+end
+
+-- Of the i-th route these are the arguments RID + 4 * i and so on.
+local RID, KIND, CONCURRENT, PER_MINUTE = ROUTES - 3, ROUTES - 2, ROUTES - 1, ROUTES
 local want = { 'v:', 'v:' .. server, 'r:' .. server, 'fence' }
-local routes = (#ARGV - 8) / 4
-for i = 1, routes do want[4 + i] = 'm:' .. ARGV[5 + 4 * i] end
+for i = 1, routes do want[4 + i] = 'm:' .. ARGV[RID + 4 * i] end
 local s = line_open(waiting, KEYS[4], KEYS[5], now, want)
 local reply = { 'empty', tonumber(s.more[1]) or 0, tonumber(s.more[2]) or 0,
-  call('LLEN', KEYS[5]), -1, 0, 0 }
+  call('LLEN', KEYS[5]), -1, 0, 0, settled and 1 or 0, #lost, spread(lost) }
+local head = #reply
 
 -- The same request again: its reply got lost, the jobs are taken.
 local before = s.more[3]
@@ -66,7 +89,7 @@ for i = 1, routes do
   local mask = tonumber(s.more[4 + i]) or 0
   if mask > 0 then
     any = true
-    types[#types + 1] = ARGV[6 + 4 * i]
+    types[#types + 1] = ARGV[KIND + 4 * i]
     for p = 10, 1, -1 do
       if mask >= weight(p) then
         mask = mask - weight(p)
@@ -90,7 +113,7 @@ local function wait_at_most(ms)
   if reply[5] < 0 or ms < reply[5] then reply[5] = ms end
 end
 local function may_start(i, kind)
-  local concurrent, minute = ARGV[7 + 4 * i], ARGV[8 + 4 * i]
+  local concurrent, minute = ARGV[CONCURRENT + 4 * i], ARGV[PER_MINUTE + 4 * i]
   if concurrent ~= '' then
     if not running[kind] then running[kind] = tonumber(call('GET', RUNNING .. kind) or 0) end
     if running[kind] + (started[kind] or 0) >= tonumber(concurrent) then
@@ -115,7 +138,8 @@ end
 
 local taken, kinds, minutes, count = {}, {}, {}, 0   -- ids, their types, types with a limit per minute
 local window, place, next_at, out, out_to = nil, nil, 1, {}, 0
-local masks, looked_at, bound = {}, 0, 4 * most + 64
+local masks, looked_at, bound, ttl = {}, 0, 4 * most + 64, ARGV[5]
+local locks, unlocked = nil, 0   -- of the first in line; that many are known to be unlocked
 
 -- Where an id is near the head of the line. Lanes and line mostly agree, so the next is looked at
 -- before a map of all is made.
@@ -129,6 +153,22 @@ local function near(id)
     for at = #window, 1, -1 do place[window[at]] = at end
   end
   return place[id]
+end
+
+-- Locks a candidate near the head, or answers false. Whether the first in line are locked is asked
+-- of all of them at once: nearly always none is.
+local function lock_near(id, at)
+  if not locks then
+    locks = {}
+    for n = 1, math.min(most, #window) do locks[n] = LOCK .. window[n] end
+    if call('EXISTS', spread(locks)) == 0 then unlocked = #locks end
+  end
+  if at <= unlocked then
+    -- With GET it answers nothing instead of a table that says OK, unless the id is in line twice
+    -- and was locked a moment ago.
+    return not call('SET', locks[at], server, 'GET', 'EX', ttl)
+  end
+  return call('SET', LOCK .. id, server, 'NX', 'EX', ttl)
 end
 
 -- Locks a candidate that is not near the head, and takes it out of line. Answers 'taken', 'locked'
@@ -145,13 +185,56 @@ local function take_far(id, seq)
   return 'taken'
 end
 
+-- Takes jobs from a lane for as long as its first entry is not younger than `rival`, the first of
+-- another lane.
+local function take_from(lane, rival)
+  local i, list, at, kind, limited = lane.i, lane.list, lane.at, lane.kind, lane.limited
+  local some = false
+  repeat
+    if limited and not may_start(i, kind) then
+      lane.at, lane.head = at, nil
+      return
+    end
+    local id, outcome = list[at + 1], nil
+    local where = near(id)
+    if not where or out[where] then
+      outcome = take_far(id, tonumber(list[at]))
+    elseif lock_near(id, where) then
+      out[where] = true
+      if where > out_to then out_to = where end
+      outcome = 'taken'
+    else
+      outcome = 'locked'
+    end
+    looked_at = looked_at + 1
+    if outcome == 'taken' then
+      count = count + 1
+      taken[count], kinds[count] = id, kind
+      started[kind] = (started[kind] or 0) + 1
+      if limited and ARGV[PER_MINUTE + 4 * i] ~= '' then minutes[kind] = (minutes[kind] or 0) + 1 end
+    elseif outcome == 'locked' then
+      -- Somebody holds its lock without running it; it goes to the end and is tried again.
+      lane.back[#lane.back + 1] = list[at]
+      lane.back[#lane.back + 1] = id
+    end
+    at = at + 2
+    some = count < most and looked_at < bound
+    if some and at > #list then
+      call('LTRIM', lane.key, at - 1, -1)
+      list = call('LRANGE', lane.key, 0, 2 * (most - count) + 1)
+      lane.list, at = list, 1
+    end
+  until not some or not list[at] or (rival and tonumber(list[at]) > rival)
+  lane.at, lane.head = at, tonumber(list[at])
+end
+
 for p = 10, 1, -1 do
   local lanes = {}
   for _, i in ipairs(levels[p] or {}) do
-    local kind = ARGV[6 + 4 * i]
-    local limited = ARGV[7 + 4 * i] ~= '' or ARGV[8 + 4 * i] ~= ''
+    local kind = ARGV[KIND + 4 * i]
+    local limited = ARGV[CONCURRENT + 4 * i] ~= '' or ARGV[PER_MINUTE + 4 * i] ~= ''
     if count < most and looked_at < bound and not shut[kind] and (not limited or may_start(i, kind)) then
-      local key = LANE .. ARGV[5 + 4 * i] .. ':' .. p
+      local key = LANE .. ARGV[RID + 4 * i] .. ':' .. p
       local list = call('LRANGE', key, 0, 2 * (most - count) + 1)
       lanes[#lanes + 1] = { i = i, key = key, list = list, at = 1, back = {}, kind = kind,
         limited = limited, head = tonumber(list[1]) }
@@ -159,47 +242,18 @@ for p = 10, 1, -1 do
   end
   if #lanes > 0 and not window then window = call('LRANGE', waiting, 0, most + 31) end
   while count < most and looked_at < bound do
-    -- The lane whose first entry waits the longest.
-    local lane, oldest = nil, nil
+    -- The lane whose first entry waits the longest, and the first entry of the next such lane.
+    local lane, oldest, rival = nil, nil, nil
     for n = 1, #lanes do
-      local head = lanes[n].head
-      if head and (not oldest or head < oldest) then lane, oldest = lanes[n], head end
+      local first = lanes[n].head
+      if first and (not oldest or first < oldest) then
+        lane, oldest, rival = lanes[n], first, oldest
+      elseif first and (not rival or first < rival) then
+        rival = first
+      end
     end
     if not lane then break end
-    local kind, limited = lane.kind, lane.limited
-    if not limited or may_start(lane.i, kind) then
-      local id = lane.list[lane.at + 1]
-      local at, outcome = near(id), nil
-      if not at or out[at] then
-        outcome = take_far(id, oldest)
-      elseif call('SET', LOCK .. id, server, 'NX', 'EX', ttl) then
-        out[at] = true
-        if at > out_to then out_to = at end
-        outcome = 'taken'
-      else
-        outcome = 'locked'
-      end
-      looked_at = looked_at + 1
-      lane.at = lane.at + 2
-      if outcome == 'taken' then
-        count = count + 1
-        taken[count], kinds[count] = id, kind
-        started[kind] = (started[kind] or 0) + 1
-        if limited and ARGV[8 + 4 * lane.i] ~= '' then minutes[kind] = (minutes[kind] or 0) + 1 end
-      elseif outcome == 'locked' then
-        -- Somebody holds its lock without running it; it goes to the end and is tried again.
-        lane.back[#lane.back + 1] = oldest
-        lane.back[#lane.back + 1] = id
-      end
-      if lane.at > #lane.list and #lane.list > 0 and count < most and looked_at < bound then
-        call('LTRIM', lane.key, lane.at - 1, -1)
-        lane.list = call('LRANGE', lane.key, 0, 2 * (most - count) + 1)
-        lane.at = 1
-      end
-      lane.head = tonumber(lane.list[lane.at])
-    else
-      lane.head = nil
-    end
+    take_from(lane, rival)
   end
   for n = 1, #lanes do
     local lane = lanes[n]
@@ -208,7 +262,7 @@ for p = 10, 1, -1 do
       call('RPUSH', lane.key, spread(lane.back))
       wait_at_most(250)
     elseif lane.at > #lane.list and call('EXISTS', lane.key) == 0 then
-      local rid = ARGV[5 + 4 * lane.i]
+      local rid = ARGV[RID + 4 * lane.i]
       local mask = masks[rid] or tonumber(s.more[4 + lane.i])
       masks[rid] = mask - weight(p)
     end
@@ -222,7 +276,7 @@ if out_to > 0 then
   for at = out_to, 1, -1 do
     if not out[at] then keep[#keep + 1] = window[at] end
   end
-  call('LPOP', waiting, out_to)
+  call('LTRIM', waiting, out_to, -1)
   if #keep > 0 then call('LPUSH', waiting, spread(keep)) end
   s.base = s.base + out_to - #keep
   if not s.clean then
@@ -239,63 +293,66 @@ for rid, mask in pairs(masks) do
 end
 for kind in pairs(full) do call('SADD', KEYS[8], kind) end
 
+local data = {}
+if count > 0 then
+  local keys = {}
+  for i = 1, count do keys[i] = DATA .. taken[i] end
+  data = call('MGET', spread(keys))
+  for i = count, 1, -1 do
+    if not data[i] then
+      -- The job was deleted; only its name was still in line.
+      call('DEL', LOCK .. taken[i])
+      started[kinds[i]] = started[kinds[i]] - 1
+      table.remove(taken, i)
+      table.remove(kinds, i)
+      table.remove(data, i)
+      count = count - 1
+    end
+  end
+end
 if count > 0 then
   -- One token for all of a call: it grows from claim to claim, and that is all it has to do.
   local token = string.format('%.0f', (tonumber(s.more[4]) or 0) + 1)
-  local keys, texts = {}, {}
-  for i = 1, count do keys[i] = DATA .. taken[i] end
-  local data = call('MGET', spread(keys))
+  local texts = {}
+  for kind in pairs(started) do texts[kind] = token .. ' ' .. server .. ' ' .. kind end
   -- A packed hash is searched from its start; an entry of more than 64 bytes keeps it from being
   -- packed. No job is called '-'.
-  local claims = { '-', string.rep('-', 65) }
-  local ids, statuses, leases, counts, n = {}, {}, {}, {}, 0
+  local claims, statuses = { '-', string.rep('-', 65) }, {}
   for i = 1, count do
-    local id, kind, job = taken[i], kinds[i], data[i]
-    if job then
-      n = n + 1
-      local text = texts[kind]
-      if not text then
-        text = token .. ' ' .. server .. ' ' .. kind
-        texts[kind] = text
-      end
-      ids[n] = id
-      statuses[2 * n - 1], statuses[2 * n] = STATUS .. id, 'active'
-      claims[2 * n + 1], claims[2 * n + 2] = id, text
-      leases[2 * n - 1], leases[2 * n] = until_ms, id
-      counts[kind] = (counts[kind] or 0) + 1
-      reply[6 + 2 * n], reply[7 + 2 * n] = id, job
-    else
-      -- The job was deleted; only its name was still in line.
-      call('DEL', LOCK .. id)
-    end
+    local id = taken[i]
+    statuses[2 * i - 1], statuses[2 * i] = STATUS .. id, 'active'
+    claims[2 * i + 1], claims[2 * i + 2] = id, texts[kinds[i]]
+    reply[head + 2 * i - 1], reply[head + 2 * i] = id, data[i]
   end
-  if n > 0 then
-    reply[1], reply[7] = 'claimed', tonumber(token)
-    call('MSET', spread(statuses))
-    call('SADD', KEYS[2], spread(ids))
-    call('HSET', KEYS[6], spread(claims))
-    call('ZADD', KEYS[7], spread(leases))
-    for kind, count in pairs(counts) do call('INCRBY', RUNNING .. kind, count) end
-    for kind, count in pairs(minutes) do
-      for _ = 1, count do
-        call('LPUSH', STARTS .. kind, now)
-        for _ = 1, 2 do
-          local oldest = tonumber(call('LINDEX', STARTS .. kind, -1))
-          if oldest > now - 60000 then break end
-          call('RPOP', STARTS .. kind)
-        end
-      end
-      call('EXPIRE', STARTS .. kind, 120)
-      if call('INCRBY', MINUTE .. kind, count) == count then
-        call('EXPIRE', MINUTE .. kind, 60)
+  reply[1], reply[7] = 'claimed', tonumber(token)
+  call('MSET', spread(statuses))
+  call('SADD', KEYS[2], spread(taken))
+  call('HSET', KEYS[6], spread(claims))
+  call('ZADD', KEYS[16], until_ms, token)
+  call('HSET', KEYS[17], token, count)
+  for kind, places in pairs(started) do
+    if places > 0 then call('INCRBY', RUNNING .. kind, places) end
+  end
+  for kind, places in pairs(minutes) do
+    for _ = 1, places do
+      call('LPUSH', STARTS .. kind, now)
+      for _ = 1, 2 do
+        local oldest = tonumber(call('LINDEX', STARTS .. kind, -1))
+        if oldest > now - 60000 then break end
+        call('RPOP', STARTS .. kind)
       end
     end
-    s.set[#s.set + 1] = 'fence'
-    s.set[#s.set + 1] = token
-    s.set[#s.set + 1] = 'r:' .. server
-    s.set[#s.set + 1] = request .. '\n' .. token .. '\n' .. table.concat(ids, '\n')
-    emit(KEYS[9], ARGV[8], 'started', now, ids, server)
+    call('EXPIRE', STARTS .. kind, 120)
+    if call('INCRBY', MINUTE .. kind, places) == places then
+      call('EXPIRE', MINUTE .. kind, 60)
+    end
   end
+  local names = table.concat(taken, '\n')
+  s.set[#s.set + 1] = 'fence'
+  s.set[#s.set + 1] = token
+  s.set[#s.set + 1] = 'r:' .. server
+  s.set[#s.set + 1] = request .. '\n' .. token .. '\n' .. names
+  emit(KEYS[9], ARGV[8], 'started', now, names, server)
 end
 line_close(s)
 return reply

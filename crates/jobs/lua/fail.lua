@@ -7,7 +7,7 @@
 --        5 deadletter  list    dead ids, newest first
 --        6 active      set     ids that run
 --        7 claims      hash    id -> 'token worker type' of who runs it
---        8 leases      zset    ids that run; score = lease_until_ms
+--        8 leases      zset    ids that run under a lease of their own; score = lease_until_ms
 --        9 finished    list    'ms id' of ended jobs, newest first
 --        10 parents    set     ids that other jobs wait for
 --        11 settled    list    ended ids that other jobs wait for
@@ -15,7 +15,9 @@
 --        13 failed     string  how many attempts failed
 --        14 cancelled  hash    ids that shall stop
 --        15 events     stream  what happened
---        16 ..keys             registry and lane per lane, running counter per type, then lock,
+--        16 terms      zset    tokens of claims; score = until when their jobs are held
+--        17 held       hash    token -> how many jobs run under that term
+--        18 ..keys             registry and lane per lane, running counter per type, then lock,
 --                              status, result, data and history per job
 -- ARGV   1 now_ms  2 wake  3 done  4 events_max  5 result_ttl_s  6 history_max  7 only_expired
 --        8 lanes  9 types  10 ..rest
@@ -34,11 +36,11 @@ local lanes_count, types_count = tonumber(ARGV[8]), tonumber(ARGV[9])
 local lanes, want = {}, {}
 for n = 1, lanes_count do
   local at = 9 + 4 * (n - 1)
-  lanes[n] = { registry = KEYS[15 + 2 * n - 1], key = KEYS[15 + 2 * n], rid = ARGV[at + 1],
+  lanes[n] = { registry = KEYS[17 + 2 * n - 1], key = KEYS[17 + 2 * n], rid = ARGV[at + 1],
     priority = tonumber(ARGV[at + 2]), spec = ARGV[at + 3], server = ARGV[at + 4] }
   want[n] = 'm:' .. lanes[n].rid
 end
-local type_keys, type_args = 15 + 2 * lanes_count, 9 + 4 * lanes_count
+local type_keys, type_args = 17 + 2 * lanes_count, 9 + 4 * lanes_count
 local types = {}
 for n = 1, types_count do types[ARGV[type_args + n]] = n end
 local job_keys, job_args = type_keys + types_count, type_args + types_count
@@ -54,12 +56,13 @@ for j = 1, (#ARGV - job_args) / 9 do
   local held = redis.call('HGET', KEYS[7], id)
   local due = true
   if held == claim and ARGV[7] == '1' then
-    local lease = tonumber(redis.call('ZSCORE', KEYS[8], id) or 0)
-    due = lease <= now
+    local lease = redis.call('ZSCORE', KEYS[8], id)
+      or redis.call('ZSCORE', KEYS[16], string.match(claim, '^%d+')) or 0
+    due = tonumber(lease) <= now
   end
   if held == claim and due then
     redis.call('HDEL', KEYS[7], id)
-    redis.call('ZREM', KEYS[8], id)
+    if redis.call('ZREM', KEYS[8], id) == 0 then part(KEYS[16], KEYS[17], claim, 1) end
     redis.call('SREM', KEYS[6], id)
     redis.call('DEL', KEYS[key + 1])
     redis.call('HDEL', KEYS[14], id)

@@ -7,6 +7,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    sync::Arc,
     time::Duration,
     vec,
 };
@@ -18,6 +19,7 @@ use store::{
 
 use crate::{
     Error, Job, JobError, JobId, JobType, Jobs, Labels,
+    complete::{Sheet, Success},
     config::seconds,
     fail::{Ending, Failure},
     lanes::Arg,
@@ -41,7 +43,7 @@ pub struct Lease {
     /// Until when the job is this worker's, unless renewed.
     pub until: Millis,
     /// What the claim looks like in the store.
-    pub(crate) claim: String,
+    pub(crate) claim: Arc<str>,
     /// The job as it is stored.
     pub(crate) text: String,
 }
@@ -70,14 +72,19 @@ impl Lease {
     /// A lease by the parts that identify it, for a caller that kept them elsewhere. Whether it is
     /// held is for the store to say.
     pub fn from_parts(job: Job, text: String, server: &str, token: u64, until: Millis) -> Self {
-        let claim = format!("{token} {server} {}", job.kind);
+        let claim = claim_text(token, server, &job.kind);
         Self::held(job, text, claim, token, until)
     }
 
     /// A lease as the store knows it.
-    pub(crate) fn held(job: Job, text: String, claim: String, token: u64, until: Millis) -> Self {
+    pub(crate) fn held(job: Job, text: String, claim: Arc<str>, token: u64, until: Millis) -> Self {
         Self { job, token, until, claim, text }
     }
+}
+
+/// What a claim looks like in the store.
+fn claim_text(token: u64, server: &str, kind: &JobType) -> Arc<str> {
+    format!("{token} {server} {kind}").into()
 }
 
 /// What a claim came to.
@@ -108,7 +115,7 @@ struct Book {
     version: i64,
     server_version: i64,
     /// Four arguments per route.
-    args: Vec<Arg>,
+    args: Vec<Arg<'static>>,
     known: HashSet<String>,
 }
 
@@ -168,28 +175,70 @@ impl Claimer {
 
     /// As [`claim`](Claimer::claim), with a lease of another length than the configured one.
     pub async fn claim_for(&mut self, most: usize, lease: Duration) -> Result<Claimed, Error> {
-        let most = most.min(CLAIM_MAX);
-        if most == 0 {
-            return Ok(Claimed::default());
-        }
-        for _ in 0..ROUNDS {
-            let reply = self.ask(most, lease).await?;
-            let changed = self.refresh(reply.version, reply.server_version).await?;
-            let strayed = reply.strays > 0 && self.jobs.ingest().await? > 0;
-            let claimed = self.accept(reply, lease).await?;
-            if !claimed.leases.is_empty() || !(changed || strayed || claimed.more) {
-                return Ok(claimed);
-            }
-        }
-        Ok(Claimed { more: true, ..Claimed::default() })
+        self.exchange(most, lease, &[]).await.1
     }
 
-    async fn ask(&mut self, most: usize, lease: Duration) -> Result<Reply, Error> {
+    /// Writes what succeeded and takes the next jobs, in one call. Says of each success whether it
+    /// counts, if the store has told; where it has not, they are written again by other means, which
+    /// does no harm.
+    pub(crate) async fn exchange(
+        &mut self,
+        most: usize,
+        lease: Duration,
+        done: &[&Success],
+    ) -> (Option<Vec<bool>>, Result<Claimed, Error>) {
+        let most = most.min(CLAIM_MAX);
+        if most == 0 {
+            return (None, Ok(Claimed::default()));
+        }
+        let mut counted = None;
+        for round in 0..ROUNDS {
+            let sheet = Sheet::new(if round == 0 { done } else { &[] });
+            let (request, reply) = match self.ask(most, lease, &sheet).await {
+                Ok(answer) => answer,
+                Err(error) => return (counted, Err(error)),
+            };
+            if round == 0 {
+                counted = sheet.done(reply.lost.iter().copied()).ok();
+            }
+            match self.heed(reply, lease).await {
+                Ok((claimed, again)) if !claimed.leases.is_empty() || !again => {
+                    return (counted, Ok(claimed));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    // What it took is asked for again.
+                    self.unanswered = Some(request);
+                    return (counted, Err(error));
+                }
+            }
+        }
+        (counted, Ok(Claimed { more: true, ..Claimed::default() }))
+    }
+
+    /// Does what a reply calls for, and says whether it is worth asking again.
+    async fn heed(&mut self, reply: Reply, lease: Duration) -> Result<(Claimed, bool), Error> {
+        if reply.settled {
+            self.jobs.settle().await;
+        }
+        let changed = self.refresh(reply.version, reply.server_version).await?;
+        let strayed = reply.strays > 0 && self.jobs.ingest().await? > 0;
+        let claimed = self.accept(reply, lease).await?;
+        let again = changed || strayed || claimed.more;
+        Ok((claimed, again))
+    }
+
+    async fn ask(
+        &mut self,
+        most: usize,
+        lease: Duration,
+        done: &Sheet<'_>,
+    ) -> Result<(String, Reply), Error> {
         let request = self
             .unanswered
             .take()
             .unwrap_or_else(|| (0..10).map(|_| fastrand::alphanumeric()).collect());
-        let keys = self.jobs.keys();
+        let (keys, config) = (self.jobs.keys(), self.jobs.config());
         let now = self.jobs.now();
         let reply = scripts::claim::run(
             self.jobs.store(),
@@ -201,8 +250,16 @@ impl Claimer {
                 strays: keys.strays(),
                 claims: keys.claims(),
                 leases: keys.leases(),
+                terms: keys.terms(),
+                held: keys.held(),
                 blocked: keys.blocked(),
                 events: keys.events(),
+                finished: keys.finished(),
+                parents: keys.parents(),
+                settled: keys.settled(),
+                processed: keys.processed(),
+                spent: keys.spent(),
+                cancelled: keys.cancelled(),
             },
             scripts::claim::Args {
                 now_ms: now,
@@ -212,15 +269,25 @@ impl Claimer {
                 lock_ttl_s: seconds(lease),
                 lease_until_ms: now + lease,
                 prefix: keys.prefix(),
-                events_max: self.jobs.config().events_max,
-                routes: &self.book.args,
+                events_max: config.events_max,
+                result_ttl_s: seconds(config.result_ttl),
+                done: keys.done(),
+                wake: keys.wake(),
+                spent_ms: done.spent,
+                routes: self.book.args.len() / 4,
+                rest: self.book.args.iter().chain(&done.args),
             },
         )
         .await;
-        if matches!(&reply, Err(store::Error::Unavailable { maybe_done: true, .. })) {
-            self.unanswered = Some(request);
+        match reply {
+            Ok(reply) => Ok((request, reply)),
+            Err(error) => {
+                if matches!(&error, store::Error::Unavailable { maybe_done: true, .. }) {
+                    self.unanswered = Some(request);
+                }
+                Err(error.into())
+            }
         }
-        Ok(reply?)
     }
 
     /// Reads the registries again if they have changed.
@@ -244,7 +311,7 @@ impl Claimer {
             let limit = |most: Option<u32>| most.map_or(Arg::Word(""), |n| Arg::Number(n.into()));
             args.extend([
                 Arg::Text(name.clone()),
-                route.kind.as_str().into(),
+                Arg::Text(route.kind.to_string()),
                 limit(route.limit.max_concurrent),
                 limit(route.limit.max_per_minute),
             ]);
@@ -258,14 +325,25 @@ impl Claimer {
     async fn accept(&self, reply: Reply, lease: Duration) -> Result<Claimed, Error> {
         let now = self.jobs.now();
         let mut claimed = Claimed { more: reply.more, wait: reply.wait, ..Claimed::default() };
+        claimed.leases.reserve(reply.jobs.len());
         let mut refused = Vec::new();
+        // Neighbours mostly have one type, and then one claim.
+        let mut latest: Option<(JobType, Arc<str>)> = None;
         for (id, data) in reply.jobs {
             let id = JobId::stored(id);
             match Job::parse(id.clone(), &data) {
                 Ok(job) => {
                     let text = String::from_utf8(data).unwrap_or_default();
-                    let server = self.labels.server.as_str();
-                    let lease = Lease::from_parts(job, text, server, reply.token, now + lease);
+                    let claim = match &latest {
+                        Some((kind, claim)) if *kind == job.kind => Arc::clone(claim),
+                        _ => {
+                            let server = self.labels.server.as_str();
+                            let claim = claim_text(reply.token, server, &job.kind);
+                            latest = Some((job.kind.clone(), Arc::clone(&claim)));
+                            claim
+                        }
+                    };
+                    let lease = Lease::held(job, text, claim, reply.token, now + lease);
                     match lease.job.expires_at {
                         Some(at) if at <= now => refused.push(
                             Failure::of(&lease, expired(), now, Duration::ZERO)
@@ -304,6 +382,10 @@ struct Reply {
     wait: Option<Duration>,
     more: bool,
     token: u64,
+    /// Other jobs wait for one that was done.
+    settled: bool,
+    /// The numbers of those that were not done.
+    lost: Vec<usize>,
     jobs: Vec<(String, Vec<u8>)>,
 }
 
@@ -323,8 +405,14 @@ impl FromRedisValue for Reply {
             wait: u64::try_from(next::<i64>(parts)?).ok().map(Duration::from_millis),
             more: next::<i64>(parts)? == 1,
             token: next(parts)?,
-            jobs: Vec::with_capacity(parts.len() / 2),
+            settled: next::<i64>(parts)? == 1,
+            lost: Vec::new(),
+            jobs: Vec::new(),
         };
+        for _ in 0..next::<usize>(parts)? {
+            reply.lost.push(next(parts)?);
+        }
+        reply.jobs.reserve(parts.len() / 2);
         while parts.len() > 0 {
             reply.jobs.push((next(parts)?, next(parts)?));
         }

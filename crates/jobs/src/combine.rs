@@ -18,7 +18,7 @@ const AT_ONCE: usize = 2;
 /// How many items go together at most, and how many bytes: what a script does in well under a
 /// millisecond.
 pub(crate) const ITEMS_MAX: usize = 128;
-const BYTES_MAX: usize = 1 << 20;
+pub(crate) const BYTES_MAX: usize = 1 << 20;
 
 type Answer<R> = Result<R, Error>;
 

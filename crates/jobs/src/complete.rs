@@ -3,12 +3,12 @@
 //! Invariant: only the lease that holds a job completes it. Calls at the same time share a round
 //! trip, and repeating one does no harm.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 use store::Key;
 
-use crate::{Error, JobResult, Jobs, Lease, config::seconds, lanes::Arg, scripts};
+use crate::{Error, JobId, JobResult, Jobs, Lease, config::seconds, lanes::Arg, scripts};
 
 /// Largest result a job may have: 1 MiB.
 pub const RESULT_MAX: usize = 1 << 20;
@@ -16,13 +16,90 @@ pub const RESULT_MAX: usize = 1 << 20;
 /// A job that succeeded, ready to be stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Success {
-    pub(crate) id: String,
-    pub(crate) kind: String,
-    pub(crate) claim: String,
+    pub(crate) id: JobId,
+    pub(crate) claim: Arc<str>,
     pub(crate) result: String,
     pub(crate) spent: u64,
     /// It is a schedule, whose job stays for the next occurrence.
     pub(crate) keep: bool,
+}
+
+impl Success {
+    /// The type, which is the last word of the claim.
+    fn kind(&self) -> &str {
+        self.claim.splitn(3, ' ').nth(2).unwrap_or_default()
+    }
+}
+
+/// Successes as scripts take them: those of one claim together, and equal results once.
+#[derive(Debug, Default)]
+pub(crate) struct Sheet<'a> {
+    pub(crate) args: Vec<Arg<'a>>,
+    /// Milliseconds that all of them took. The store's counters have 63 bits.
+    pub(crate) spent: u64,
+    kinds: Vec<&'a str>,
+    /// Which of the batch is the first, the second and so on in the arguments.
+    order: Vec<usize>,
+}
+
+impl<'a> Sheet<'a> {
+    pub(crate) fn new(batch: &[&'a Success]) -> Self {
+        let mut groups: Vec<(&'a Success, Vec<usize>)> = Vec::new();
+        for (at, success) in batch.iter().enumerate() {
+            let same = |(first, _): &&mut (&Success, Vec<usize>)| {
+                first.claim == success.claim && first.keep == success.keep
+            };
+            match groups.iter_mut().rev().find(same) {
+                Some((_, members)) => members.push(at),
+                None => groups.push((success, vec![at])),
+            }
+        }
+        let mut sheet = Self { order: Vec::with_capacity(batch.len()), ..Self::default() };
+        for (first, members) in groups {
+            let members: Vec<(usize, &'a Success)> = members
+                .into_iter()
+                .filter_map(|at| batch.get(at).map(|success| (at, *success)))
+                .collect();
+            let alike = members.iter().all(|(_, success)| success.result == first.result);
+            let results = if alike { 1 } else { members.len() };
+            sheet.kinds.push(first.kind());
+            sheet.args.extend([
+                Arg::Word(&first.claim),
+                Arg::Word(first.kind()),
+                Arg::Word(if first.keep { "1" } else { "" }),
+                members.len().into(),
+                results.into(),
+            ]);
+            sheet.args.extend(members.iter().map(|(_, success)| Arg::Word(success.id.as_str())));
+            let results =
+                members.iter().map(|(_, success)| Arg::Word(&success.result)).take(results);
+            sheet.args.extend(results);
+            for (at, success) in members {
+                sheet.order.push(at);
+                sheet.spent = sheet.spent.saturating_add(success.spent).min(1 << 40);
+            }
+        }
+        sheet
+    }
+
+    /// Which of the batch are done, when the script has named those that are not.
+    pub(crate) fn done(
+        &self,
+        lost: impl IntoIterator<Item = usize>,
+    ) -> Result<Vec<bool>, store::Error> {
+        let mut done = vec![true; self.order.len()];
+        for number in lost {
+            let at = number.checked_sub(1).and_then(|at| self.order.get(at));
+            match at.and_then(|at| done.get_mut(*at)) {
+                Some(done) => *done = false,
+                None => {
+                    let message = format!("answer {number} for {} jobs", self.order.len());
+                    return Err(store::Error::Decode { message });
+                }
+            }
+        }
+        Ok(done)
+    }
 }
 
 impl Jobs {
@@ -73,9 +150,8 @@ impl Jobs {
         let result = serde_json::to_string(&result)
             .map_err(|error| Error::invalid(format!("the result is not JSON: {error}")))?;
         Ok(Success {
-            id: lease.id().to_string(),
-            kind: lease.job.kind.to_string(),
-            claim: lease.claim.clone(),
+            id: lease.id().clone(),
+            claim: Arc::clone(&lease.claim),
             result,
             spent,
             keep: lease.job.is_cron(),
@@ -87,41 +163,22 @@ impl Jobs {
         &self,
         batch: impl IntoIterator<Item = &Success>,
     ) -> Result<Vec<bool>, store::Error> {
+        let batch: Vec<&Success> = batch.into_iter().collect();
         let keys = self.keys();
-        let mut claims: HashMap<(&str, bool), usize> = HashMap::new();
-        let (mut all_keys, mut rest): (Vec<Key>, Vec<Arg>) = (Vec::new(), Vec::new());
-        let (mut job_keys, mut job_args) = (Vec::new(), Vec::new());
-        let (mut spent, mut count) = (0u64, 0);
-        for success in batch {
-            let next = claims.len() + 1;
-            let claim = *claims.entry((&success.claim, success.keep)).or_insert_with(|| {
-                all_keys.push(keys.running(&success.kind));
-                rest.extend([
-                    success.claim.as_str().into(),
-                    success.kind.as_str().into(),
-                    Arg::Word(if success.keep { "1" } else { "" }),
-                ]);
-                next
-            });
-            job_keys.push(keys.lock(&success.id));
-            job_keys.push(keys.status(&success.id));
-            job_keys.push(keys.result(&success.id));
-            job_args.extend([
-                success.id.as_str().into(),
-                claim.into(),
-                success.result.as_str().into(),
-            ]);
-            spent = spent.saturating_add(success.spent);
-            count += 1;
-        }
-        all_keys.append(&mut job_keys);
-        rest.append(&mut job_args);
+        let sheet = Sheet::new(&batch);
+        let counters = sheet.kinds.iter().map(|kind| keys.running(kind));
+        let job_keys = batch.iter().flat_map(|success| {
+            let id = success.id.as_str();
+            [keys.lock(id), keys.status(id), keys.result(id)]
+        });
         let reply: Vec<String> = scripts::complete::run(
             self.store(),
             scripts::complete::Keys {
                 active: keys.active(),
                 claims: keys.claims(),
                 leases: keys.leases(),
+                terms: keys.terms(),
+                held: keys.held(),
                 finished: keys.finished(),
                 parents: keys.parents(),
                 settled: keys.settled(),
@@ -130,7 +187,7 @@ impl Jobs {
                 spent: keys.spent(),
                 cancelled: keys.cancelled(),
                 events: keys.events(),
-                keys: all_keys,
+                keys: counters.chain(job_keys).collect::<Vec<Key>>(),
             },
             scripts::complete::Args {
                 now_ms: self.now(),
@@ -138,25 +195,14 @@ impl Jobs {
                 events_max: self.config().events_max,
                 done: keys.done(),
                 wake: keys.wake(),
-                // The store's counters have 63 bits.
-                spent_ms: spent.min(1 << 40),
-                claims: claims.len(),
-                rest,
+                spent_ms: sheet.spent,
+                prefix: keys.prefix(),
+                rest: &sheet.args,
             },
         )
         .await?;
         self.settle_if(&reply).await;
-        let mut done = vec![true; count];
-        for number in reply.iter().skip(1) {
-            let at = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-            match at.and_then(|at| done.get_mut(at)) {
-                Some(done) => *done = false,
-                None => {
-                    let message = format!("answer {number:?} for {count} jobs");
-                    return Err(store::Error::Decode { message });
-                }
-            }
-        }
-        Ok(done)
+        // What is no number names no job, and that is told.
+        sheet.done(reply.iter().skip(1).map(|number| number.parse().unwrap_or(0)))
     }
 }

@@ -103,9 +103,14 @@ impl Jobs {
     /// Tells those that wait, if the reply of a script says that there may be some. What goes wrong
     /// here is made good by the keeper.
     pub(crate) async fn settle_if(&self, reply: &[String]) {
-        if reply.first().is_some_and(|word| word == "settled")
-            && let Err(error) = Box::pin(self.resolve()).await
-        {
+        if reply.first().is_some_and(|word| word == "settled") {
+            self.settle().await;
+        }
+    }
+
+    /// Tells jobs that wait for ended ones; what cannot be told now, the keeper tells.
+    pub(crate) async fn settle(&self) {
+        if let Err(error) = Box::pin(self.resolve()).await {
             tracing::warn!(%error, "dependent jobs are told later");
         }
     }

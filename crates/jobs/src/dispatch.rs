@@ -212,7 +212,7 @@ impl Jobs {
                 Arg::Word(place),
                 Arg::Number(due),
                 ready.expires_at.map_or(Arg::Word(""), |at| Arg::Number(at.0)),
-                ready.text.clone().into(),
+                Arg::Word(&ready.text),
             ]);
         }
         let count = lanes.count();

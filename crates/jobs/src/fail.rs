@@ -108,7 +108,7 @@ impl Failure {
         Self {
             id: lease.id().clone(),
             kind: lease.job.kind.to_string(),
-            claim: lease.claim.clone(),
+            claim: lease.claim.to_string(),
             place: Some(Place::of(&lease.job)),
             ending: Ending::Front,
             event: "released",
@@ -299,7 +299,7 @@ impl Jobs {
         for failure in batch {
             types.entry(failure.kind.clone()).or_insert_with(|| {
                 type_keys.push(keys.running(&failure.kind));
-                type_args.push(failure.kind.as_str().into());
+                type_args.push(Arg::Text(failure.kind.clone()));
             });
             let id = failure.id.as_str();
             job_keys.extend([
@@ -324,7 +324,7 @@ impl Jobs {
             };
             let text = |text: Option<String>| text.map_or(Arg::Word(""), Arg::Text);
             job_args.extend([
-                failure.id.as_str().into(),
+                Arg::Text(failure.id.to_string()),
                 failure.claim.into(),
                 Arg::Word(mode),
                 lane.into(),
@@ -352,6 +352,8 @@ impl Jobs {
                 active: keys.active(),
                 claims: keys.claims(),
                 leases: keys.leases(),
+                terms: keys.terms(),
+                held: keys.held(),
                 finished: keys.finished(),
                 parents: keys.parents(),
                 settled: keys.settled(),

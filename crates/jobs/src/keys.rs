@@ -194,9 +194,19 @@ impl Keys {
         self.key("jobs:claims")
     }
 
-    /// zset: ids that run; score = when their lease runs out, in ms.
+    /// zset: ids that run under a lease of their own, as renewed ones do; score = its end, in ms.
     pub fn leases(&self) -> Key {
         self.key("jobs:leases")
+    }
+
+    /// zset: tokens of claims; score = until when the jobs they took are held, in ms, unless renewed.
+    pub fn terms(&self) -> Key {
+        self.key("jobs:terms")
+    }
+
+    /// hash: token of a claim to how many of the jobs it took still run and were not renewed.
+    pub fn held(&self) -> Key {
+        self.key("jobs:held")
     }
 
     /// set: types that somebody wanted while they were at their limit.

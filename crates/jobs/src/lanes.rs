@@ -18,13 +18,13 @@ use crate::{
 
 /// One argument of a script.
 #[derive(Clone, Debug)]
-pub(crate) enum Arg {
-    Word(&'static str),
+pub(crate) enum Arg<'a> {
+    Word(&'a str),
     Text(String),
     Number(i64),
 }
 
-impl ToRedisArgs for Arg {
+impl ToRedisArgs for Arg<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         match self {
             Self::Word(word) => out.write_arg(word.as_bytes()),
@@ -34,25 +34,25 @@ impl ToRedisArgs for Arg {
     }
 }
 
-impl From<&str> for Arg {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
+impl<'a> From<&'a str> for Arg<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Word(text)
     }
 }
 
-impl From<String> for Arg {
+impl From<String> for Arg<'_> {
     fn from(text: String) -> Self {
         Self::Text(text)
     }
 }
 
-impl From<usize> for Arg {
+impl From<usize> for Arg<'_> {
     fn from(number: usize) -> Self {
         Self::Number(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
-impl From<i64> for Arg {
+impl From<i64> for Arg<'_> {
     fn from(number: i64) -> Self {
         Self::Number(number)
     }
@@ -82,7 +82,7 @@ impl Place {
 pub(crate) struct Lanes {
     known: HashMap<(RouteId, Priority), usize>,
     keys: Vec<Key>,
-    args: Vec<Arg>,
+    args: Vec<Arg<'static>>,
 }
 
 impl Lanes {
@@ -96,7 +96,7 @@ impl Lanes {
             });
             self.keys.push(keys.lane(&place.route, place.priority.get()));
             self.args.extend([
-                place.route.as_str().into(),
+                Arg::Text(place.route.as_str().to_owned()),
                 Arg::Number(place.priority.get().into()),
                 place.text.clone().into(),
                 place.server.clone().into(),
@@ -111,7 +111,7 @@ impl Lanes {
     }
 
     /// The keys and arguments of the lanes, to be followed by those of the jobs.
-    pub(crate) fn into_parts(self) -> (Vec<Key>, Vec<Arg>) {
+    pub(crate) fn into_parts<'a>(self) -> (Vec<Key>, Vec<Arg<'a>>) {
         (self.keys, self.args)
     }
 }

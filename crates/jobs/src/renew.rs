@@ -37,13 +37,15 @@ impl Jobs {
             for chunk in chunk.chunks(256) {
                 let rest: Vec<Arg> = chunk
                     .iter()
-                    .flat_map(|lease| [lease.id().as_str().into(), lease.claim.as_str().into()])
+                    .flat_map(|lease| [lease.id().as_str().into(), Arg::Word(&lease.claim)])
                     .collect();
                 let reply: Vec<String> = scripts::renew::run(
                     self.store(),
                     scripts::renew::Keys {
                         claims: keys.claims(),
                         leases: keys.leases(),
+                        terms: keys.terms(),
+                        held: keys.held(),
                         cancelled: keys.cancelled(),
                         locks: chunk.iter().map(|lease| keys.lock(lease.id().as_str())),
                     },

@@ -9,35 +9,47 @@ script!(pub(crate) dispatch {
 });
 
 script!(pub(crate) claim {
-    keys: [waiting, active, paused, index, strays, claims, leases, blocked, events],
-    args: [now_ms, server, request, most, lock_ttl_s, lease_until_ms, prefix, events_max, ..routes],
-    lib: ["spread", "weight", "emit", "line_open", "line_take", "line_close"],
+    keys: [
+        waiting, active, paused, index, strays, claims, leases, blocked, events, finished, parents,
+        settled, processed, spent, cancelled, terms, held
+    ],
+    args: [
+        now_ms, server, request, most, lock_ttl_s, lease_until_ms, prefix, events_max, result_ttl_s,
+        done, wake, spent_ms, routes, ..rest
+    ],
+    lib: [
+        "spread", "weight", "emit", "free", "settle", "part", "finish", "line_open", "line_take",
+        "line_close"
+    ],
 });
 
 script!(pub(crate) complete {
     keys: [
         active, claims, leases, finished, parents, settled, blocked, processed, spent, cancelled,
-        events, ..keys
+        events, terms, held, ..keys
     ],
-    args: [now_ms, result_ttl_s, events_max, done, wake, spent_ms, claims, ..rest],
-    lib: ["spread", "emit", "free", "settle"],
+    args: [now_ms, result_ttl_s, events_max, done, wake, spent_ms, prefix, ..rest],
+    lib: ["spread", "emit", "free", "settle", "part", "finish"],
 });
 
 script!(pub(crate) fail {
     keys: [
         waiting, index, strays, delayed, deadletter, active, claims, leases, finished, parents,
-        settled, blocked, failed, cancelled, events, ..keys
+        settled, blocked, failed, cancelled, events, terms, held, ..keys
     ],
     args: [
         now_ms, wake, done, events_max, result_ttl_s, history_max, only_expired, lanes, types,
         ..rest
     ],
-    lib: ["spread", "weight", "emit", "free", "settle", "line_open", "line_push", "line_close"],
+    lib: [
+        "spread", "weight", "emit", "free", "settle", "part", "line_open", "line_push", "line_close"
+    ],
 });
 
 script!(pub(crate) renew {
-    keys: [claims, leases, cancelled, ..locks],
+    keys: [claims, leases, cancelled, terms, held, ..locks],
     args: [lock_ttl_s, lease_until_ms, server, ..rest],
+    lib: ["part"],
 });
 
 script!(pub(crate) ingest {

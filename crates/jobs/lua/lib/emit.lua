@@ -1,8 +1,9 @@
 -- emit(events, most, event, now, ids, why) -- adds one event about many jobs to the stream, which
--- keeps about the latest `most`.
+-- keeps about the latest `most`. `ids` is a list, or text with an id per line.
 local function emit(events, most, event, now, ids, why)
-  if tonumber(most) > 0 and #ids > 0 then
+  if type(ids) == 'table' then ids = table.concat(ids, '\n') end
+  if tonumber(most) > 0 and ids ~= '' then
     redis.call('XADD', events, 'MAXLEN', '~', most, '*', 'event', event, 'at', now,
-      'ids', table.concat(ids, '\n'), 'why', why or '')
+      'ids', ids, 'why', why or '')
   end
 end

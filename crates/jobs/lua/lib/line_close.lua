@@ -8,14 +8,14 @@ local function line_close(s)
       if redis.call('LINDEX', s.waiting, 0) == '-' then
         local ids = redis.call('LRANGE', s.waiting, 0, 499)
         while ids[count + 1] == '-' do count = count + 1 end
-        redis.call('LPOP', s.waiting, count)
+        redis.call('LTRIM', s.waiting, count, -1)
         s.base = s.base + count
         if not s.clean then s.at = s.at - count end
       end
       if s.clean and redis.call('LINDEX', s.waiting, -1) == '-' then
         local ids, last = redis.call('LRANGE', s.waiting, -500, -1), 0
         while ids[#ids - last] == '-' do last = last + 1 end
-        redis.call('RPOP', s.waiting, last)
+        redis.call('LTRIM', s.waiting, 0, -1 - last)
         count = count + last
       end
       s.tombs = math.max(0, s.tombs - count)

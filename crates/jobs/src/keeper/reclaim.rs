@@ -1,9 +1,12 @@
 //! Jobs whose worker went away.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use store::{
-    Millis,
+    Key, Millis,
     redis::{self, AsyncCommands as _},
 };
 
@@ -45,7 +48,52 @@ impl Keeper {
                 break;
             }
         }
+        Ok(reclaimed + self.reclaim_terms().await?)
+    }
+
+    /// Takes back jobs that were never renewed and whose claim's term has ended.
+    async fn reclaim_terms(&self) -> Result<usize, Error> {
+        let keys = self.jobs.keys();
+        let mut store = self.jobs.store().clone();
+        let now = self.jobs.now();
+        let tokens: HashSet<String> =
+            store.zrangebyscore_limit(keys.terms(), "-inf", now.0, 0, BATCH.cast_signed()).await?;
+        if tokens.is_empty() {
+            return Ok(0);
+        }
+        let token = |claim: &str| claim.split(' ').next().unwrap_or_default().to_owned();
+        let (mut reclaimed, mut cursor, mut found) = (0, 0, HashSet::new());
+        loop {
+            let (next, claims) = self.claims(cursor).await?;
+            let lost: Vec<(String, String)> =
+                claims.into_iter().filter(|(_, claim)| tokens.contains(&token(claim))).collect();
+            found.extend(lost.iter().map(|(_, claim)| token(claim)));
+            let ids: Vec<String> = lost.into_iter().map(|(id, _)| id).collect();
+            reclaimed += self.reclaim_these(&ids, now).await?;
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        // A term without jobs was left behind by a program that does not count.
+        for token in tokens.difference(&found) {
+            let mut pipe = redis::pipe();
+            pipe.atomic().zrem(keys.terms(), token).hdel(keys.held(), token);
+            let () = pipe.query_async(&mut store).await?;
+        }
         Ok(reclaimed)
+    }
+
+    /// Some of the jobs that run, with their claims, and where to go on.
+    async fn claims(&self, cursor: u64) -> Result<(u64, Vec<(String, String)>), Error> {
+        let found = redis::cmd("HSCAN")
+            .arg(self.jobs.keys().claims())
+            .arg(cursor)
+            .arg("COUNT")
+            .arg(500)
+            .query_async(&mut self.jobs.store().clone())
+            .await?;
+        Ok(found)
     }
 
     async fn reclaim_these(&self, ids: &[String], now: Millis) -> Result<usize, Error> {
@@ -95,7 +143,7 @@ impl Keeper {
             Err(error) => return Failure::malformed(id, claim.to_owned(), &error, now),
         };
         let text = String::from_utf8(data).unwrap_or_default();
-        let lease = Lease::held(job, text, claim.to_owned(), token, now);
+        let lease = Lease::held(job, text, claim.into(), token, now);
         let lost = |entry: &Vec<u8>| {
             let entry = serde_json::from_slice::<Attempt>(entry).ok();
             entry.is_some_and(|entry| entry.error.name.as_deref() == Some(WORKER_LOST))
@@ -260,17 +308,18 @@ impl Keeper {
         let mut store = self.jobs.store().clone();
         let mut cursor = 0u64;
         loop {
-            let (next, claims): (u64, Vec<(String, String)>) = redis::cmd("HSCAN")
-                .arg(keys.claims())
-                .arg(cursor)
-                .arg("COUNT")
-                .arg(500)
-                .query_async(&mut store)
-                .await?;
+            let (next, claims) = self.claims(cursor).await?;
             let mut pipe = redis::pipe();
+            let mut run_out = |key: Key, member: &str| {
+                pipe.cmd("ZADD").arg(key).arg("XX").arg(self.jobs.now()).arg(member);
+            };
             for (id, claim) in &claims {
-                if claim.split(' ').nth(1) == Some(server) {
-                    pipe.cmd("ZADD").arg(keys.leases()).arg("XX").arg(self.jobs.now()).arg(id);
+                let mut words = claim.split(' ');
+                if let (Some(token), Some(name)) = (words.next(), words.next())
+                    && name == server
+                {
+                    run_out(keys.leases(), id);
+                    run_out(keys.terms(), token);
                 }
             }
             if !pipe.is_empty() {

@@ -1,25 +1,29 @@
 //! What feeds the handlers: claim, run, renew, acknowledge, stop.
 //!
-//! Four loops share the jobs in hand. The *claimer* keeps as many jobs in hand as can run, and a few
-//! more when they are quick, claiming while others run; each job *runs* as a task of its own; the *acknowledger* writes
-//! outcomes, many in one call; the *renewer* keeps every lease in hand alive and stops what was lost
-//! or cancelled. Invariants: a job in hand is renewed until its outcome is written or it is handed
-//! back; every task is joined before [`Prepared::run`] returns.
+//! Three loops and some tasks share the jobs in hand. The *claimer* keeps as many jobs in hand as can
+//! run, and a few more when they are quick, claiming while others run; what has succeeded goes to the
+//! store with the next claim, in one call. *Runners*, as many as jobs may run at once, work off what
+//! is ahead. The *acknowledger* writes the outcomes that no claim takes along, many in one call; the
+//! *renewer* keeps every lease in hand alive and stops what was lost or cancelled. Invariants: a job
+//! in hand is renewed until its outcome is written or it is handed back; every task is joined before
+//! [`Prepared::run`] returns.
 
 use std::{
     collections::{HashMap, VecDeque},
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
 use store::Millis;
-use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::{Service as _, ServiceExt as _};
 
@@ -27,6 +31,7 @@ use super::{Call, JobService, Options, Outcome};
 use crate::{
     Claimer, Error, JobError, JobId, JobType, Jobs, Labels, Lease, Renewal,
     claim::{CLAIM_MAX, Claimed},
+    combine::BYTES_MAX,
     complete::Success,
     fail::{Failure, Verdict},
     signals::{Signal, Signals},
@@ -46,6 +51,16 @@ const AHEAD_MAX: usize = 2 * CLAIM_MAX;
 
 /// How long the outcomes of quick jobs may wait for one another.
 const GATHER: Duration = Duration::from_millis(1);
+
+/// How long they may wait for a claim that is under way: the next one takes them along.
+const TOGETHER: Duration = Duration::from_millis(5);
+
+/// How many quick jobs a runner should find ahead of it. More runners would cost more than they do.
+const WORTH_A_RUNNER: usize = 16;
+
+/// How long a runner keeps its thread before others get a turn, and how long no job may end before
+/// one more runner looks at what is ahead.
+const TURN: Duration = Duration::from_millis(1);
 
 /// How long a handler that was told to stop may take to do so.
 const STOPPING: Duration = Duration::from_secs(2);
@@ -75,7 +90,7 @@ pub(crate) struct Prepared {
 struct InHand {
     lease: Arc<Lease>,
     cancel: CancellationToken,
-    why: Option<Why>,
+    why: Mutex<Option<Why>>,
 }
 
 /// Why a handler was told to stop.
@@ -89,18 +104,40 @@ enum Why {
 /// What the loops share.
 #[derive(Debug, Default)]
 struct Shared {
-    in_hand: Mutex<HashMap<JobId, InHand>>,
+    in_hand: Mutex<HashMap<JobId, Arc<InHand>>>,
+    /// Jobs in hand that no runner has taken yet.
+    ahead: Mutex<VecDeque<Arc<InHand>>>,
+    /// The claimer is called when so many are left ahead.
+    low: AtomicUsize,
+    /// Outcomes that nobody has begun to write.
+    outbox: Mutex<Vec<Ended>>,
+    /// Calls the claimer: there is an outcome, or little is left ahead.
+    called: Notify,
+    /// Calls the acknowledger: there are outcomes that no claim takes along for now.
+    write: Notify,
+    /// A claim is under way.
+    claiming: AtomicBool,
+    /// Nothing is claimed any more.
+    stopping: AtomicBool,
+    /// No further outcome will come.
+    closed: AtomicBool,
+    /// How many runners wait for their jobs, as opposed to working on them.
+    waiting: AtomicUsize,
+    /// How many attempts have ended.
+    ended: AtomicU64,
     /// How long a handler takes, as a running mean in microseconds.
     mean_us: AtomicU64,
 }
 
 /// An attempt that has ended.
+#[derive(Debug)]
 struct Ended {
-    lease: Arc<Lease>,
+    held: Arc<InHand>,
     outcome: Ending,
     took: Duration,
 }
 
+#[derive(Debug)]
 enum Ending {
     Handler(Outcome),
     /// It was stopped and shall be handed back.
@@ -118,7 +155,6 @@ impl Prepared {
     pub(crate) async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
         self.jobs.register(&self.labels, Some(&self.types), &self.options.hostname).await?;
         let shared = Arc::new(Shared::default());
-        let (ended, receiver) = mpsc::channel(1_024);
         // Roles, heartbeat and renewal go on until the last outcome is written.
         let finished = CancellationToken::new();
         let roles = async {
@@ -128,12 +164,16 @@ impl Prepared {
             }
         };
         let work = async {
-            self.work(&shared, ended, &cancel).await;
+            self.work(&shared, &cancel).await;
+            shared.close();
+        };
+        let acknowledge = async {
+            self.acknowledge(&shared).await;
             finished.cancel();
         };
         tokio::join!(
             work,
-            self.acknowledge(&shared, receiver),
+            acknowledge,
             self.renew(&shared, &finished),
             self.heartbeat(&finished),
             roles,
@@ -144,84 +184,138 @@ impl Prepared {
         Ok(())
     }
 
-    /// Claims and starts jobs until told to stop, then sees the running ones off.
-    async fn work(
-        &self,
-        shared: &Arc<Shared>,
-        ended: mpsc::Sender<Ended>,
-        cancel: &CancellationToken,
-    ) {
+    /// Claims jobs and has them run until told to stop, then sees the running ones off.
+    async fn work(&self, shared: &Arc<Shared>, cancel: &CancellationToken) {
         // A claim is under way while jobs start and end, so that neither waits for the other.
         let mut idle = Some(self.claimer());
         let mut claiming: Option<Claiming> = None;
         let mut signals: Option<Signals> = None;
-        let mut running = JoinSet::new();
-        let mut ahead: VecDeque<Arc<Lease>> = VecDeque::new();
+        let mut runners = JoinSet::new();
         // Until when there is nothing to claim, unless somebody calls.
         let mut rest: Option<Instant> = None;
+        // How many runners there are on top, because jobs that should be quick are not.
+        let (mut extra, mut ended) = (0, 0);
         while !cancel.is_cancelled() {
-            while let Some(result) = running.try_join_next() {
+            while let Some(result) = runners.try_join_next() {
                 log_join(result);
             }
-            while running.len() < self.options.concurrency
-                && let Some(lease) = ahead.pop_front()
-            {
-                self.start(shared, &ended, &mut running, lease);
-            }
+            let ahead = self.start(shared, &mut runners, &mut extra);
             if signals.is_none() {
                 signals = self.jobs.signals().await.ok();
             }
-            let free = self.options.concurrency - running.len();
             let prefetch = self.prefetch(shared);
-            let wanted = (free + prefetch).saturating_sub(ahead.len());
+            shared.low.store(prefetch / 2, Ordering::Relaxed);
+            let (most, in_hand) = (self.options.concurrency, ahead + runners.len());
+            let wanted = (most + prefetch).saturating_sub(in_hand);
             // A round trip for one more job ahead is not worth it.
-            let worth = free > 0 || 2 * ahead.len() <= prefetch && prefetch > 0;
+            let worth = in_hand < most || prefetch > 0 && 2 * ahead <= prefetch;
             if wanted > 0
                 && worth
                 && rest.is_none_or(|until| until <= Instant::now())
-                && let Some(mut claimer) = idle.take()
+                && let Some(claimer) = idle.take()
             {
                 rest = None;
-                claiming = Some(Box::pin(async move {
-                    let claimed = claimer.claim(wanted.min(CLAIM_MAX)).await;
-                    (claimer, claimed)
-                }));
+                shared.claiming.store(true, Ordering::Relaxed);
+                claiming = Some(self.claim(shared, claimer, wanted));
+            } else if !shared.outbox.lock().is_empty() {
+                shared.write.notify_one();
             }
             let until = rest.unwrap_or_else(|| Instant::now() + IDLE);
+            let more_could_run = ahead > 0 && runners.len() < most;
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {}
-                (claimer, claimed) = claim_done(&mut claiming) => {
+                claim = claim_done(&mut claiming) => {
                     claiming = None;
+                    let (claimer, claimed) = self.claimed(shared, claim);
                     idle = Some(claimer);
-                    match claimed {
-                        Ok(claimed) => {
-                            if claimed.leases.is_empty() && !claimed.more {
-                                let wait = claimed.wait.unwrap_or(IDLE).min(IDLE);
-                                rest = Some(Instant::now() + wait);
-                            }
-                            shared.take_in_hand(claimed.leases, &mut ahead);
-                        }
-                        Err(error) => {
-                            tracing::warn!(%error, "claim failed");
-                            rest = Some(Instant::now() + TROUBLE);
-                        }
-                    }
+                    rest = claimed.err().map(|wait| Instant::now() + wait);
                 }
-                Some(result) = running.join_next() => log_join(result),
+                Some(result) = runners.join_next() => log_join(result),
+                () = shared.called.notified() => {}
+                () = tokio::time::sleep(TURN), if more_could_run => {
+                    let before = std::mem::replace(&mut ended, shared.ended.load(Ordering::Relaxed));
+                    extra += usize::from(ended == before);
+                }
                 () = tokio::time::sleep_until(until), if idle.is_some() && wanted > 0 => rest = None,
                 () = called(idle.as_ref(), &mut signals), if wanted > 0 => rest = None,
             }
         }
+        shared.stopping.store(true, Ordering::Relaxed);
         if claiming.is_some() {
             // What it takes is handed back with the rest.
-            let (_, claimed) = claim_done(&mut claiming).await;
-            shared.take_in_hand(
-                claimed.map(|claimed| claimed.leases).unwrap_or_default(),
-                &mut ahead,
-            );
+            let claim = claim_done(&mut claiming).await;
+            let _ = self.claimed(shared, claim);
         }
-        self.see_off(shared, ahead, running).await;
+        shared.write.notify_one();
+        self.see_off(shared, runners).await;
+    }
+
+    /// A call that takes along what has succeeded, and claims.
+    fn claim(&self, shared: &Shared, mut claimer: Claimer, wanted: usize) -> Claiming {
+        let (carried, successes) = self.carry(shared);
+        let lease = self.jobs.config().lock_ttl;
+        Box::pin(async move {
+            let done: Vec<&Success> = successes.iter().collect();
+            let (counted, claimed) = claimer.exchange(wanted.min(CLAIM_MAX), lease, &done).await;
+            Claim { claimer, claimed, carried, counted }
+        })
+    }
+
+    /// Takes from the outbox what has succeeded, as much as goes into one call.
+    fn carry(&self, shared: &Shared) -> (Vec<Ended>, Vec<Success>) {
+        let (mut carried, mut successes, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut outbox = shared.outbox.lock();
+        let mut left = Vec::new();
+        for ended in outbox.drain(..) {
+            if carried.len() < CLAIM_MAX
+                && bytes < BYTES_MAX
+                && let Ending::Handler(Outcome::Done(_)) = &ended.outcome
+                && let Judged::Success(success) =
+                    self.judge(&ended.held.lease, &ended.outcome, ended.took)
+            {
+                bytes += success.result.len();
+                successes.push(success);
+                carried.push(ended);
+            } else {
+                left.push(ended);
+            }
+        }
+        *outbox = left;
+        (carried, successes)
+    }
+
+    /// Takes note of what a call came to. The error is how long to wait before the next.
+    fn claimed(&self, shared: &Shared, claim: Claim) -> (Claimer, Result<(), Duration>) {
+        let Claim { claimer, claimed, carried, counted } = claim;
+        shared.claiming.store(false, Ordering::Relaxed);
+        match counted {
+            Some(counted) => {
+                for (ended, counted) in carried.iter().zip(counted) {
+                    if !counted {
+                        tracing::info!(job = %ended.held.lease.id(), "lease lost; the result does not count");
+                    }
+                }
+                shared.let_go(&carried);
+            }
+            // Whether they were written is not known; the acknowledger writes them, or again.
+            None => {
+                shared.outbox.lock().splice(0..0, carried);
+                shared.write.notify_one();
+            }
+        }
+        let next = match claimed {
+            Ok(claimed) => {
+                let nothing = claimed.leases.is_empty() && !claimed.more;
+                shared.take_in_hand(claimed.leases);
+                if nothing { Err(claimed.wait.unwrap_or(IDLE).min(IDLE)) } else { Ok(()) }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "claim failed");
+                Err(TROUBLE)
+            }
+        };
+        (claimer, next)
     }
 
     /// How many jobs to claim ahead.
@@ -240,61 +334,35 @@ impl Prepared {
         }
     }
 
-    fn start(
-        &self,
-        shared: &Arc<Shared>,
-        ended: &mpsc::Sender<Ended>,
-        running: &mut JoinSet<()>,
-        lease: Arc<Lease>,
-    ) {
-        let cancel = {
-            let in_hand = shared.in_hand.lock();
-            match in_hand.get(lease.id()) {
-                Some(held) if held.lease.token == lease.token => held.cancel.clone(),
-                // It was lost or cancelled before it could start.
-                _ => return,
+    /// Starts runners for what is ahead, and says how much that is.
+    fn start(&self, shared: &Arc<Shared>, runners: &mut JoinSet<()>, extra: &mut usize) -> usize {
+        let ahead = shared.ahead.lock().len();
+        if ahead == 0 {
+            *extra = 0;
+            return 0;
+        }
+        // Quick jobs need few runners, as long as none of these has to wait for its job.
+        let enough = match shared.is_quick() {
+            true => {
+                ahead.div_ceil(WORTH_A_RUNNER) + shared.waiting.load(Ordering::Relaxed) + *extra
             }
+            false => ahead + runners.len(),
         };
-        let now = self.jobs.now();
-        let timeout = lease.job.timeout;
-        let deadline = timeout.map(|timeout| now + timeout);
-        let context = Context { jobs: self.jobs.clone(), cancel: cancel.clone(), deadline };
-        let call = Call { lease: Arc::clone(&lease), context };
-        let service = self.service.clone();
-        let (shared, ended) = (Arc::clone(shared), ended.clone());
-        running.spawn(async move {
-            let started = Instant::now();
-            let outcome = attempt(service, call, timeout, &cancel).await;
-            let took = started.elapsed();
-            shared.note(took);
-            let why = {
-                let in_hand = shared.in_hand.lock();
-                in_hand.get(lease.id()).and_then(|held| held.why.clone())
-            };
-            let outcome = match (why, outcome) {
-                (Some(Why::Lost), _) => Ending::Lost,
-                // A handler that ended by itself, in spite of being told, has ended.
-                (_, Some(outcome @ Outcome::Done(_))) => Ending::Handler(outcome),
-                (Some(Why::Cancelled(reason)), _) => Ending::Handler(Outcome::Cancelled(reason)),
-                (Some(Why::Stopping), _) | (None, None) => Ending::Release,
-                (None, Some(outcome)) => Ending::Handler(outcome),
-            };
-            // The acknowledger outlives every handler.
-            let _ = ended.send(Ended { lease, outcome, took }).await;
-        });
+        while runners.len() < enough.min(self.options.concurrency) {
+            let (shared, jobs) = (Arc::clone(shared), self.jobs.clone());
+            runners.spawn(run(shared, jobs, self.service.clone()));
+        }
+        ahead
     }
 
     /// Hands back what has not started, and sees the running jobs off: first they may end, then
     /// they are told, then they are dropped.
-    async fn see_off(
-        &self,
-        shared: &Arc<Shared>,
-        ahead: VecDeque<Arc<Lease>>,
-        mut running: JoinSet<()>,
-    ) {
-        self.hand_back(shared, ahead.iter().map(|lease| Lease::clone(lease)).collect()).await;
+    async fn see_off(&self, shared: &Arc<Shared>, mut runners: JoinSet<()>) {
+        let ahead: Vec<Lease> =
+            shared.ahead.lock().drain(..).map(|held| Lease::clone(&held.lease)).collect();
+        self.hand_back(shared, ahead).await;
         let grace = async {
-            while let Some(result) = running.join_next().await {
+            while let Some(result) = runners.join_next().await {
                 log_join(result)
             }
         };
@@ -303,16 +371,15 @@ impl Prepared {
         }
         shared.stop_all();
         let stopping = async {
-            while let Some(result) = running.join_next().await {
+            while let Some(result) = runners.join_next().await {
                 log_join(result)
             }
         };
         if tokio::time::timeout(STOPPING, stopping).await.is_ok() {
             return;
         }
-        running.shutdown().await;
-        let left: Vec<Lease> =
-            shared.in_hand.lock().values().map(|held| Lease::clone(&held.lease)).collect();
+        runners.shutdown().await;
+        let left = shared.unfinished();
         tracing::warn!(jobs = left.len(), "handlers did not stop in time; jobs handed back");
         self.hand_back(shared, left).await;
     }
@@ -330,17 +397,19 @@ impl Prepared {
         }
     }
 
-    /// Writes outcomes, as many in one call as have come in the meantime.
-    async fn acknowledge(&self, shared: &Shared, mut ended: mpsc::Receiver<Ended>) {
-        let mut batch = Vec::with_capacity(CLAIM_MAX);
-        while ended.recv_many(&mut batch, CLAIM_MAX).await > 0 {
-            self.gather(shared, &mut ended, &mut batch).await;
+    /// Writes the outcomes that no claim takes along, as many in one call as there are.
+    async fn acknowledge(&self, shared: &Shared) {
+        loop {
+            let batch = shared.outcomes().await;
+            if batch.is_empty() {
+                return;
+            }
             let (mut successes, mut failures, mut releases) = (Vec::new(), Vec::new(), Vec::new());
-            for Ended { lease, outcome, took } in &batch {
-                match self.judge(lease, outcome, *took) {
+            for Ended { held, outcome, took } in &batch {
+                match self.judge(&held.lease, outcome, *took) {
                     Judged::Success(success) => successes.push(success),
                     Judged::Failure(failure) => failures.push(*failure),
-                    Judged::Release => releases.push(Lease::clone(lease)),
+                    Judged::Release => releases.push(Lease::clone(&held.lease)),
                     Judged::Nothing => {}
                 }
             }
@@ -350,35 +419,7 @@ impl Prepared {
             {
                 tracing::warn!(%error, "jobs not handed back; their leases run out");
             }
-            let mut in_hand = shared.in_hand.lock();
-            for Ended { lease, .. } in batch.drain(..) {
-                if in_hand.get(lease.id()).is_some_and(|held| held.lease.token == lease.token) {
-                    in_hand.remove(lease.id());
-                }
-            }
-        }
-    }
-
-    /// Lets more outcomes come before they are written, when jobs are quick and more are in hand: a
-    /// store that answers at once would otherwise be called for each of them. The last job in hand
-    /// and jobs that take their time wait for nobody.
-    async fn gather(
-        &self,
-        shared: &Shared,
-        ended: &mut mpsc::Receiver<Ended>,
-        batch: &mut Vec<Ended>,
-    ) {
-        let until = Instant::now() + GATHER;
-        while batch.len() < CLAIM_MAX && shared.is_quick() {
-            if shared.in_hand.lock().len() <= batch.len() {
-                return;
-            }
-            let room = CLAIM_MAX - batch.len();
-            tokio::select! {
-                biased;
-                count = ended.recv_many(batch, room) => if count == 0 { return },
-                () = tokio::time::sleep_until(until) => return,
-            }
+            shared.let_go(&batch);
         }
     }
 
@@ -527,7 +568,7 @@ impl Prepared {
         let deadline = timeout.map(|timeout| self.jobs.now() + timeout);
         let context = Context { jobs: self.jobs.clone(), cancel: cancel.clone(), deadline };
         let call = Call { lease: Arc::clone(&lease), context };
-        let outcome = attempt(self.service.clone(), call, timeout, &cancel).await;
+        let outcome = attempt(&mut self.service.clone(), call, timeout, &cancel).await;
         let outcome = outcome.map_or(Ending::Release, Ending::Handler);
         match self.judge(&lease, &outcome, Duration::ZERO) {
             Judged::Success(success) => self.write(vec![success], Vec::new()).await,
@@ -547,30 +588,132 @@ enum Judged {
 
 impl Shared {
     /// Takes jobs in hand, to be started in this order.
-    fn take_in_hand(&self, leases: Vec<Lease>, ahead: &mut VecDeque<Arc<Lease>>) {
+    fn take_in_hand(&self, leases: Vec<Lease>) {
         let mut in_hand = self.in_hand.lock();
+        let mut ahead = self.ahead.lock();
         for lease in leases {
-            let (lease, cancel) = (Arc::new(lease), CancellationToken::new());
-            let held = InHand { lease: Arc::clone(&lease), cancel, why: None };
-            in_hand.insert(lease.id().clone(), held);
-            ahead.push_back(lease);
+            let id = lease.id().clone();
+            let held = Arc::new(InHand {
+                lease: Arc::new(lease),
+                cancel: CancellationToken::new(),
+                why: Mutex::new(None),
+            });
+            in_hand.insert(id, Arc::clone(&held));
+            ahead.push_back(held);
         }
+    }
+
+    /// The next job for a runner.
+    fn next(&self) -> Option<Arc<InHand>> {
+        let mut ahead = self.ahead.lock();
+        let next = ahead.pop_front();
+        if next.is_some() && ahead.len() == self.low.load(Ordering::Relaxed) {
+            self.called.notify_one();
+        }
+        next
+    }
+
+    /// Takes an outcome, and calls whoever has to see to it.
+    fn end(&self, ended: Ended) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        let first = {
+            let mut outbox = self.outbox.lock();
+            outbox.push(ended);
+            outbox.len() == 1
+        };
+        if self.stopping.load(Ordering::Relaxed) {
+            self.write.notify_one();
+        } else if first {
+            self.called.notify_one();
+        }
+    }
+
+    /// Waits for outcomes that are to be written without a claim. None: there will be no more.
+    ///
+    /// When jobs are quick and more are in hand, more outcomes may come first: a store that answers
+    /// at once would otherwise be called for each of them. The last job in hand and jobs that take
+    /// their time wait for nobody.
+    async fn outcomes(&self) -> Vec<Ended> {
+        let mut since = None;
+        loop {
+            let until = {
+                let mut outbox = self.outbox.lock();
+                if outbox.is_empty() {
+                    if self.closed.load(Ordering::Relaxed) {
+                        return Vec::new();
+                    }
+                    since = None;
+                    None
+                } else {
+                    let until =
+                        *since.get_or_insert_with(Instant::now) + self.patience(outbox.len());
+                    if until <= Instant::now() {
+                        let count = outbox.len().min(CLAIM_MAX);
+                        return outbox.drain(..count).collect();
+                    }
+                    Some(until)
+                }
+            };
+            match until {
+                None => self.write.notified().await,
+                Some(until) => _ = tokio::time::timeout_at(until, self.write.notified()).await,
+            }
+        }
+    }
+
+    /// How long so many outcomes may wait.
+    fn patience(&self, outcomes: usize) -> Duration {
+        if self.stopping.load(Ordering::Relaxed) || outcomes >= AHEAD_MAX || !self.is_quick() {
+            Duration::ZERO
+        } else if self.claiming.load(Ordering::Relaxed) {
+            TOGETHER
+        } else if outcomes < CLAIM_MAX && self.in_hand.lock().len() > outcomes {
+            GATHER
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Lets go of jobs whose outcomes are written.
+    fn let_go(&self, batch: &[Ended]) {
+        let mut in_hand = self.in_hand.lock();
+        for Ended { held, .. } in batch {
+            let id = held.lease.id();
+            if in_hand.get(id).is_some_and(|now| now.lease.token == held.lease.token) {
+                in_hand.remove(id);
+            }
+        }
+    }
+
+    /// No further outcome will come.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.write.notify_one();
+    }
+
+    /// What is in hand and has no outcome.
+    fn unfinished(&self) -> Vec<Lease> {
+        let outbox = self.outbox.lock();
+        let ended = |id: &JobId| outbox.iter().any(|ended| ended.held.lease.id() == id);
+        let in_hand = self.in_hand.lock();
+        let left = in_hand.values().filter(|held| !ended(held.lease.id()));
+        left.map(|held| Lease::clone(&held.lease)).collect()
     }
 
     /// Tells a handler to stop.
     fn stop(&self, lease: &Lease, why: Why) {
-        let mut in_hand = self.in_hand.lock();
-        if let Some(held) = in_hand.get_mut(lease.id())
+        let in_hand = self.in_hand.lock();
+        if let Some(held) = in_hand.get(lease.id())
             && held.lease.token == lease.token
         {
-            held.why = Some(why);
+            *held.why.lock() = Some(why);
             held.cancel.cancel();
         }
     }
 
     fn stop_all(&self) {
-        for held in self.in_hand.lock().values_mut() {
-            held.why.get_or_insert(Why::Stopping);
+        for held in self.in_hand.lock().values() {
+            held.why.lock().get_or_insert(Why::Stopping);
             held.cancel.cancel();
         }
     }
@@ -590,10 +733,78 @@ impl Shared {
     }
 }
 
+/// A runner: works off what is ahead, one job after the other.
+async fn run(shared: Arc<Shared>, jobs: Jobs, mut service: JobService) {
+    let mut turn = Instant::now();
+    while let Some(held) = shared.next() {
+        let started = Instant::now();
+        let outcome = held.run(&shared, &jobs, &mut service).await;
+        let now = Instant::now();
+        let took = now - started;
+        shared.note(took);
+        shared.end(Ended { held, outcome, took });
+        if now - turn >= TURN {
+            tokio::task::yield_now().await;
+            turn = Instant::now();
+        }
+    }
+}
+
+impl InHand {
+    /// Runs the job, and says how that ended.
+    async fn run(&self, shared: &Shared, jobs: &Jobs, service: &mut JobService) -> Ending {
+        let lease = Arc::clone(&self.lease);
+        let timeout = lease.job.timeout;
+        let deadline = timeout.map(|timeout| jobs.now() + timeout);
+        let context = Context { jobs: jobs.clone(), cancel: self.cancel.clone(), deadline };
+        let call = Call { lease, context };
+        let outcome = if self.cancel.is_cancelled() {
+            // It was lost or cancelled before it could start.
+            None
+        } else {
+            let mut attempt = pin!(attempt(service, call, timeout, &self.cancel));
+            match futures_util::poll!(attempt.as_mut()) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => {
+                    let _waiting = Waiting::new(shared);
+                    attempt.await
+                }
+            }
+        };
+        let why = self.why.lock().clone();
+        match (why, outcome) {
+            (Some(Why::Lost), _) => Ending::Lost,
+            // A handler that ended by itself, in spite of being told, has ended.
+            (_, Some(outcome @ Outcome::Done(_))) => Ending::Handler(outcome),
+            (Some(Why::Cancelled(reason)), _) => Ending::Handler(Outcome::Cancelled(reason)),
+            (Some(Why::Stopping), _) | (None, None) => Ending::Release,
+            (None, Some(outcome)) => Ending::Handler(outcome),
+        }
+    }
+}
+
+/// Counts a runner that waits for its job, for as long as this lives.
+struct Waiting<'a>(&'a Shared);
+
+impl<'a> Waiting<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.waiting.fetch_add(1, Ordering::Relaxed);
+        // Another runner may be needed for what is ahead.
+        shared.called.notify_one();
+        Self(shared)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Runs one attempt: the handler with all layers, within its time, its panic caught. `None` is one
 /// that was dropped after it had been told to stop.
 async fn attempt(
-    mut service: JobService,
+    service: &mut JobService,
     call: Call,
     timeout: Option<Duration>,
     cancel: &CancellationToken,
@@ -662,11 +873,21 @@ async fn called(claimer: Option<&Claimer>, signals: &mut Option<Signals>) {
     }
 }
 
-/// A claim under way, which gives its claimer back.
-type Claiming = BoxFuture<'static, (Claimer, Result<Claimed, Error>)>;
+/// What a call that claims came to.
+struct Claim {
+    claimer: Claimer,
+    claimed: Result<Claimed, Error>,
+    /// The outcomes it took along.
+    carried: Vec<Ended>,
+    /// Which of them counted, if the store has told.
+    counted: Option<Vec<bool>>,
+}
+
+/// A claim under way.
+type Claiming = BoxFuture<'static, Claim>;
 
 /// Waits until a claim under way is done; for ever when there is none.
-async fn claim_done(claiming: &mut Option<Claiming>) -> (Claimer, Result<Claimed, Error>) {
+async fn claim_done(claiming: &mut Option<Claiming>) -> Claim {
     match claiming {
         Some(claiming) => claiming.await,
         None => std::future::pending().await,

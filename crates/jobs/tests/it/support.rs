@@ -139,9 +139,18 @@ pub async fn check_invariants(raw: &Raw) {
     }
     let claimed: Vec<_> = claims.keys().cloned().collect();
     assert_eq!(claimed, active, "claims are what is active");
-    let mut leased: Vec<_> = leases.into_iter().map(|(id, _)| id).collect();
-    leased.sort();
-    assert_eq!(leased, active, "leases are what is active");
+    let leased: Vec<_> = leases.into_iter().map(|(id, _)| id).collect();
+    assert!(leased.iter().all(|id| claims.contains_key(id)), "what is leased is claimed");
+    let mut held = BTreeMap::<String, String>::new();
+    for (_, claim) in claims.iter().filter(|(id, _)| !leased.contains(id)) {
+        let count = held.entry(claim.split(' ').next().unwrap().to_owned()).or_default();
+        *count = (count.parse().unwrap_or(0) + 1).to_string();
+    }
+    assert_eq!(raw.hash("bridge:jobs:held").await, held, "what was not renewed is held");
+    let mut terms: Vec<_> =
+        raw.zset("bridge:jobs:terms").await.into_iter().map(|(token, _)| token).collect();
+    terms.sort();
+    assert_eq!(terms, held.into_keys().collect::<Vec<_>>(), "what is held has a term");
     let mut by_type = BTreeMap::<String, i64>::new();
     for (id, claim) in &claims {
         let kind = claim.splitn(3, ' ').nth(2).unwrap();
