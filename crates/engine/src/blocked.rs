@@ -130,7 +130,7 @@ impl Core {
     }
 
     /// Serves those who wait for the keys that became ready, and for those this makes ready.
-    pub(crate) fn serve_blocked(&mut self, now: Now) {
+    pub(crate) fn serve_blocked(self: &mut Box<Self>, now: Now) {
         while !self.ready.is_empty() {
             for (db, key) in std::mem::take(&mut self.ready) {
                 self.serve_key(now, db, &key);
@@ -138,7 +138,7 @@ impl Core {
         }
     }
 
-    fn serve_key(&mut self, now: Now, db: usize, key: &[u8]) {
+    fn serve_key(self: &mut Box<Self>, now: Now, db: usize, key: &[u8]) {
         let Some(queue) = self.dbs.get(db).and_then(|db| db.waiting.get(key)) else { return };
         // Whoever comes while we serve waits for the next round.
         for id in queue.values().copied().collect::<Vec<_>>() {
@@ -154,7 +154,7 @@ impl Core {
     }
 
     fn serve_session(
-        &mut self,
+        self: &mut Box<Self>,
         now: Now,
         db: usize,
         key: &[u8],

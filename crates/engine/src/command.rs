@@ -19,7 +19,8 @@ use crate::{
 /// What a command's function works with.
 #[derive(Debug)]
 pub(crate) struct Ctx<'a> {
-    pub(crate) core: &'a mut Core,
+    /// In a box, so that a script can have it for as long as it runs.
+    pub(crate) core: &'a mut Box<Core>,
     pub(crate) session: &'a mut Session,
     pub(crate) now: Now,
     /// The command's name and its arguments.
@@ -472,14 +473,19 @@ pub(crate) struct ScriptRules {
     pub(crate) wrote: bool,
 }
 
-/// The command that `redis.call` with `ctx.argv` calls, if the script may call it. The session
-/// must have `in_script` set. Errors are as Redis words them for scripts, code first.
+/// The command that `redis.call` with these arguments calls.
+pub(crate) fn find_for_script(argv: &[&[u8]]) -> Result<&'static Command, Error> {
+    find_with_subcommand(argv)
+        .map_err(|_| Error::fixed("ERR Unknown Redis command called from script"))
+}
+
+/// May the script call this command with `ctx.argv`? The session must have `in_script` set.
+/// Errors are as Redis words them for scripts, code first.
 pub(crate) fn check_from_script(
     ctx: &mut Ctx<'_>,
+    command: &'static Command,
     rules: &mut ScriptRules,
-) -> Result<&'static Command, Error> {
-    let command = find_with_subcommand(ctx.argv)
-        .map_err(|_| Error::fixed("ERR Unknown Redis command called from script"))?;
+) -> Result<(), Error> {
     if !command.arity_fits(ctx.argv.len()) {
         return Err(Error::fixed("ERR Wrong number of args calling Redis command from script"));
     }
@@ -501,7 +507,7 @@ pub(crate) fn check_from_script(
             }
         }
     }
-    Ok(command)
+    Ok(())
 }
 
 const CROSSED_SLOTS: Error =

@@ -28,6 +28,8 @@ impl Effects {
         if !self.enabled {
             return;
         }
+        let length = argv.iter().map(|argument| argument.len() + 4).sum::<usize>();
+        self.bytes.reserve(length + 8);
         self.word(db);
         self.word(argv.len());
         for argument in argv {

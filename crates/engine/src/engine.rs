@@ -31,7 +31,7 @@ use crate::{Now, Reply};
 /// ```
 #[derive(Debug)]
 pub struct Engine {
-    pub(crate) core: Core,
+    pub(crate) core: Box<Core>,
 }
 
 /// What became of a command.
@@ -98,7 +98,7 @@ impl std::fmt::Debug for Garbage {
     }
 }
 
-/// Everything a command can reach. Cheap to move: scripts borrow it whole.
+/// Everything a command can reach. Scripts borrow it whole, in its box.
 #[derive(Debug, Default)]
 pub(crate) struct Core {
     pub(crate) config: Config,
@@ -200,7 +200,7 @@ impl Stats {
 impl Engine {
     /// An empty engine.
     pub fn new(config: Config) -> Engine {
-        let core = Core {
+        let core = Box::new(Core {
             dbs: (0..config.databases.max(1)).map(|_| Db::with_seed(config.seed)).collect(),
             rng: fastrand::Rng::with_seed(config.seed),
             effects: Effects::new(config.log_effects),
@@ -208,7 +208,7 @@ impl Engine {
             tracking: Tracking::with_seed(config.seed),
             config,
             ..Core::default()
-        };
+        });
         let mut engine = Engine { core };
         engine.core.count_memory();
         engine
@@ -304,7 +304,12 @@ impl Engine {
     }
 }
 
-pub(crate) fn run(core: &mut Core, session: &mut Session, now: Now, argv: &[&[u8]]) -> Outcome {
+pub(crate) fn run(
+    core: &mut Box<Core>,
+    session: &mut Session,
+    now: Now,
+    argv: &[&[u8]],
+) -> Outcome {
     if argv.is_empty() {
         return Outcome::Reply(Reply::none());
     }

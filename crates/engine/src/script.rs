@@ -36,7 +36,7 @@ use self::source::Flags;
 use self::wire::{Packed, Value};
 use crate::args;
 use crate::command::{
-    self, ALLOW_BUSY, Command, Ctx, LOADING, MAY_REPLICATE, MOVABLE_KEYS, NO_MANDATORY_KEYS,
+    self, ALLOW_BUSY, Command, Ctx, FAST, LOADING, MAY_REPLICATE, MOVABLE_KEYS, NO_MANDATORY_KEYS,
     NOSCRIPT, READONLY, SKIP_MONITOR, STALE, ScriptRules, WRITE,
 };
 use crate::engine::Core;
@@ -147,12 +147,16 @@ fn compile(vm: &Vm, id: u32, source: &[u8]) -> Result<(), Vec<u8>> {
     let prepared = source::prepare(source).map_err(|(line, message)| {
         wrong(&[format!("user_script:{line}: ").as_bytes(), &message].concat())
     })?;
-    vm.compile(id, &prepared.source, NAME).map_err(|message| wrong(&message))?;
+    vm.compile(id, &prepared.source, NAME, false).map_err(|message| wrong(&message))?;
+    // What does not compile was understood wrongly, or has too many locals by now: then the version
+    // before it stays.
     if let Some(kept) = prepared.kept
-        && vm.compile(id, &kept, NAME).is_err()
+        && vm.compile(id, &kept, NAME, false).is_err()
     {
-        // It was understood wrongly, so leave it as it is.
-        vm.compile(id, &prepared.source, NAME)?;
+        return Ok(());
+    }
+    if let Some(near) = prepared.near {
+        let _ = vm.compile(id, &near, NAME, true);
     }
     Ok(())
 }
@@ -258,8 +262,8 @@ fn run(ctx: &mut Ctx<'_>, id: u32, key_count: usize, read_only: bool) -> Result<
         .ensure_compiled(id, |id, source| compile(vm, id, source), |id| vm.forget(id))
         .map_err(Error::new)?;
     let Some(script) = scripts.cache.get(id) else { return Err(NO_VM) };
-    let (flags, name) = (script.flags, script.sha.clone());
-    run_chunk(ctx, Chunk::Script(id), flags, &name, key_count, read_only)
+    let (flags, name) = (script.flags, Arc::clone(&script.sha));
+    run_chunk(ctx, Chunk::Script(id), flags, name, key_count, read_only)
 }
 
 /// Runs what is compiled, with the keys and arguments that follow the third word.
@@ -267,7 +271,7 @@ fn run_chunk(
     ctx: &mut Ctx<'_>,
     chunk: Chunk,
     flags: Flags,
-    name: &str,
+    name: Arc<str>,
     key_count: usize,
     read_only: bool,
 ) -> Result<Reply, Error> {
@@ -276,32 +280,13 @@ fn run_chunk(
     let (keys, arguments) = given.split_at_checked(key_count).unwrap_or((given, &[]));
     let rules = rules(&ctx.core.config, flags, keys, read_only)
         .inspect_err(|_| ctx.core.stats.slots_crossed += 1)?;
-    let input = convert::input(keys, arguments);
     ctx.core.tracking.script_begins(ctx.session.id, keys);
     if !ctx.core.monitors.is_empty() {
         ctx.show_monitors();
     }
-
-    let mut session = Session::new(ctx.session.id, String::new(), true);
-    session.db = ctx.session.db;
-    session.in_script = true;
-    session.in_exec = ctx.session.in_exec;
-    session.loading = ctx.session.loading;
-    session.no_touch = ctx.session.no_touch;
-
-    let control = ctx.core.scripts.control();
-    control.begin(&ctx.core.config, matches!(chunk, Chunk::Function(_)));
-    let memory = ctx.core.config.script_memory;
-    let now = ctx.now;
-    let lent = Lent::new(ctx.core, chunk);
-    let (outcome, resp3) = lent.run(chunk, name, input, memory, |core| Running {
-        core,
-        session,
-        now,
-        rules,
-        control: Arc::clone(&control),
-    });
-    control.end();
+    let lent = Lent::new(ctx, chunk, rules, name);
+    let (outcome, resp3) = lent.run(keys, arguments);
+    drop(lent);
     ctx.core.tracking.script_ends();
     // What its commands did is in the log; EVAL itself did nothing.
     ctx.effect(&[]);
@@ -310,38 +295,37 @@ fn run_chunk(
 
 /// The core while it is with the interpreter. Comes back even if something panics.
 struct Lent<'c> {
-    home: &'c mut Core,
+    home: &'c mut Box<Core>,
     vm: Option<Box<Vm>>,
     chunk: Chunk,
+    memory: usize,
 }
 
 impl<'c> Lent<'c> {
-    fn new(home: &'c mut Core, chunk: Chunk) -> Lent<'c> {
+    fn new(ctx: &'c mut Ctx<'_>, chunk: Chunk, rules: ScriptRules, name: Arc<str>) -> Lent<'c> {
+        let home = &mut *ctx.core;
+        let memory = home.config.script_memory;
         let vm = place_of_vm(home, chunk).take();
-        Lent { home, vm, chunk }
+        if let Some(vm) = &vm {
+            vm.control().begin(&home.config, matches!(chunk, Chunk::Function(_)));
+            vm.lend(home, |running| running.begin(ctx.session, ctx.now, rules, name));
+        }
+        Lent { home, vm, chunk, memory }
     }
 
-    fn run(
-        self,
-        chunk: Chunk,
-        name: &str,
-        input: Vec<u8>,
-        memory: usize,
-        running: impl FnOnce(Core) -> Running,
-    ) -> (lua::Outcome, bool) {
+    fn run(&self, keys: &[&[u8]], arguments: &[&[u8]]) -> (lua::Outcome, bool) {
         let Some(vm) = self.vm.as_deref() else { return (lua::Outcome::Nil, false) };
-        vm.lend(running(std::mem::take(&mut *self.home)));
-        let outcome = vm.run(chunk, name, input, memory);
-        (outcome, vm.resp3())
+        (vm.run(self.chunk, keys, arguments, self.memory), vm.resp3())
     }
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        if let Some(running) = self.vm.as_deref().and_then(Vm::take_back) {
-            *self.home = running.core;
+        if let Some(vm) = self.vm.take() {
+            vm.take_back(self.home);
+            vm.control().end();
+            *place_of_vm(self.home, self.chunk) = Some(vm);
         }
-        *place_of_vm(self.home, self.chunk) = self.vm.take();
     }
 }
 
@@ -353,20 +337,61 @@ fn place_of_vm(core: &mut Core, chunk: Chunk) -> &mut Option<Box<Vm>> {
     }
 }
 
-/// A script that is running, with everything it can reach.
+/// The script that is running, with everything it can reach.
 #[derive(Debug)]
 pub(crate) struct Running {
-    core: Core,
+    world: World,
+    /// Of the script, for errors.
+    name: Arc<str>,
+    /// Commands that have a number, as scripts spell them.
+    numbered: Vec<(&'static Command, Box<[u8]>)>,
+}
+
+/// What the commands of a script work on.
+#[derive(Debug)]
+struct World {
+    /// The engine's while a script runs, an empty one at other times.
+    core: Box<Core>,
+    lent: bool,
     /// Not the caller's: a script can SELECT another database without the caller seeing it.
     session: Session,
     now: Now,
     rules: ScriptRules,
-    control: Arc<Control>,
 }
 
+/// Spellings of commands that get a number; others are looked up by name each time.
+const NUMBERED_MOST: usize = 1000;
+
 impl Running {
+    /// Nothing runs yet.
+    fn idle() -> Running {
+        let world = World {
+            core: Box::default(),
+            lent: false,
+            session: Session::new(crate::SessionId(0), String::new(), true),
+            now: Now::from_millis(0),
+            rules: ScriptRules::default(),
+        };
+        Running { world, name: Arc::default(), numbered: Vec::new() }
+    }
+
+    /// A script begins that `caller` has called.
+    fn begin(&mut self, caller: &Session, now: Now, rules: ScriptRules, name: Arc<str>) {
+        let session = &mut self.world.session;
+        session.id = caller.id;
+        session.db = caller.db;
+        session.resp = 2;
+        session.in_script = true;
+        session.in_exec = caller.in_exec;
+        session.loading = caller.loading;
+        session.no_touch = caller.no_touch;
+        self.world.now = now;
+        self.world.rules = rules;
+        self.name = name;
+    }
+
     /// `redis.call` with the packed list of `count` arguments.
-    fn call(&mut self, packed: &[u8], count: usize) -> Answer {
+    fn call(&mut self, control: &Control, packed: &[u8], count: usize) -> Answer {
         let Some(Packed::Tree(Value::Table(list))) = Packed::tree(packed) else {
             return Answer::Misuse(BAD_ARGUMENTS.to_vec());
         };
@@ -382,21 +407,33 @@ impl Running {
                 _ => numbers.next().map(Vec::as_slice).unwrap_or_default(),
             })
             .collect();
-        self.call_strings(&argv)
+        match command::find_for_script(&argv) {
+            Ok(command) => self.world.run(control, command, &argv),
+            Err(error) => Answer::Error(convert::error_text(&error)),
+        }
     }
 
-    /// `redis.call` with nothing but strings.
-    fn call_strings(&mut self, argv: &[&[u8]]) -> Answer {
-        let mut ctx = Ctx { core: &mut self.core, session: &mut self.session, now: self.now, argv };
-        let command = match command::check_from_script(&mut ctx, &mut self.rules) {
-            Ok(command) => command,
-            Err(error) => return Answer::Error(convert::error_text(&error)),
-        };
-        if command.flags & WRITE != 0 && self.control.begin_write().is_err() {
-            return Answer::Killed;
+    /// The number of a command that is called by this name, if it gets one.
+    fn number_of(&mut self, name: &[u8]) -> Option<u32> {
+        let command = command::find(name).filter(|command| command.subcommands.is_empty())?;
+        let number = u32::try_from(self.numbered.len()).ok()?;
+        if self.numbered.len() >= NUMBERED_MOST {
+            return None;
         }
-        let reply = command::call(&mut ctx, command);
-        convert::answer(reply, self.session.resp == 3)
+        self.numbered.push((command, name.into()));
+        let slow = u32::from(command.flags & FAST == 0);
+        Some(number << 1 | slow)
+    }
+
+    /// `redis.call` of a numbered command with arguments that are all strings.
+    fn call_numbered(&mut self, control: &Control, number: u32, args: &[&[u8]]) -> Answer {
+        let Some((command, name)) = self.numbered.get((number >> 1) as usize) else {
+            return Answer::Misuse(BAD_ARGUMENTS.to_vec());
+        };
+        let mut argv: SmallVec<[&[u8]; 16]> = SmallVec::new();
+        argv.push(name);
+        argv.extend_from_slice(args);
+        self.world.run(control, command, &argv)
     }
 
     /// May the script call this? None if there is no such command.
@@ -413,7 +450,26 @@ impl Running {
 
     /// `redis.log`
     fn log(&mut self, level: u8, text: Vec<u8>) {
-        self.core.output.script_log(level, text);
+        self.world.core.output.script_log(level, text);
+    }
+}
+
+impl World {
+    fn run(&mut self, control: &Control, command: &'static Command, argv: &[&[u8]]) -> Answer {
+        if !self.lent {
+            return Answer::Error(
+                b"ERR redis.call/pcall can only be called inside a script invocation".to_vec(),
+            );
+        }
+        let mut ctx = Ctx { core: &mut self.core, session: &mut self.session, now: self.now, argv };
+        if let Err(error) = command::check_from_script(&mut ctx, command, &mut self.rules) {
+            return Answer::Error(convert::error_text(&error));
+        }
+        if command.flags & WRITE != 0 && control.begin_write().is_err() {
+            return Answer::Killed;
+        }
+        let reply = command::call(&mut ctx, command);
+        convert::answer(reply, self.session.resp == 3)
     }
 }
 
@@ -438,7 +494,7 @@ fn texts_of_numbers(values: &[Value<'_>], count: usize) -> Option<SmallVec<[Vec<
 
 fn script_load(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let id = ctx.core.scripts.load(ctx.arg(2))?;
-    Ok(Reply::bulk_or_nil(ctx.core.scripts.cache.get(id).map(|script| &script.sha)))
+    Ok(Reply::bulk_or_nil(ctx.core.scripts.cache.get(id).map(|script| script.sha.as_bytes())))
 }
 
 fn script_exists(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

@@ -3,6 +3,8 @@
 //! As in Redis they stay until `SCRIPT FLUSH`. What the interpreter compiled of them is bounded:
 //! when there is too much of it, it goes and is compiled again when needed.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use sha1::{Digest, Sha1};
 
@@ -14,7 +16,7 @@ const MAX_COMPILED: usize = 2000;
 /// A script.
 #[derive(Debug)]
 pub(super) struct Script {
-    pub(super) sha: String,
+    pub(super) sha: Arc<str>,
     pub(super) flags: Flags,
     body: Box<[u8]>,
     compiled: bool,
@@ -83,6 +85,7 @@ impl Cache {
         }
         self.by_body.insert(body.into(), id);
         self.bytes += body.len();
+        let sha = sha.into();
         self.scripts.push(Script { sha, flags: header.flags, body: body.into(), compiled: true });
         self.compiled.push(id);
         Ok(id)

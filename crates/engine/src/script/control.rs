@@ -134,7 +134,7 @@ impl Control {
     }
 
     /// Lets others have a word while the script waits.
-    pub(super) fn serve(&self, core: &mut Core) {
+    pub(super) fn serve(&self, core: &mut Box<Core>) {
         if let Some(server) = self.server.get()
             && let Some(busy) = self.busy()
         {

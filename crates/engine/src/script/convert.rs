@@ -22,6 +22,8 @@ pub(super) enum Answer {
     String(Vec<u8>),
     /// A status, to become `{ok=…}`.
     Status(Vec<u8>),
+    /// A short list of strings, numbers and false.
+    List(Vec<Reply>),
     /// A packed table.
     Table(Vec<u8>),
     /// An error of a command, to be raised or to become `{err=…}`.
@@ -70,6 +72,7 @@ pub(super) fn answer(reply: Reply, resp3: bool) -> Answer {
         Reply::Double(n) if !resp3 => Answer::String(format_f64(n)),
         Reply::BigNumber(digits) | Reply::Decimal(digits) if !resp3 => Answer::String(digits),
         Reply::Verbatim(_, text) if !resp3 => Answer::String(text),
+        Reply::Array(items) if !resp3 && is_short(&items) => Answer::List(items),
         Reply::Several(mut replies) => match replies.is_empty() {
             true => Answer::False,
             false => answer(replies.swap_remove(0), resp3),
@@ -80,6 +83,22 @@ pub(super) fn answer(reply: Reply, resp3: bool) -> Answer {
             Answer::Table(writer.into_bytes())
         }
     }
+}
+
+/// A list that can be made in Lua without a look at the memory it takes.
+fn is_short(items: &[Reply]) -> bool {
+    const ITEMS: usize = 1024;
+    const BYTES: usize = 64 << 10;
+    let mut bytes = 0;
+    items.len() <= ITEMS
+        && items.iter().all(|item| match item {
+            Reply::Bulk(text) => {
+                bytes += text.len();
+                bytes <= BYTES
+            }
+            Reply::Int(_) | Reply::Nil | Reply::NilArray => true,
+            _ => false,
+        })
 }
 
 fn write(writer: &mut Writer, reply: &Reply, resp3: bool) {
@@ -213,7 +232,12 @@ pub(super) fn reply(outcome: Outcome, resp3: bool) -> Reply {
             return Reply::Bulk(bytes);
         }
         Outcome::Error(text) => return Reply::Error(Error::new(trim_end(text))),
-        Outcome::Tree(bytes) => Packed::tree(bytes),
+        Outcome::Tree(bytes) => {
+            if let Some(reply) = flat(bytes, resp3) {
+                return reply;
+            }
+            Packed::tree(bytes)
+        }
         Outcome::Graph(bytes) => Packed::graph(bytes),
     };
     let Some(packed) = packed else { return Reply::Nil };
@@ -223,6 +247,21 @@ pub(super) fn reply(outcome: Outcome, resp3: bool) -> Reply {
         return Reply::Error(Error::fixed("ERR the script's reply is too large"));
     }
     reply
+}
+
+/// The reply for an array without tables or nils in it.
+fn flat(packed: &[u8], resp3: bool) -> Option<Reply> {
+    let mut items = Vec::new();
+    Packed::flat(packed, |count, value| {
+        items.reserve(count);
+        items.push(match value {
+            Value::String(s) => Reply::bulk(s),
+            Value::Bool(b) => boolean(b, resp3),
+            Value::Number(n) => Reply::Int(integer(n)),
+            _ => Reply::Nil,
+        });
+    })?;
+    Some(Reply::Array(items))
 }
 
 fn boolean(b: bool, resp3: bool) -> Reply {

@@ -504,7 +504,7 @@ fn call(ctx: &mut Ctx<'_>, read_only: bool) -> Result<Reply, Error> {
     };
     let argv = ctx.argv.iter().map(|argument| argument.to_vec()).collect();
     ctx.core.scripts.functions.running = Some((name.clone(), argv));
-    let reply = run_chunk(ctx, Chunk::Function(id), flags, &name, keys, read_only);
+    let reply = run_chunk(ctx, Chunk::Function(id), flags, name.into(), keys, read_only);
     ctx.core.scripts.functions.running = None;
     reply
 }

@@ -5,6 +5,7 @@
 //! keyspace lies in [`Host::slot`], where `redis.call` finds it; [`Vm::run`] takes it back,
 //! whatever happens.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -14,13 +15,14 @@ use mlua::{
     VmState,
 };
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use super::control::Control;
 use super::convert::{self, Answer};
 use super::random::Random;
 use super::wire::{Packed, Writer};
 use super::{Running, cjson, cmsgpack, pattern, structs};
+use crate::Reply;
+use crate::engine::Core;
 
 /// Instructions between two looks at the clock.
 const INSTRUCTIONS: u32 = 10_000;
@@ -28,8 +30,8 @@ const INSTRUCTIONS: u32 = 10_000;
 /// What the interpreter's functions share.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// The keyspace while a script runs.
-    slot: Mutex<Option<Running>>,
+    /// The script that runs, with the keyspace.
+    slot: Mutex<Running>,
     /// Says when a script must stop.
     control: Arc<Control>,
     random: Mutex<Random>,
@@ -75,12 +77,8 @@ pub(super) enum Outcome {
     Error(Vec<u8>),
 }
 
-/// A number or a string for Lua.
-type Scalar = Either<f64, BString>;
-
-/// Up to twelve strings.
-type Strings = (Text, Text, Text, Text, Text, Text, Text, Text, Text, Text, Text, Text);
-type Text = Option<BString>;
+/// What `redis.call` gives to Lua, and what it is if it is more than a plain value.
+type Given = (Value, Option<u8>);
 
 /// Below this the interpreter lets its memory grow to several times what is in use before it
 /// collects, which takes much less of the time of small scripts.
@@ -97,7 +95,7 @@ impl Vm {
             | StdLib::PACKAGE;
         let lua = Lua::new_with(libs, LuaOptions::new().catch_rust_panics(false))?;
         let host = Arc::new(Host {
-            slot: Mutex::new(None),
+            slot: Mutex::new(Running::idle()),
             control,
             random: Mutex::new(Random::default()),
             limit: AtomicUsize::new(0),
@@ -139,9 +137,17 @@ impl Vm {
         self.lua.used_memory()
     }
 
-    /// Compiles a script under a number; an error is the compiler's message.
-    pub(super) fn compile(&self, id: u32, source: &[u8], name: &str) -> Result<(), Vec<u8>> {
-        match self.compile.call::<Option<BString>>((id, BString::from(source), name)) {
+    /// Compiles a script under a number, in place of what was compiled under it; `near` says that
+    /// it is to be called with what it uses most. An error is the compiler's message, and changes
+    /// nothing.
+    pub(super) fn compile(
+        &self,
+        id: u32,
+        source: &[u8],
+        name: &str,
+        near: bool,
+    ) -> Result<(), Vec<u8>> {
+        match self.compile.call::<Option<BString>>((id, BString::from(source), name, near)) {
             Ok(None) => Ok(()),
             Ok(Some(message)) => Err(message.into()),
             Err(error) => Err(error.to_string().into_bytes()),
@@ -187,32 +193,53 @@ impl Vm {
         self.host.limit.store(self.lua.used_memory().saturating_add(memory), Ordering::Relaxed);
     }
 
-    /// Puts the keyspace where `redis.call` finds it.
-    pub(super) fn lend(&self, running: Running) {
-        *self.host.slot.lock() = Some(running);
+    /// Says when what runs here must stop.
+    pub(super) fn control(&self) -> &Control {
+        &self.host.control
+    }
+
+    /// Puts the keyspace where `redis.call` finds it, and says what runs.
+    pub(super) fn lend(&self, core: &mut Box<Core>, begin: impl FnOnce(&mut Running)) {
+        let mut running = self.host.slot.lock();
+        mem::swap(core, &mut running.world.core);
+        running.world.lent = true;
+        begin(&mut running);
     }
 
     /// Takes it out again.
-    pub(super) fn take_back(&self) -> Option<Running> {
-        self.host.slot.lock().take()
+    pub(super) fn take_back(&self, core: &mut Box<Core>) {
+        let mut running = self.host.slot.lock();
+        if mem::replace(&mut running.world.lent, false) {
+            mem::swap(core, &mut running.world.core);
+        }
     }
 
     /// Did the script ask for the types of RESP3?
     pub(super) fn resp3(&self) -> bool {
-        self.host.slot.lock().as_ref().is_some_and(|running| running.session.resp == 3)
+        self.host.slot.lock().world.session.resp == 3
     }
 
-    /// Runs a compiled script with `input` (keys and arguments, packed) on what was lent.
-    /// `memory` is what it may use on top of what the interpreter holds already.
-    pub(super) fn run(&self, chunk: Chunk, name: &str, input: Vec<u8>, memory: usize) -> Outcome {
+    /// Runs a compiled script with keys and arguments on what was lent. `memory` is what it may
+    /// use on top of what the interpreter holds already.
+    pub(super) fn run(
+        &self,
+        chunk: Chunk,
+        keys: &[&[u8]],
+        arguments: &[&[u8]],
+        memory: usize,
+    ) -> Outcome {
         let host = &self.host;
         self.limit(memory);
         let (run, id) = match chunk {
             Chunk::Script(id) => (&self.run, id),
             Chunk::Function(id) => (&self.run_function, id),
         };
-        let result =
-            run.call::<(u8, Option<BString>, Option<f64>)>((id, name, BString::from(input)));
+        // As one string, which is unpacked faster than lists are made from here.
+        let input = self.lua.create_string(convert::input(keys, arguments));
+        let result = input.and_then(|input| {
+            host.arm(&self.lua);
+            run.call::<(u8, Option<BString>, Option<f64>)>((id, input))
+        });
         host.disarm(&self.lua);
         let outcome = match result {
             Ok((0, _, n)) => Outcome::Number(n.unwrap_or(0.0)),
@@ -228,6 +255,7 @@ impl Vm {
                 let text = error.to_string();
                 let first = text.lines().next().unwrap_or_default();
                 let first = first.strip_prefix("memory error: ").unwrap_or(first);
+                let name = Arc::clone(&host.slot.lock().name);
                 Outcome::Error(format!("ERR Error running script {name}, {first}").into())
             }
         };
@@ -241,33 +269,48 @@ impl Vm {
 }
 
 impl Host {
-    /// Runs a command for a script: what became of it, as a number that `prelude.lua` knows, and
-    /// its value. Turns the memory limit off where the value takes memory of the interpreter.
-    fn call(&self, lua: &Lua, run: impl FnOnce(&mut Running) -> Answer) -> (u8, Option<Scalar>) {
-        self.tick(100);
-        let answer = match self.slot.lock().as_mut() {
-            Some(running) => run(running),
-            None => Answer::Error(
-                "ERR redis.call/pcall can only be called inside a script invocation".into(),
-            ),
+    /// Runs a command for a script: its answer, and a number that `prelude.lua` knows if that is
+    /// more than a plain value. The memory limit is off while the answer is made: it is bounded,
+    /// or packed into one string.
+    fn call(
+        &self,
+        lua: &Lua,
+        run: impl FnOnce(&mut Running, &Control) -> Answer,
+    ) -> mlua::Result<Given> {
+        let answer = run(&mut self.slot.lock(), &self.control);
+        let (value, kind) = match answer {
+            Answer::Number(n) => return Ok((Value::Number(n), None)),
+            Answer::False => return Ok((Value::Boolean(false), None)),
+            Answer::True => return Ok((Value::Boolean(true), None)),
+            Answer::Nil => return Ok((Value::Nil, None)),
+            Answer::Okay => return Ok((Value::Nil, Some(1))),
+            Answer::List(items) => {
+                self.disarm(lua);
+                let list = lua.create_sequence_from(items.into_iter().map(item));
+                self.arm(lua);
+                return Ok((Value::Table(list?), None));
+            }
+            Answer::String(s) => (s, None),
+            Answer::Status(s) => (s, Some(2)),
+            Answer::Table(packed) => (packed, Some(3)),
+            Answer::Error(text) => (text, Some(4)),
+            Answer::Misuse(text) => (text, Some(5)),
+            Answer::Killed => (self.control.death(), Some(6)),
         };
-        let string = |kind: u8, bytes: Vec<u8>| {
-            self.disarm(lua);
-            (kind, Some(Scalar::Right(bytes.into())))
-        };
-        match answer {
-            Answer::Number(n) => (0, Some(Scalar::Left(n))),
-            Answer::False => (1, None),
-            Answer::Okay => (2, None),
-            Answer::True => (3, None),
-            Answer::Nil => (4, None),
-            Answer::String(s) => string(5, s),
-            Answer::Status(s) => string(6, s),
-            Answer::Table(packed) => string(7, packed),
-            Answer::Error(text) => string(8, text),
-            Answer::Misuse(text) => string(9, text),
-            Answer::Killed => string(10, self.control.death()),
+        self.disarm(lua);
+        let value = lua.create_string(value);
+        self.arm(lua);
+        Ok((Value::String(value?), kind))
+    }
+
+    /// Runs a command by its number.
+    fn call_numbered(&self, lua: &Lua, number: u32, args: &[&[u8]]) -> mlua::Result<Given> {
+        // What is quick is counted, and timed by the hook.
+        match number & 1 {
+            0 => _ = self.executed.fetch_add(100, Ordering::Relaxed),
+            _ => self.tick(100),
         }
+        self.call(lua, |running, control| running.call_numbered(control, number, args))
     }
 
     /// Lets the interpreter collect more seldom while it holds little.
@@ -300,10 +343,10 @@ impl Host {
     fn tick(&self, instructions: u64) {
         let executed = self.executed.fetch_add(instructions, Ordering::Relaxed);
         if self.control.look(executed.saturating_add(instructions))
-            && let Some(mut slot) = self.slot.try_lock()
-            && let Some(running) = slot.as_mut()
+            && let Some(mut running) = self.slot.try_lock()
+            && running.world.lent
         {
-            self.control.serve(&mut running.core);
+            self.control.serve(&mut running.world.core);
         }
     }
 }
@@ -392,37 +435,36 @@ fn redis_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()> {
     t.set(
         "call",
         lua.create_function(move |lua, (packed, count): (BString, usize)| {
-            Ok(h.call(lua, |running| running.call(&packed, count)))
+            h.tick(100);
+            h.call(lua, |running, control| running.call(control, &packed, count))
         })?,
     )?;
     let h = Arc::clone(host);
     t.set(
-        "call_strings",
-        lua.create_function(move |lua, strings: Strings| {
-            let (a, b, c, d, e, f, g, h_, i, j, k, l) = strings;
-            let strings = [a, b, c, d, e, f, g, h_, i, j, k, l];
-            let argv: SmallVec<[&[u8]; 12]> =
-                strings.iter().flatten().map(|string| string.as_slice()).collect();
-            Ok(h.call(lua, |running| running.call_strings(&argv)))
+        "number_of",
+        lua.create_function(move |_, name: BString| Ok(h.slot.lock().number_of(&name)))?,
+    )?;
+    t.set("calls", numbered_calls(lua, host)?)?;
+    let h = Arc::clone(host);
+    t.set(
+        "name",
+        lua.create_function(move |lua, ()| {
+            h.disarm(lua);
+            Ok(h.slot.lock().name.to_string())
         })?,
     )?;
     let h = Arc::clone(host);
     t.set(
         "setresp",
         lua.create_function(move |_, version: u8| {
-            if let Some(running) = h.slot.lock().as_mut() {
-                running.session.resp = version;
-            }
+            h.slot.lock().world.session.resp = version;
             Ok(())
         })?,
     )?;
     let h = Arc::clone(host);
     t.set(
         "acl_check",
-        lua.create_function(move |_, packed: BString| {
-            let slot = h.slot.lock();
-            Ok(slot.as_ref().and_then(|running| running.may_call(&packed)))
-        })?,
+        lua.create_function(move |_, packed: BString| Ok(h.slot.lock().may_call(&packed)))?,
     )?;
     let h = Arc::clone(host);
     t.set(
@@ -436,13 +478,53 @@ fn redis_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()> {
     t.set(
         "log",
         lua.create_function(move |_, (level, text): (u8, BString)| {
-            if let Some(running) = h.slot.lock().as_mut() {
-                running.log(level, text.into());
-            }
+            h.slot.lock().log(level, text.into());
             Ok(())
         })?,
     )?;
     Ok(())
+}
+
+/// An element of a short list for Lua.
+fn item(reply: Reply) -> Either<f64, Either<bool, Either<String, BString>>> {
+    match reply {
+        Reply::Int(n) => Either::Left(n as f64),
+        Reply::Bulk(bytes) => Either::Right(Either::Right(match String::from_utf8(bytes) {
+            Ok(text) => Either::Left(text),
+            Err(error) => Either::Right(error.into_bytes().into()),
+        })),
+        _ => Either::Right(Either::Left(false)),
+    }
+}
+
+/// Functions that call a command with nothing but strings: by the number of strings with the name,
+/// each taking the command's number and then everything. In place of the name any value will do.
+fn numbered_calls(lua: &Lua, host: &Arc<Host>) -> mlua::Result<Table> {
+    let calls = lua.create_table()?;
+    macro_rules! add {
+        ($($text:ident)*) => {{
+            let h = Arc::clone(host);
+            calls.push(lua.create_function(
+                move |lua, (number, _, $($text,)*): (u32, bool, $(add!(@type $text),)*)| {
+                    h.call_numbered(lua, number, &[$($text.as_slice(),)*])
+                },
+            )?)?;
+        }};
+        (@type $text:ident) => { BString };
+    }
+    add!();
+    add!(a);
+    add!(a b);
+    add!(a b c);
+    add!(a b c d);
+    add!(a b c d e);
+    add!(a b c d e f);
+    add!(a b c d e f g);
+    add!(a b c d e f g i);
+    add!(a b c d e f g i j);
+    add!(a b c d e f g i j k);
+    add!(a b c d e f g i j k l);
+    Ok(calls)
 }
 
 /// A packed result, or the text of an error.

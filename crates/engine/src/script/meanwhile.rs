@@ -12,12 +12,12 @@ use crate::{Now, Reply};
 /// The engine in the middle of a script; see [`ScriptControl::while_busy`](super::ScriptControl).
 #[derive(Debug)]
 pub struct Meanwhile<'a> {
-    core: &'a mut Core,
+    core: &'a mut Box<Core>,
     busy: Error,
 }
 
 impl<'a> Meanwhile<'a> {
-    pub(super) fn new(core: &'a mut Core, busy: Error) -> Meanwhile<'a> {
+    pub(super) fn new(core: &'a mut Box<Core>, busy: Error) -> Meanwhile<'a> {
         Meanwhile { core, busy }
     }
 

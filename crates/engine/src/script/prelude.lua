@@ -2,8 +2,9 @@
 --
 -- Runs once per interpreter. `host` holds the functions written in Rust. They never raise: they
 -- answer with a word about what happened, and errors are raised here, so that a script sees plain
--- Lua strings and tables. They run with the memory limit off; `arm` puts it back, and is called
--- after each of them and wherever an error may be caught.
+-- Lua strings and tables. Those that call commands leave the memory limit as it was; the others turn
+-- it off, and `arm`, which puts it back, is called after each of them and wherever an error may be
+-- caught.
 --
 -- Whatever catches errors (pcall, xpcall, coroutine.resume,
 -- load) asks `dead` first: a script that was killed cannot catch that.
@@ -161,60 +162,60 @@ end
 
 -- Redis -----------------------------------------------------------------------------------------
 
-local host_call, host_call_strings = host.call, host.call_strings
+local host_call, host_calls, number_of = host.call, host.calls, host.number_of
+local call_with_one, call_with_two, call_with_three = host_calls[2], host_calls[3], host_calls[4]
 
--- What they answer. With the first five nothing was made in the interpreter's memory, so its limit
--- is still on.
-local VALUE, NOTHING, OKAY, TRUE, NIL, STRING, STATUS, TABLE, ERROR, MISUSE =
-  0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+-- What they answer: a value, and one of these if it is more than a plain one.
+local OKAY, STATUS, TABLE, ERROR, MISUSE = 1, 2, 3, 4, 5
+
+-- Numbers of commands by the names they are called by. There is a bound on them.
+local numbers = {}
 
 local function call_error(text, known)
   return { err = text, ignore_error_stats_update = known }
 end
 
--- Are the first `count` of these strings, and are there no more than `host_call_strings` takes?
+-- Are these `count` values all strings, and no more than `host_calls` take?
 local function are_strings(count, a, b, c, d, e, f, g, h, i, j, k, l)
-  if count > 12 or ntype(a) ~= "string" then return false end
-  if count == 1 then return true end
-  if ntype(b) ~= "string" then return false end
-  if count == 2 then return true end
-  if ntype(c) ~= "string" then return false end
-  if count == 3 then return true end
-  if ntype(d) ~= "string" then return false end
-  if count == 4 then return true end
-  return ntype(e) == "string"
-    and (count < 6 or ntype(f) == "string")
-    and (count < 7 or ntype(g) == "string")
-    and (count < 8 or ntype(h) == "string")
-    and (count < 9 or ntype(i) == "string")
-    and (count < 10 or ntype(j) == "string")
-    and (count < 11 or ntype(k) == "string")
-    and (count < 12 or ntype(l) == "string")
+  if ntype(a) ~= "string" then return count == 0 end
+  if ntype(b) ~= "string" then return count == 1 end
+  if ntype(c) ~= "string" then return count == 2 end
+  if ntype(d) ~= "string" then return count == 3 end
+  if ntype(e) ~= "string" then return count == 4 end
+  if ntype(f) ~= "string" then return count == 5 end
+  if ntype(g) ~= "string" then return count == 6 end
+  if ntype(h) ~= "string" then return count == 7 end
+  if ntype(i) ~= "string" then return count == 8 end
+  if ntype(j) ~= "string" then return count == 9 end
+  if ntype(k) ~= "string" then return count == 10 end
+  if ntype(l) ~= "string" then return count == 11 end
+  return count == 12
 end
 
--- The answer of a command and whether it is an error.
-local function command(...)
-  local count = nselect("#", ...)
-  local kind, value
-  if are_strings(count, ...) then
-    kind, value = host_call_strings(...)
-  elseif count == 0 then
-    return call_error("ERR Please specify at least one argument for this redis lib call"), true
-  else
-    local ok, packed = npcall(encode, { ... })
-    if not ok then
-      if dead() then nerror(packed, 0) end
-      return call_error("ERR Lua redis lib command arguments must be strings or integers"), true
-    end
-    kind, value = host_call(packed, count)
+-- The answer of a command, however it is called.
+local function any_command(count, ...)
+  if count == 0 then
+    return "ERR Please specify at least one argument for this redis lib call", MISUSE
   end
-  if kind == VALUE then return value end
-  if kind == NOTHING then return false end
+  if are_strings(count, ...) then
+    local name = ...
+    local number = numbers[name] or number_of(name)
+    if number then
+      numbers[name] = number
+      return host_calls[count](number, ...)
+    end
+  end
+  local ok, packed = npcall(encode, { ... })
+  if not ok then
+    if dead() then nerror(packed, 0) end
+    return "ERR Lua redis lib command arguments must be strings or integers", MISUSE
+  end
+  return host_call(packed, count)
+end
+
+-- What a script gets for an answer that is more than a plain value, and whether it is an error.
+local function told(value, kind)
   if kind == OKAY then return { ok = "OK" } end
-  if kind == TRUE then return true end
-  if kind == NIL then return nil end
-  arm()
-  if kind == STRING then return value end
   if kind == STATUS then return { ok = value } end
   if kind == TABLE then return (decode(value)) end
   if kind == ERROR then return call_error(value, true), true end
@@ -222,15 +223,33 @@ local function command(...)
   nerror(value, 0) -- killed
 end
 
+-- This is what scripts spend their time in, so the most usual calls take a shorter way.
 local function call(...)
-  local value, failed = command(...)
-  if failed then nerror(value, 0) end
-  return value
+  local count = nselect("#", ...)
+  local name, a, b, c = ...
+  local number = numbers[name]
+  local value, kind
+  if number and count == 2 and ntype(a) == "string" then
+    value, kind = call_with_one(number, true, a)
+  elseif number and count == 3 and ntype(a) == "string" and ntype(b) == "string" then
+    value, kind = call_with_two(number, true, a, b)
+  elseif number and count == 4 and ntype(a) == "string" and ntype(b) == "string"
+    and ntype(c) == "string" then
+    value, kind = call_with_three(number, true, a, b, c)
+  else
+    value, kind = any_command(count, ...)
+  end
+  if kind == nil then return value end
+  if kind == OKAY then return { ok = "OK" } end
+  local answer, failed = told(value, kind)
+  if failed then nerror(answer, 0) end
+  return answer
 end
 
 local function rpcall(...)
-  local value = command(...)
-  return value
+  local value, kind = any_command(nselect("#", ...), ...)
+  if kind == nil then return value end
+  return (told(value, kind))
 end
 
 local function raise(text)
@@ -1226,17 +1245,17 @@ globals.struct = readonly(struct)
 
 -- Running ---------------------------------------------------------------------------------------
 
--- Functions of scripts by their number.
-local compiled = {}
+-- Functions of scripts by their number, and whether they are called with what they use most.
+local compiled, nearer = {}, {}
 
-local function compile(id, source, name)
+local function compile(id, source, name, near)
   local f, text = nload(source, name, "t", G)
   if not f then return text end
-  compiled[id] = f
+  compiled[id], nearer[id] = f, near
 end
 
 local function forget(id)
-  compiled[id] = nil
+  compiled[id], nearer[id] = nil, nil
 end
 
 -- Turns whatever was raised into text, source and line, at the place where it was raised.
@@ -1269,18 +1288,19 @@ end
 local R_NUMBER, R_STRING, R_TREE, R_GRAPH, R_NIL, R_FALSE, R_TRUE, R_ERROR, R_KNOWN_ERROR =
   0, 1, 2, 3, 4, 5, 6, 7, 8
 
-local function finish(name, ok, result)
+local function finish(ok, result)
   local kind = ntype(result)
   if not ok then
     -- Nothing of the script runs any more, and memory may be all used up.
     host.disarm()
     if kind ~= "table" then
       if dead() then return R_ERROR, host.death() end
-      return R_ERROR, "ERR Error running script " .. name .. ", " .. nsub(ntostring(result), 1, 100)
+      return R_ERROR,
+        "ERR Error running script " .. host.name() .. ", " .. nsub(ntostring(result), 1, 100)
     end
     local text = result[1] or "ERR unknown error"
     if result[2] then
-      text = text .. " script: " .. name .. ", on " .. result[2] .. ":" .. result[3] .. "."
+      text = text .. " script: " .. host.name() .. ", on " .. result[2] .. ":" .. result[3] .. "."
     end
     return result[4] and R_KNOWN_ERROR or R_ERROR, text
   end
@@ -1294,13 +1314,14 @@ local function finish(name, ok, result)
   return R_NIL
 end
 
-local function run(id, name, packed)
+local function run(id, packed)
   local f = compiled[id]
   local input = decode(packed)
-  globals.KEYS, globals.ARGV = input[1], input[2]
+  local keys, arguments = input[1], input[2]
+  globals.KEYS, globals.ARGV = keys, arguments
   nested = 0
-  arm()
-  return finish(name, nxpcall(f, handler))
+  if nearer[id] then return finish(nxpcall(f, handler, keys, arguments, call)) end
+  return finish(nxpcall(f, handler))
 end
 
 -- Functions -------------------------------------------------------------------------------------
@@ -1462,12 +1483,11 @@ local function load_library(source, name)
   return nil, "Error registering functions: " .. cstring(text)
 end
 
-local function run_function(id, name, packed)
+local function run_function(id, packed)
   local f = functions[id]
   local input = decode(packed)
   nested = 0
-  arm()
-  return finish(name, nxpcall(f, handler, input[1], input[2]))
+  return finish(nxpcall(f, handler, input[1], input[2]))
 end
 
 local function forget_function(id)

@@ -8,6 +8,11 @@
 //! gives the place up, so such returns are put in parentheses, which makes them ordinary calls.
 //! That is done only where it changes nothing else: in the main function, of which only the first
 //! value counts, and elsewhere for functions known to return one value.
+//!
+//! What scripts use most (`KEYS`, `ARGV`, `redis.call`) lies behind read-only tables, and finding it
+//! there takes longer than most of what is done with it. So it is given to the main function as
+//! arguments, and a first line of locals takes them, where nobody can tell: nothing is assigned to
+//! these names, and there is no `...` that could show them.
 
 use std::ops::Range;
 
@@ -92,13 +97,15 @@ pub(super) struct Prepared {
     pub(super) source: Vec<u8>,
     /// The same with its last calls made ordinary; absent if there is nothing to do.
     pub(super) kept: Option<Vec<u8>>,
+    /// The same again, to be called with `KEYS`, `ARGV` and `redis.call`; absent if it cannot be.
+    pub(super) near: Option<Vec<u8>>,
 }
 
 /// Prepares a script; an error is line and message of what is no Lua 5.1. Line numbers stay.
 pub(super) fn prepare(source: &[u8]) -> Result<Prepared, (usize, Vec<u8>)> {
     let Some(tokens) = tokens(source) else {
         // Something has no end. The interpreter says so better.
-        return Ok(Prepared { source: source.to_vec(), kept: None });
+        return Ok(Prepared { source: source.to_vec(), kept: None, near: None });
     };
     if let Some((at, message)) = foreign(source, &tokens) {
         let before = source.get(..at).unwrap_or_default();
@@ -106,19 +113,62 @@ pub(super) fn prepare(source: &[u8]) -> Result<Prepared, (usize, Vec<u8>)> {
     }
     let escapes = escapes(source, &tokens);
     let mut calls = Scan { source, tokens: &tokens, aliases: aliases(source, &tokens) }.edits();
-    let kept = (!calls.is_empty()).then(|| {
-        calls.extend_from_slice(&escapes);
+    let changed = !calls.is_empty();
+    calls.extend_from_slice(&escapes);
+    calls.sort_by_key(|edit| edit.at());
+    let kept = changed.then(|| edited(source, &calls));
+    let near = nearer(source, &tokens).map(|locals| {
+        calls.extend_from_slice(&locals);
         calls.sort_by_key(|edit| edit.at());
         edited(source, &calls)
     });
-    Ok(Prepared { source: edited(source, &escapes), kept })
+    Ok(Prepared { source: edited(source, &escapes), kept, near })
+}
+
+/// What makes `KEYS`, `ARGV` and `redis.call` locals, if nobody can tell and there is a use for it.
+fn nearer(source: &[u8], tokens: &[Token]) -> Option<Vec<Edit>> {
+    let text = |n: usize| {
+        let token = tokens.get(n).filter(|token| token.kind != Kind::String);
+        token.and_then(|token| source.get(token.at.clone())).unwrap_or_default()
+    };
+    let before = |n: usize| n.checked_sub(1).map_or(&b""[..], text);
+    let mut edits = vec![Edit::Insert(0, b"local KEYS,ARGV,__redis_call=... ")];
+    let mut uses = 0;
+    for n in 0..tokens.len() {
+        let joined = before(n.saturating_sub(1)) == b".";
+        let field = before(n) == b":" || (before(n) == b"." && !joined);
+        match text(n) {
+            b"__redis_call" => return None,
+            b"." if joined && before(n) == b"." => return None,
+            // Whatever is assigned to them is refused; and no error may call them something else.
+            b"KEYS" | b"ARGV" if !field => match text(n + 1) {
+                b"[" => uses += 1,
+                b")" if matches!(before(n), b"(" | b"," | b"#") => uses += 1,
+                _ => return None,
+            },
+            b"redis" if !field => {
+                if text(n + 1) != b"." {
+                    return None;
+                }
+                if text(n + 2) == b"call" && text(n + 3) == b"(" && before(n) != b"function" {
+                    uses += 1;
+                    edits.push(Edit::Insert(tokens.get(n)?.at.start, b"__redis_call"));
+                    for token in tokens.get(n..n + 3)? {
+                        edits.extend(token.at.clone().map(Edit::Delete));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    (uses > 0).then_some(edits)
 }
 
 /// A change to the text.
 #[derive(Debug, Clone, Copy)]
 enum Edit {
-    /// Put this byte in there.
-    Insert(usize, u8),
+    /// Put these bytes in there.
+    Insert(usize, &'static [u8]),
     /// Take the byte there out.
     Delete(usize),
 }
@@ -138,7 +188,7 @@ fn edited(source: &[u8], edits: &[Edit]) -> Vec<u8> {
         out.extend_from_slice(source.get(done..edit.at()).unwrap_or_default());
         done = edit.at();
         match edit {
-            Edit::Insert(_, byte) => out.push(*byte),
+            Edit::Insert(_, bytes) => out.extend_from_slice(bytes),
             Edit::Delete(_) => done += 1,
         }
     }
@@ -446,8 +496,8 @@ impl<'s> Scan<'s> {
                 b"return" => {
                     let main = !blocks.contains(&true);
                     if let Some((from, to)) = self.returned(n, main) {
-                        edits.push(Edit::Insert(from, b'('));
-                        edits.push(Edit::Insert(to, b')'));
+                        edits.push(Edit::Insert(from, b"("));
+                        edits.push(Edit::Insert(to, b")"));
                     }
                 }
                 _ => {}
@@ -574,6 +624,38 @@ mod tests {
         ] {
             assert_eq!(kept(source), kept_source);
         }
+    }
+
+    #[test]
+    fn what_is_used_most_comes_near_where_nobody_can_tell() {
+        let near = |source: &str| {
+            let near = prepare(source.as_bytes()).unwrap().near;
+            near.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let start = "local KEYS,ARGV,__redis_call=... ";
+        for (source, expected) in [
+            ("return redis.call('get', KEYS[1])", "return (__redis_call('get', KEYS[1]))"),
+            ("return 'a'..KEYS[1]..#ARGV[2]", "return 'a'..KEYS[1]..#ARGV[2]"),
+            ("f(unpack(KEYS)) t.KEYS = 1", "f(unpack(KEYS)) t.KEYS = 1"),
+            ("redis . call ( 'x' ) redis.pcall('y')", "__redis_call   ( 'x' ) redis.pcall('y')"),
+        ] {
+            assert_eq!(near(source).as_deref(), Some(&*format!("{start}{expected}")), "{source}");
+        }
+        for source in [
+            "return 1",
+            "KEYS = {} return KEYS[1]",
+            "local KEYS, x = 1, 2 return ARGV[1]",
+            "return KEYS[1], ...",
+            "local f = function(...) return ARGV[1] end",
+            "local r = redis return r.call('x', KEYS[1])",
+            "local redis = {} redis.call('x')",
+            "return __redis_call(KEYS[1])",
+            "return ARGV + 1",
+            "return KEYS",
+        ] {
+            assert_eq!(near(source), None, "{source}");
+        }
+        assert!(near("redis.call = f redis.call('x')").unwrap().contains("redis.call = f "));
     }
 
     #[test]

@@ -62,6 +62,27 @@ impl<'a> Packed<'a> {
         Reader::new(bytes).whole(Shape::Tree).map(Packed::Tree)
     }
 
+    /// Reads an array with neither tables nor nils in it, and gives each value away, with how many
+    /// are left. None if it is something else; some values may have been given away then.
+    pub(crate) fn flat(bytes: &'a [u8], mut each: impl FnMut(usize, Value<'a>)) -> Option<()> {
+        let mut reader = Reader::new(bytes);
+        if reader.byte()? != TABLE + 4 {
+            return None;
+        }
+        let slots = reader.length()? as usize;
+        // Each value takes at least a byte.
+        if slots.saturating_sub(1) > reader.rest.len().min(FLAT_MOST) {
+            return None;
+        }
+        for left in (1..slots).rev() {
+            match reader.value(Shape::Leaf)? {
+                Value::Nil => return None,
+                value => each(left, value),
+            }
+        }
+        reader.rest.is_empty().then_some(())
+    }
+
     /// Reads a list of tables whose inner tables are references: `{5}` for the fifth table,
     /// `{0, "function"}` for what is no data.
     pub(crate) fn graph(bytes: &'a [u8]) -> Option<Packed<'a>> {
@@ -105,6 +126,9 @@ enum Shape {
     Reference,
     Leaf,
 }
+
+/// Arrays that are longer are read as trees.
+const FLAT_MOST: usize = 10_000;
 
 const NIL: u8 = 0;
 const FALSE: u8 = 1;
