@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use store::Millis;
 use tokio::time::{Instant, Sleep};
 use tracing::Instrument;
 
@@ -40,7 +41,7 @@ pub(crate) async fn handle(State(app): State<App>, mut request: Request, next: N
     let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
     let client = Client::of(peer, request.headers(), &settings.trusted_proxies);
     let trusted = settings.trusted_proxies.iter().any(|net| net.contains(&peer.addr.ip()));
-    let id = pick_id(&request, trusted);
+    let id = pick_id(&request, trusted, app.store().now());
     let method = request.method().clone();
     let route = request
         .extensions()
@@ -86,7 +87,7 @@ fn micros(took: Duration) -> u64 {
 }
 
 /// A trusted proxy may name the request; everybody else gets a fresh id.
-fn pick_id(request: &Request, trusted: bool) -> String {
+fn pick_id(request: &Request, trusted: bool, now: Millis) -> String {
     let given = request.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
     match given {
         Some(id)
@@ -96,7 +97,12 @@ fn pick_id(request: &Request, trusted: bool) -> String {
         {
             id.to_owned()
         }
-        _ => uuid::Uuid::now_v7().simple().to_string(),
+        // It names a request, nothing more, so nobody gains by guessing one.
+        _ => {
+            let ms = u64::try_from(now.0).unwrap_or(0);
+            let chance = std::array::from_fn(|_| fastrand::u8(..));
+            uuid::Builder::from_unix_timestamp_millis(ms, &chance).into_uuid().simple().to_string()
+        }
     }
 }
 
@@ -249,7 +255,8 @@ fn limit_body(request: Request, most: usize, within: Duration) -> Result<Request
         left: most,
         most,
         within,
-        deadline: Box::pin(tokio::time::sleep(within)),
+        until: Instant::now() + within,
+        deadline: None,
     };
     Ok(Request::from_parts(parts, Body::new(watched)))
 }
@@ -259,7 +266,9 @@ struct Watched {
     left: usize,
     most: usize,
     within: Duration,
-    deadline: Pin<Box<Sleep>>,
+    until: Instant,
+    /// Running while a part is waited for. Most bodies are there at once and need none.
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl HttpBody for Watched {
@@ -283,10 +292,15 @@ impl HttpBody for Watched {
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(BodyError::Broken(error)))),
             Poll::Ready(None) => Poll::Ready(None),
-            Poll::Pending => match self.deadline.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(Some(Err(BodyError::Slow(self.within)))),
-                Poll::Pending => Poll::Pending,
-            },
+            Poll::Pending => {
+                let until = self.until;
+                let clock =
+                    self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+                match clock.as_mut().poll(cx) {
+                    Poll::Ready(()) => Poll::Ready(Some(Err(BodyError::Slow(self.within)))),
+                    Poll::Pending => Poll::Pending,
+                }
+            }
         }
     }
 

@@ -2,11 +2,13 @@
 //! recorder behind it and writes `/metrics`. Labels come from closed sets (route templates, never
 //! paths), so their number is bounded.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
-use metrics::{counter, gauge, histogram};
+use metrics::{Counter, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 /// Bounds of the latency histograms, in seconds.
@@ -45,13 +47,37 @@ fn describe() {
     metrics::describe_gauge!("tidegate_open_files", "Open file descriptors.");
 }
 
+thread_local! {
+    /// What was counted already on this thread: finding a metric by its labels takes longer than
+    /// counting. As many as there are routes, methods and statuses.
+    static KNOWN: RefCell<HashMap<String, Route>> = RefCell::default();
+}
+
+/// The metrics of a route.
+struct Route {
+    seconds: Histogram,
+    /// By method and status.
+    requests: Vec<(&'static str, StatusCode, Counter)>,
+}
+
 pub(crate) fn answered(route: &str, method: &Method, status: StatusCode, took: Duration) {
-    let route = route.to_owned();
     let method = method_word(method);
-    counter!("tidegate_http_requests_total", "route" => route.clone(), "method" => method,
-        "status" => status.as_str().to_owned())
-    .increment(1);
-    histogram!("tidegate_http_request_seconds", "route" => route).record(took.as_secs_f64());
+    KNOWN.with_borrow_mut(|known| {
+        if !known.contains_key(route) {
+            let seconds = histogram!("tidegate_http_request_seconds", "route" => route.to_owned());
+            known.insert(route.to_owned(), Route { seconds, requests: Vec::new() });
+        }
+        let Some(found) = known.get_mut(route) else { return };
+        found.seconds.record(took.as_secs_f64());
+        let same = |(m, s, _): &&(&'static str, StatusCode, Counter)| *m == method && *s == status;
+        if let Some((.., counter)) = found.requests.iter().find(same) {
+            return counter.increment(1);
+        }
+        let counter = counter!("tidegate_http_requests_total", "route" => route.to_owned(),
+            "method" => method, "status" => status.as_str().to_owned());
+        counter.increment(1);
+        found.requests.push((method, status, counter));
+    });
 }
 
 /// Methods are the client's to choose, so unknown ones share one label.

@@ -21,6 +21,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -244,10 +245,13 @@ impl Shared {
         let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
             let (router, handover) = (router.clone(), handover.clone());
             let answering = answering.clone();
-            answering.set(true);
+            answering.turn();
             async move {
                 let Ok(response) = call(router, request, peer).await;
-                answering.set(false);
+                // What comes after a change of protocols is no head of a request.
+                if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                    answering.turn();
+                }
                 match response.extensions().get::<Taken>().and_then(Taken::take) {
                     Some(events) => {
                         handover.put(response.into_parts().0, events);

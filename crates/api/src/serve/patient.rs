@@ -5,12 +5,12 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 /// Fails a write that has made no progress for a given time.
 #[derive(Debug)]
@@ -84,12 +84,14 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
 }
 
 /// Whether a request is being answered; while none is, bytes that arrive are the head of the next.
+/// Counts both beginnings and ends, so that a request is noticed also by who looks only afterwards.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Answering(Arc<AtomicBool>);
+pub(crate) struct Answering(Arc<AtomicU32>);
 
 impl Answering {
-    pub(crate) fn set(&self, answering: bool) {
-        self.0.store(answering, Ordering::Relaxed);
+    /// A request begins or ends to be answered.
+    pub(crate) fn turn(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -100,13 +102,17 @@ pub(crate) struct Prompt<I> {
     io: I,
     within: Duration,
     answering: Answering,
-    /// Running from the first byte of a head to its last.
-    head: Option<Pin<Box<Sleep>>>,
+    /// How much was answered when it was looked last.
+    turns: u32,
+    /// When the first byte of a head arrived that is not complete.
+    since: Option<Instant>,
+    /// Running while a head is waited for. Most are there at once and need none.
+    clock: Option<Pin<Box<Sleep>>>,
 }
 
 impl<I> Prompt<I> {
     pub(crate) fn new(io: I, within: Duration, answering: Answering) -> Prompt<I> {
-        Prompt { io, within, answering, head: None }
+        Prompt { io, within, answering, turns: 0, since: None, clock: None }
     }
 }
 
@@ -117,20 +123,37 @@ impl<I: AsyncRead + Unpin> AsyncRead for Prompt<I> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.answering.0.load(Ordering::Relaxed) {
-            this.head = None;
-            return Pin::new(&mut this.io).poll_read(cx, buf);
+        let turns = this.answering.0.load(Ordering::Relaxed);
+        if turns != this.turns {
+            (this.turns, this.since, this.clock) = (turns, None, None);
         }
         let before = buf.filled().len();
         let poll = Pin::new(&mut this.io).poll_read(cx, buf);
-        if poll.is_ready() && buf.filled().len() > before && this.head.is_none() {
-            this.head = Some(Box::pin(tokio::time::sleep(this.within)));
+        if turns % 2 == 1 {
+            return poll;
         }
-        // Bytes that trickle in do not help: the clock runs from the first.
-        if let Some(clock) = &mut this.head
-            && clock.as_mut().poll(cx).is_ready()
-        {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "a slow head")));
+        let slow = || Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "a slow head")));
+        // Bytes that trickle in do not help: the time runs from the first.
+        match (&poll, this.since) {
+            (Poll::Ready(_), None) => {
+                if buf.filled().len() > before {
+                    this.since = Some(Instant::now());
+                }
+            }
+            (Poll::Ready(_), Some(since)) => {
+                if since.elapsed() >= this.within {
+                    return slow();
+                }
+            }
+            (Poll::Pending, None) => {}
+            (Poll::Pending, Some(since)) => {
+                let until = since + this.within;
+                let clock =
+                    this.clock.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+                if clock.as_mut().poll(cx).is_ready() {
+                    return slow();
+                }
+            }
         }
         poll
     }
@@ -208,3 +231,63 @@ macro_rules! writes_through {
 }
 
 writes_through!(Prompt, Prefixed);
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    fn prompt() -> (DuplexStream, Answering, Prompt<DuplexStream>) {
+        let (client, server) = tokio::io::duplex(64);
+        let answering = Answering::default();
+        let io = Prompt::new(server, Duration::from_secs(1), answering.clone());
+        (client, answering, io)
+    }
+
+    async fn read(io: &mut Prompt<DuplexStream>) -> Option<io::Result<usize>> {
+        timeout(Duration::from_secs(5), io.read(&mut [0; 64])).await.ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_has_begun_must_be_there_in_time() {
+        let (mut client, _, mut io) = prompt();
+        assert!(read(&mut io).await.is_none(), "nothing has begun");
+        client.write_all(b"GET").await.unwrap();
+        assert_eq!(read(&mut io).await.unwrap().unwrap(), 3);
+        let error = read(&mut io).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+
+        let (mut client, _, mut io) = prompt();
+        let trickle = async {
+            loop {
+                client.write_all(b"x").await.unwrap();
+                sleep(Duration::from_millis(400)).await;
+            }
+        };
+        let reads = async { while !matches!(read(&mut io).await, Some(Err(_))) {} };
+        let ended = timeout(Duration::from_millis(1_300), async {
+            tokio::select! { () = trickle => {}, () = reads => {} }
+        });
+        assert!(ended.await.is_ok(), "the time runs from the first byte");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn between_requests_and_after_a_change_of_protocols_there_is_time() {
+        let (mut client, answering, mut io) = prompt();
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        assert!(read(&mut io).await.unwrap().is_ok());
+        // Answered at once, with nobody reading meanwhile.
+        answering.turn();
+        answering.turn();
+        assert!(read(&mut io).await.is_none(), "idle is not slow");
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        assert!(read(&mut io).await.unwrap().is_ok());
+        // The answer changes the protocol and so does not end.
+        answering.turn();
+        client.write_all(b"hello").await.unwrap();
+        assert_eq!(read(&mut io).await.unwrap().unwrap(), 5);
+        assert!(read(&mut io).await.is_none(), "a socket may be silent");
+    }
+}
