@@ -1,4 +1,4 @@
--- room/join -- take a place in the line, or find the one already held.
+-- room/join -- take places in the line, or find those already held.
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    last ticket, counters, clocks
@@ -14,174 +14,277 @@
 --       12 last_update  string  Unix seconds the tokens are true for
 --       13 stats        hash    counters of this hour
 --       14 events       stream  what happened
---       15 position     hash    the new place
---       16 held         hash    the place the visitor's token names, or the new one
---       17 ipmap        string  the place of this address
---       18 once         string  the place made under this idempotency key
---       19 invite       string  how often the invite was used
--- ARGV   1 now_ms  2 queue_id  3 id  4 ticket  5 session_id  6 level  7 held_id  8 dead_id
---        9 ip_address  10 ip_hash  11 user_agent  12 metadata  13 once_ttl  14 invite_uses
---       15 invite_ttl
--- REPLY  {'waiting', id, ticket, position, total} | {'admitted', id, ticket, session_id, claim_by_ms}
---        | {'existing', id} | {'mapped', id} | {'late', last_ticket} | {'full', total}
---        | {'maintenance'} | {'invite_used'} | {'unknown_queue'}
+--       15 ..places             of each join, in this order, what it has of:
+--                               the new place, a hash whose name ends in the id;
+--                               if held_id: the place the visitor's token names, a hash;
+--                               if by_address and ip_hash: the place of the address, a string;
+--                               if once_ttl > 0: the place made under an idempotency key, a string;
+--                               if invite_uses > 0: how often the invite was used, a string
+-- ARGV   1 now_ms  2 queue_id  3 by_address  4 ..joins
+-- REPLY  {'joins', …} | {'unknown_queue'}; then for each join
+--        'waiting', position, total | 'admitted', claim_by_ms | 'existing', id | 'mapped', id
+--        | 'late', last_ticket | 'full', total | 'maintenance' | 'invite_used' | 'settings'
 --
--- Keeps: a ticket is unique and grows in the order of joining, whatever the clocks say; scores
--- within a lane grow with its list; whoever holds a place is told so before any limit is looked
--- at; a repeated call finds the place it made.
-local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
-local lanes = { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
-local heartbeat, claims, active = KEYS[8], KEYS[9], KEYS[10]
-local tokens, last_update, stats, events = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local position, held, ipmap, once, invite = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
-local now_ms = tonumber(ARGV[1])
-local queue_id, id, session_id = ARGV[2], ARGV[3], ARGV[5]
-local level = tonumber(ARGV[6])
-local held_id, dead_id = ARGV[7], ARGV[8]
-local once_ttl = tonumber(ARGV[13])
+-- Of each join: ticket, session_id, level, held_id, dead_id, ip_address, ip_hash, user_agent,
+-- metadata, once_ttl, invite_uses, invite_ttl. The reply 'settings' says that an address counts
+-- here although by_address was not 1.
+--
+-- Keeps: joins count one after the other, in their order. A ticket is unique and grows in the order
+-- of joining, whatever the clocks say; scores within a lane grow with its list; whoever holds a
+-- place is told so before any limit is looked at; a repeated call finds the place it made.
+local call, sub, max, keys, args = redis.call, string.sub, math.max, KEYS, ARGV
+local meta, state, positions = keys[1], keys[2], keys[3]
+local lanes = { keys[4], keys[5], keys[6], keys[7] }
+local heartbeat, claims, active = keys[8], keys[9], keys[10]
+local tokens, last_update, stats, events = keys[11], keys[12], keys[13], keys[14]
+local now_ms, queue_id = tonumber(args[1]), args[2]
 
-local m = redis.call('HMGET', meta, 'status', 'max_queue_size', 'max_active', 'admission_count',
+local m = call('HMGET', meta, 'status', 'max_queue_size', 'max_active', 'admission_count',
   'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share',
   'claim_window_seconds', 'position_ttl', 'duplicates')
 if not m[1] then
   return { 'unknown_queue' }
 end
-if redis.call('EXISTS', position) == 1 then
-  return { 'existing', id }
+local s = call('HMGET', state, 'last_ticket', 'since_normal')
+local strict, ttl, most = m[7] == 'strict', m[10], num(m[2], 0)
+local now_s = int(math.floor(now_ms / 1000))
+local total = call('ZCARD', positions)
+local last, since = num(s[1], 0), s[2]
+local fields, count = 12, (#args - 3) / 12
+-- The last ticket if all of them join: whatever happens half way, none is given twice.
+local reserved = last
+for i = 1, count do
+  reserved = max(tonumber(args[4 + (i - 1) * fields]), reserved + 1)
+end
+local begun, made, peak = false, 0, 0
+
+-- One join, as ARGV has it.
+local function read_join(i)
+  local a = 3 + (i - 1) * fields
+  return {
+    ticket = tonumber(args[a + 1]), session_id = args[a + 2], level = tonumber(args[a + 3]),
+    held_id = args[a + 4], dead_id = args[a + 5], ip_address = args[a + 6], ip_hash = args[a + 7],
+    user_agent = args[a + 8], metadata = args[a + 9], once_ttl = tonumber(args[a + 10]),
+    uses = tonumber(args[a + 11]), invite_ttl = args[a + 12],
+  }
 end
 
--- Who holds a place keeps it; a better proof moves it to a better lane.
-local upgrade = false
-if held_id ~= '' then
-  local h = redis.call('HMGET', held, 'status', 'priority', 'queue_id')
-  if h[3] == queue_id or not h[3] then
-    if redis.call('ZSCORE', positions, held_id) then
-      if level <= num(h[2], 0) then
-        return { 'existing', held_id }
+local function keep_record(join)
+  call('HSET', join.position, 'queue_id', queue_id, 'session_id', '', 'status', 'waiting',
+    'priority', int(join.level), 'enqueued_at', now_s, 'last_heartbeat', now_s,
+    'ip_address', join.ip_address, 'ip_hash', join.ip_hash, 'user_agent', join.user_agent,
+    'metadata', join.metadata)
+  call('EXPIRE', join.position, ttl)
+  emit(events, 'position.enqueued', now_ms,
+    '{"position_id":"' .. join.id .. '","priority":' .. int(join.level) .. '}')
+end
+
+-- Those who come last, with nobody to look at them in between, go into the line together.
+local crowd, ids, scores, beats = {}, {}, {}, {}
+local function settle()
+  if #crowd == 0 then
+    return
+  end
+  local spread = unpack or table.unpack
+  call('RPUSH', lanes[1], spread(ids))
+  call('ZADD', positions, spread(scores))
+  call('ZADD', heartbeat, spread(beats))
+  for _, join in ipairs(crowd) do
+    keep_record(join)
+  end
+  crowd, ids, scores, beats = {}, {}, {}, {}
+end
+
+-- The place the visitor has already, as a reply; or whether a better proof moves it.
+local function find(join, by_address)
+  if call('EXISTS', join.position) == 1 then
+    return { 'existing', join.id }
+  end
+  -- Who holds a place keeps it; a better proof moves it to a better lane.
+  local upgrade = false
+  if join.held then
+    local h = call('HMGET', join.held, 'status', 'priority', 'queue_id')
+    if h[3] == queue_id or not h[3] then
+      if call('ZSCORE', positions, join.held_id) then
+        if join.level <= num(h[2], 0) then
+          return { 'existing', join.held_id }
+        end
+        upgrade = true
+      elseif call('ZSCORE', claims, join.held_id) or h[1] == 'active' then
+        return { 'existing', join.held_id }
       end
-      upgrade = true
-    elseif redis.call('ZSCORE', claims, held_id) or h[1] == 'active' then
-      return { 'existing', held_id }
     end
   end
-end
-if once_ttl > 0 then
-  local made = redis.call('GET', once)
-  if made then
-    return { 'existing', made }
+  local once = join.once and call('GET', join.once)
+  if once then
+    return { 'existing', once }
   end
-end
-local by_address = m[11] == 'ip' and ARGV[10] ~= ''
-if by_address and not upgrade then
-  local mapped = redis.call('GET', ipmap)
-  if mapped and mapped ~= dead_id then
-    if redis.call('ZSCORE', positions, mapped) or redis.call('ZSCORE', claims, mapped) then
+  local mapped = by_address and not upgrade and call('GET', join.ipmap)
+  if mapped and mapped ~= join.dead_id then
+    if call('ZSCORE', positions, mapped) or call('ZSCORE', claims, mapped) then
       return { 'existing', mapped }
     end
     return { 'mapped', mapped }
   end
+  return nil, upgrade
 end
 
-if m[1] ~= 'active' and m[1] ~= 'paused' then
-  return { 'maintenance' }
-end
-local total = redis.call('ZCARD', positions)
-local most = num(m[2], 0)
-if most > 0 and total >= most and not upgrade then
-  return { 'full', int(total) }
-end
-local uses = tonumber(ARGV[14])
-if uses > 0 and num(redis.call('GET', invite), 0) >= uses then
-  return { 'invite_used' }
-end
-
-local last = num(redis.call('HGET', state, 'last_ticket'), 0)
-local proposed = tonumber(ARGV[4])
-local ticket = math.max(proposed, last + 1)
-local skips = m[7] ~= 'strict' and (level == 1 or level == 2)
-if skips and proposed <= last then
-  -- The id must sort behind every older one, because equal scores are told apart by it.
-  return { 'late', int(last) }
-end
-
-if upgrade then
-  redis.call('ZREM', positions, held_id)
-  redis.call('ZREM', heartbeat, held_id)
-  finish(held, 'expired', 'upgraded', now_ms, m[10])
-  redis.call('HSET', held, 'replaced_by', id)
-  total = total - 1
-end
-
-local lane = lanes[level + 1]
-local score = ticket
-if m[7] == 'strict' or level == 3 then
-  score = ticket - level * 1000000000000000
-elseif skips and total > 0 then
-  local ahead = math.ceil(total * (level == 1 and 9 or 5) / 10)
+-- The score that puts a place where its level belongs.
+local function score_of(join, ticket, skips)
+  if strict or join.level == 3 then
+    return ticket - join.level * 1000000000000000
+  end
+  local score, lane = ticket, lanes[join.level + 1]
+  if not skips or total == 0 then
+    return score
+  end
+  local ahead = math.ceil(total * (join.level == 1 and 9 or 5) / 10)
   if ahead < total then
-    score = tonumber(redis.call('ZRANGE', positions, int(ahead - 1), int(ahead - 1), 'WITHSCORES')[2])
+    score = tonumber(call('ZRANGE', positions, int(ahead - 1), int(ahead - 1), 'WITHSCORES')[2])
   end
   for _ = 1, 1000 do
-    local tail = redis.call('LINDEX', lane, '-1')
+    local tail = call('LINDEX', lane, '-1')
     if not tail then
       break
     end
-    local behind = redis.call('ZSCORE', positions, tail)
+    local behind = call('ZSCORE', positions, tail)
     if behind then
-      score = math.max(score, tonumber(behind))
+      score = max(score, tonumber(behind))
       break
     end
-    redis.call('RPOP', lane)
+    call('RPOP', lane)
+  end
+  return score
+end
+
+-- Lets in whoever is first, if there is room: until when the offer stands.
+local function admit(join, score, line)
+  if m[1] ~= 'active' or free_slots(m[3], claims, active) <= 0 then
+    return nil
+  end
+  local have, rem, last_ms = bucket(tokens, last_update, state, now_ms, rate_of(m[4], m[5], m[6]))
+  if have < 1 then
+    return nil
+  end
+  local claim_ms = num(m[9], 120) * 1000
+  local k = { positions = positions, heartbeat = heartbeat, claims = claims, events = events,
+    queue_id = queue_id, position_ttl = ttl }
+  put_bucket(tokens, last_update, state, have - 1, rem, last_ms)
+  local wait = let_in(k, join.id, join.position, score, join.session_id, now_ms, claim_ms)
+  if line.share > 0 then
+    since = int(tonumber(score) >= line.normal and 0 or line.since + 1)
+    call('HSET', state, 'since_normal', since)
+  end
+  count_admitted(state, stats, now_ms, { wait })
+  drop_dead(lanes[join.level + 1], positions, 100)
+  total = total - 1
+  return int(now_ms + claim_ms)
+end
+
+local function take(join)
+  local by_address = m[11] == 'ip' and join.ip_hash ~= ''
+  if by_address and not join.ipmap then
+    return { 'settings' }
+  end
+  local line = line_of(m[7], m[8], since, now_ms)
+  local alone = join.held or join.once or join.invite or by_address or join.level > 0
+    or line.share > 0 or (total == 0 and m[1] == 'active')
+  if alone then
+    settle()
+  end
+  local found, upgrade = find(join, by_address)
+  if found then
+    return found
+  end
+  if m[1] ~= 'active' and m[1] ~= 'paused' then
+    return { 'maintenance' }
+  end
+  if most > 0 and total >= most and not upgrade then
+    return { 'full', int(total) }
+  end
+  if join.invite and num(call('GET', join.invite), 0) >= join.uses then
+    return { 'invite_used' }
+  end
+  local ticket = max(join.ticket, last + 1)
+  local skips = not strict and (join.level == 1 or join.level == 2)
+  if skips and join.ticket <= last then
+    -- The id must sort behind every older one, because equal scores are told apart by it.
+    return { 'late', int(last) }
+  end
+
+  if not begun then
+    call('HSET', state, 'last_ticket', int(reserved))
+    begun = true
+  end
+  last, made = ticket, made + 1
+  if not alone then
+    -- The newest ticket is the highest score, so this one is the last.
+    total = total + 1
+    peak = max(peak, total)
+    crowd[#crowd + 1], ids[#ids + 1] = join, join.id
+    scores[#scores + 1], scores[#scores + 2] = int(ticket), join.id
+    beats[#beats + 1], beats[#beats + 2] = now_s, join.id
+    return { 'waiting', int(total), int(total) }
+  end
+
+  if upgrade then
+    call('ZREM', positions, join.held_id)
+    call('ZREM', heartbeat, join.held_id)
+    finish(join.held, 'expired', 'upgraded', now_ms, ttl)
+    call('HSET', join.held, 'replaced_by', join.id)
+    total = total - 1
+  end
+  local score = int(score_of(join, ticket, skips))
+  call('RPUSH', lanes[join.level + 1], join.id)
+  call('ZADD', positions, score, join.id)
+  call('ZADD', heartbeat, now_s, join.id)
+  keep_record(join)
+  if by_address then
+    call('SET', join.ipmap, join.id, 'EX', ttl)
+  end
+  if join.once then
+    call('SET', join.once, join.id, 'EX', int(join.once_ttl))
+  end
+  if join.invite then
+    call('INCR', join.invite)
+    call('EXPIRE', join.invite, join.invite_ttl)
+  end
+  total = total + 1
+  peak = max(peak, total)
+  local place = shown(positions, line, call('ZRANK', positions, join.id), total)
+  local waiting = total
+  local claim_by = place == 1 and admit(join, score, line)
+  if claim_by then
+    return { 'admitted', claim_by }
+  end
+  return { 'waiting', int(place), int(waiting) }
+end
+
+local reply, at = { 'joins' }, 14
+local function next_key(given)
+  if given then
+    at = at + 1
+    return keys[at]
   end
 end
-score = int(score)
-
-local now_s = int(math.floor(now_ms / 1000))
-redis.call('HSET', state, 'last_ticket', int(ticket))
-redis.call('RPUSH', lane, id)
-redis.call('ZADD', positions, score, id)
-redis.call('HSET', position, 'queue_id', queue_id, 'session_id', '', 'status', 'waiting',
-  'priority', int(level), 'enqueued_at', now_s, 'last_heartbeat', now_s,
-  'ip_address', ARGV[9], 'ip_hash', ARGV[10], 'user_agent', ARGV[11], 'metadata', ARGV[12])
-redis.call('EXPIRE', position, m[10])
-redis.call('ZADD', heartbeat, now_s, id)
-if by_address then
-  redis.call('SET', ipmap, id, 'EX', m[10])
-end
-if once_ttl > 0 then
-  redis.call('SET', once, id, 'EX', ARGV[13])
-end
-if uses > 0 then
-  redis.call('INCR', invite)
-  redis.call('EXPIRE', invite, ARGV[15])
-end
-total = total + 1
-count_one(stats, state, 'total_enqueued', '1')
-if num(redis.call('HGET', stats, 'peak_queue_size'), 0) < total then
-  redis.call('HSET', stats, 'peak_queue_size', int(total))
-end
-emit(events, 'position.enqueued', now_ms,
-  '{"position_id":"' .. id .. '","priority":' .. int(level) .. '}')
-
-local line = line_of(m[7], m[8], redis.call('HGET', state, 'since_normal'), now_ms)
-local rank = redis.call('ZRANK', positions, id)
-local place = shown(positions, line, rank, total)
-if place == 1 and m[1] == 'active' and free_slots(m[3], claims, active) > 0 then
-  local rate = rate_of(m[4], m[5], m[6])
-  local have, rem, last_ms = bucket(tokens, last_update, state, now_ms, rate)
-  if have >= 1 then
-    local claim_ms = num(m[9], 120) * 1000
-    local k = { positions = positions, heartbeat = heartbeat, claims = claims, events = events,
-      queue_id = queue_id, position_ttl = m[10] }
-    put_bucket(tokens, last_update, state, have - 1, rem, last_ms)
-    local wait = let_in(k, id, position, score, session_id, now_ms, claim_ms)
-    if line.share > 0 then
-      local since = tonumber(score) >= line.normal and 0 or line.since + 1
-      redis.call('HSET', state, 'since_normal', int(since))
-    end
-    count_admitted(state, stats, now_ms, { wait })
-    drop_dead(lane, positions, 100)
-    return { 'admitted', id, int(ticket), session_id, int(now_ms + claim_ms) }
+for i = 1, count do
+  local join = read_join(i)
+  join.position = next_key(true)
+  join.id = sub(join.position, -36)
+  join.held = next_key(join.held_id ~= '')
+  join.ipmap = next_key(args[3] == '1' and join.ip_hash ~= '')
+  join.once = next_key(join.once_ttl > 0)
+  join.invite = next_key(join.uses > 0)
+  local told = take(join)
+  for n = 1, #told do
+    reply[#reply + 1] = told[n]
   end
 end
-return { 'waiting', id, int(ticket), int(place), int(total) }
+settle()
+if made > 0 then
+  count_one(stats, state, 'total_enqueued', int(made))
+  if num(call('HGET', stats, 'peak_queue_size'), 0) < peak then
+    call('HSET', stats, 'peak_queue_size', int(peak))
+  end
+end
+return reply

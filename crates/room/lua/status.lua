@@ -14,16 +14,15 @@
 --
 -- Keeps: 'waiting' and a position >= 1 are told exactly of those in the line; nothing is the front
 -- by mistake.
-local meta, state, positions, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local call, sub, keys = redis.call, string.sub, KEYS
+local meta, state, positions, claims = keys[1], keys[2], keys[3], keys[4]
 local queue = read_queue(meta, state, positions, tonumber(ARGV[1]))
 if not queue then
   return { 'unknown_queue' }
 end
 local reply = { 'places', queue.status, queue.message, queue.total, queue.epoch }
-for i = 5, #KEYS do
-  local position = KEYS[i]
-  local id = string.sub(position, -36)
-  local rank = redis.call('ZRANK', positions, id)
-  tell_place(reply, queue, positions, claims, position, id, rank)
+for i = 5, #keys do
+  local id = sub(keys[i], -36)
+  tell_place(reply, queue, positions, claims, keys[i], id, call('ZRANK', positions, id))
 end
 return reply

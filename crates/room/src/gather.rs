@@ -1,8 +1,9 @@
 //! Calls of one kind that are under way at the same time, made as one.
 //!
 //! The first caller makes its call at once; whoever comes while it is under way waits and goes with
-//! the next. Nothing waits for a clock: alone, a call is made alone. Invariant: while anybody
-//! waits, somebody leads. Who leads and is dropped half way gives back those who came along and
+//! the next. Nothing waits for a clock: alone, a call is made alone. Where calls came together
+//! before, whoever leads lets others have their turn first, so that they can come along; where they
+//! did not, this is tried now and then. Invariant: while anybody waits, somebody leads. Who leads and is dropped half way gives back those who came along and
 //! hands on the lead; a call must therefore bear to be made twice.
 
 use std::{collections::VecDeque, fmt};
@@ -14,6 +15,8 @@ use crate::{Error, Known, Room};
 
 /// The most calls made as one: well below a millisecond for the store.
 const MOST: usize = 128;
+/// So many calls are made alone before it is tried again whether others would come along.
+const ALONE: u32 = 16;
 
 /// A call that can be made together with others of its kind for the same queue.
 pub(crate) trait Call: Sized + Send + Sync + fmt::Debug {
@@ -40,6 +43,8 @@ pub(crate) struct Gather<C: Call> {
 #[derive(Debug)]
 struct State<C: Call> {
     leading: usize,
+    /// Calls made alone since some were made together.
+    alone: u32,
     /// As many as there are callers.
     waiting: VecDeque<Waiting<C>>,
 }
@@ -62,7 +67,7 @@ enum Turn<C: Call> {
 impl<C: Call> Gather<C> {
     /// A meeting place where so many calls may be under way at the same time.
     pub(crate) fn new(leads: usize) -> Self {
-        Self { leads, state: Mutex::new(State { leading: 0, waiting: VecDeque::new() }) }
+        Self { leads, state: Mutex::new(State { leading: 0, alone: 0, waiting: VecDeque::new() }) }
     }
 
     /// Makes a call, together with others if there are any.
@@ -80,8 +85,9 @@ impl<C: Call> Gather<C> {
             },
         };
         let mut lead = Lead { gather: self, calls: vec![own], turns: Vec::new() };
-        // Those who are about to call come along.
-        tokio::task::yield_now().await;
+        if self.is_company_likely() {
+            tokio::task::yield_now().await;
+        }
         lead.take_along();
         let answers = match C::make(room, known, &lead.calls).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
@@ -110,6 +116,13 @@ impl<C: Call> Gather<C> {
         let (turn, receiver) = oneshot::channel();
         state.waiting.push_back(Waiting { call, turn });
         Err(receiver)
+    }
+
+    /// Is it likely that others are about to call?
+    fn is_company_likely(&self) -> bool {
+        let mut state = self.state.lock();
+        state.alone = state.alone.saturating_add(1);
+        state.alone <= 1 || state.alone.is_multiple_of(ALONE) || !state.waiting.is_empty()
     }
 
     /// Hands the lead to whoever waits longest.
@@ -164,6 +177,9 @@ impl<C: Call> Lead<'_, C> {
     fn take_along(&mut self) {
         let mut state = self.gather.state.lock();
         let count = state.waiting.len().min(MOST - 1);
+        if count > 0 {
+            state.alone = 0;
+        }
         self.calls.reserve(count);
         self.turns.reserve(count);
         for Waiting { call, turn } in state.waiting.drain(..count) {

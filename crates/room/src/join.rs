@@ -1,18 +1,23 @@
 //! Taking a place in the line, or finding the one already held.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use ring::digest;
 use serde_json::{Map, Value};
-use store::Millis;
+use store::{
+    Millis,
+    redis::{RedisWrite, ToRedisArgs},
+};
 
 use crate::{
-    Error, Level, NoEstimate, Place, PositionId, QueueId, Room, SessionId, State, address,
+    Duplicates, Error, Estimate, Known, Level, NoEstimate, Place, PositionId, QueueId, Room,
+    SessionId, State, address,
     estimate::{estimate, next_poll},
+    gather::Call,
     hour,
     invite::Invite,
     pulse::Pulse,
-    reply::Reply,
+    reply::Values,
     scripts,
 };
 
@@ -79,7 +84,7 @@ impl Room {
             key => key.as_deref(),
         };
         let pulse = self.pulse(queue).await?;
-        let keys = self.keys(queue);
+        let known = self.keys(queue);
         let ip_hash = match new.address {
             Some(ip) => self.0.addresses.hash(&self.0.store, &self.0.keys, ip).await?,
             None => String::new(),
@@ -88,134 +93,249 @@ impl Room {
             Some(ip) if pulse.config.store_addresses => ip.to_string(),
             _ => String::new(),
         };
-        let user_agent = cut(&new.user_agent, pulse.config.user_agent_bytes as usize);
         let level = new.proof.level();
-        let (invite_id, invite_uses, invite_until) = match &new.proof {
-            Proof::Invite(invite) => (invite.id.as_str(), invite.uses, invite.expires),
-            _ => ("-", 0, Millis(0)),
-        };
-        let (mut dead, mut after) = (String::new(), 0);
+        let mut wish = Arc::new(Wish {
+            level,
+            held: new.held,
+            dead: None,
+            ip_address,
+            ip_hash,
+            user_agent: cut(&new.user_agent, pulse.config.user_agent_bytes as usize),
+            metadata,
+            once: once.map(digest_of),
+            invite: match new.proof {
+                Proof::Invite(invite) => Some(invite),
+                _ => None,
+            },
+        });
+        let mut after = 0;
         for attempt in 0..TRIES {
             let now = self.now();
             let ticket = self.propose_ticket(now, after);
             let id = PositionId::of_ticket(ticket, now, address::random()?);
             let session = SessionId::fresh();
-            let position = keys.position(&id);
-            let reply = scripts::join::run(
-                &self.0.store,
-                scripts::join::Keys {
-                    meta: &keys.meta,
-                    state: &keys.state,
-                    positions: &keys.positions,
-                    lane0: &keys.lanes[0],
-                    lane1: &keys.lanes[1],
-                    lane2: &keys.lanes[2],
-                    lane3: &keys.lanes[3],
-                    heartbeat: &keys.heartbeat,
-                    claims: &keys.claims,
-                    active: &keys.active,
-                    tokens: &keys.tokens,
-                    last_update: &keys.last_update,
-                    stats: keys.stats(&hour(now)),
-                    events: &keys.events,
-                    position: &position,
-                    held: new.held.as_ref().map_or(position.clone(), |id| keys.position(id)),
-                    ipmap: keys.ipmap(if ip_hash.is_empty() { "-" } else { &ip_hash }),
-                    once: keys.once(&once.map_or("-".to_owned(), digest_of)),
-                    invite: keys.invite(invite_id),
-                },
-                scripts::join::Args {
-                    now_ms: now,
-                    queue_id: queue.as_str(),
-                    id: id.to_string(),
-                    ticket,
-                    session_id: session.to_string(),
-                    level: level.number(),
-                    held_id: new.held.map(|id| id.to_string()),
-                    dead_id: &dead,
-                    ip_address: &ip_address,
-                    ip_hash: &ip_hash,
-                    user_agent: &user_agent,
-                    metadata: &metadata,
-                    once_ttl: once.map_or(0, |_| self.0.options.idempotency.as_secs()),
-                    invite_uses,
-                    invite_ttl: (invite_until.since(now).as_secs() + 60).max(60),
-                },
-            )
-            .await?;
-            let reply = Reply::of(scripts::join::SCRIPT, reply)?;
-            match reply.word() {
-                "waiting" | "admitted" => {
-                    let place = joined(queue, id, level, now, &pulse, &reply)?;
+            let join = Join { id, ticket, session, wish: Arc::clone(&wish) };
+            match known.joins.call(self, &known, join).await? {
+                Came::Waiting { position, waiting } => {
+                    let place = Place {
+                        position: Some(position),
+                        waiting,
+                        ..made(queue, id, level, now, &pulse, estimate(position, &pulse))
+                    };
                     return Ok(Joined { place, new: true });
                 }
-                "existing" => {
-                    let found = PositionId::parse(reply.text(1))?;
+                Came::Admitted { claim_by } => {
+                    let place = Place {
+                        state: State::Admitted,
+                        claim_by: Some(claim_by),
+                        session: Some(session),
+                        expires_at: None,
+                        ..made(queue, id, level, now, &pulse, Err(NoEstimate::NotWaiting))
+                    };
+                    return Ok(Joined { place, new: true });
+                }
+                Came::Existing(found) => {
                     let place = self.status(queue, &found).await?;
                     return Ok(Joined { place, new: found == id });
                 }
                 // The address is known, but its place may be over: look, and say so if it is.
-                "mapped" => {
-                    let found = PositionId::parse(reply.text(1))?;
-                    match self.status(queue, &found).await {
-                        Ok(place) if !place.state.is_over() => {
-                            return Ok(Joined { place, new: false });
-                        }
-                        Ok(_) | Err(Error::UnknownPosition) => dead = found.to_string(),
-                        Err(error) => return Err(error),
+                Came::Mapped(found) => match self.status(queue, &found).await {
+                    Ok(place) if !place.state.is_over() => {
+                        return Ok(Joined { place, new: false });
                     }
-                }
+                    Ok(_) | Err(Error::UnknownPosition) => {
+                        wish = Arc::new(Wish { dead: Some(found), ..Wish::clone(&wish) });
+                    }
+                    Err(error) => return Err(error),
+                },
                 // Leap ahead of the others by more each time.
-                "late" => after = reply.number::<u64>(1)? + (50 << attempt.min(12)),
-                "full" => return Err(Error::Full { waiting: reply.number(1)? }),
-                "maintenance" => return Err(Error::Maintenance),
-                "invite_used" => return Err(Error::InviteUsed),
-                _ => return Err(reply.unexpected()),
+                Came::Late { last } => after = last + (50 << attempt.min(12)),
+                Came::Full { waiting } => return Err(Error::Full { waiting }),
+                Came::Maintenance => return Err(Error::Maintenance),
+                Came::InviteUsed => return Err(Error::InviteUsed),
+                Came::Settings => self.forget(queue),
             }
         }
         Err(Error::Busy)
     }
 }
 
-/// A place just made, from the script's reply, without asking again.
-fn joined(
+/// What a visitor asks for, the same however often it is tried.
+#[derive(Clone, Debug)]
+struct Wish {
+    level: Level,
+    held: Option<PositionId>,
+    /// The place of the visitor's address, if that is over.
+    dead: Option<PositionId>,
+    ip_address: String,
+    ip_hash: String,
+    user_agent: String,
+    metadata: String,
+    once: Option<String>,
+    invite: Option<Invite>,
+}
+
+/// Asks for a place.
+#[derive(Debug)]
+pub(crate) struct Join {
+    id: PositionId,
+    ticket: u64,
+    session: SessionId,
+    wish: Arc<Wish>,
+}
+
+/// What joining came to, as the header of `join.lua` lists it.
+#[derive(Debug)]
+pub(crate) enum Came {
+    Waiting { position: u64, waiting: u64 },
+    Admitted { claim_by: Millis },
+    Existing(PositionId),
+    Mapped(PositionId),
+    Late { last: u64 },
+    Full { waiting: u64 },
+    Maintenance,
+    InviteUsed,
+    Settings,
+}
+
+impl Call for Join {
+    type Answer = Came;
+
+    async fn make(room: &Room, known: &Known, calls: &[Self]) -> Result<Vec<Came>, Error> {
+        let pulse = room.pulse(&known.queue).await?;
+        let by_address = pulse.config.duplicates == Duplicates::Ip;
+        let now = room.now();
+        let once_ttl = room.0.options.idempotency.as_secs();
+        let mut places = Vec::with_capacity(calls.len());
+        let mut joins = Vec::with_capacity(calls.len() * 12);
+        for Join { id, ticket, session, wish } in calls {
+            places.push(known.position(id));
+            places.extend(wish.held.as_ref().map(|held| known.position(held)));
+            if by_address && !wish.ip_hash.is_empty() {
+                places.push(known.ipmap(&wish.ip_hash));
+            }
+            let once = wish.once.as_ref().filter(|_| once_ttl > 0);
+            places.extend(once.map(|once| known.once(once)));
+            let invite = wish.invite.as_ref().filter(|invite| invite.uses > 0);
+            places.extend(invite.map(|invite| known.invite(&invite.id)));
+            let text = |id: &PositionId| Arg::Own(id.to_string());
+            let (uses, invite_ttl) = match invite {
+                Some(invite) => (invite.uses, (invite.expires.since(now).as_secs() + 60).max(60)),
+                None => (0, 0),
+            };
+            joins.extend([
+                Arg::Number(*ticket),
+                Arg::Own(session.to_string()),
+                Arg::Number(wish.level.number().into()),
+                wish.held.as_ref().map_or(Arg::Text(""), text),
+                wish.dead.as_ref().map_or(Arg::Text(""), text),
+                Arg::Text(&wish.ip_address),
+                Arg::Text(&wish.ip_hash),
+                Arg::Text(&wish.user_agent),
+                Arg::Text(&wish.metadata),
+                Arg::Number(once.map_or(0, |_| once_ttl)),
+                Arg::Number(uses.into()),
+                Arg::Number(invite_ttl),
+            ]);
+        }
+        let reply = scripts::join::run(
+            &room.0.store,
+            scripts::join::Keys {
+                meta: &known.meta,
+                state: &known.state,
+                positions: &known.positions,
+                lane0: &known.lanes[0],
+                lane1: &known.lanes[1],
+                lane2: &known.lanes[2],
+                lane3: &known.lanes[3],
+                heartbeat: &known.heartbeat,
+                claims: &known.claims,
+                active: &known.active,
+                tokens: &known.tokens,
+                last_update: &known.last_update,
+                stats: known.stats(&hour(now)),
+                events: &known.events,
+                places,
+            },
+            scripts::join::Args {
+                now_ms: now,
+                queue_id: known.queue.as_str(),
+                by_address: u8::from(by_address),
+                joins,
+            },
+        )
+        .await?;
+        let mut reply = Values::of(scripts::join::SCRIPT, reply)?;
+        reply.word("joins")?;
+        calls.iter().map(|_| came(&mut reply)).collect()
+    }
+}
+
+fn came(reply: &mut Values) -> Result<Came, Error> {
+    Ok(match reply.text()?.as_str() {
+        "waiting" => Came::Waiting { position: reply.number()?, waiting: reply.number()? },
+        "admitted" => Came::Admitted { claim_by: Millis(reply.number()?) },
+        "existing" => Came::Existing(PositionId::parse(&reply.text()?)?),
+        "mapped" => Came::Mapped(PositionId::parse(&reply.text()?)?),
+        "late" => Came::Late { last: reply.number()? },
+        "full" => Came::Full { waiting: reply.number()? },
+        "maintenance" => Came::Maintenance,
+        "invite_used" => Came::InviteUsed,
+        "settings" => Came::Settings,
+        other => return Err(reply.unexpected(other)),
+    })
+}
+
+/// An argument of the script, of one of the kinds there are.
+enum Arg<'a> {
+    Text(&'a str),
+    Own(String),
+    Number(u64),
+}
+
+impl ToRedisArgs for Arg<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        match self {
+            Arg::Text(text) => text.write_redis_args(out),
+            Arg::Own(text) => text.write_redis_args(out),
+            Arg::Number(number) => number.write_redis_args(out),
+        }
+    }
+}
+
+/// A place just made, without asking again.
+fn made(
     queue: &QueueId,
     id: PositionId,
     level: Level,
     now: Millis,
     pulse: &Pulse,
-    reply: &Reply,
-) -> Result<Place, Error> {
-    let waits = reply.word() == "waiting";
-    let position = if waits { Some(reply.number(3)?) } else { None };
-    let estimate = match position {
-        Some(position) => estimate(position, pulse),
-        None => Err(NoEstimate::NotWaiting),
-    };
+    estimate: Result<Estimate, NoEstimate>,
+) -> Place {
     let seen = Millis(now.as_secs() * 1000);
-    Ok(Place {
+    let held_for = pulse.config.heartbeat_timeout();
+    Place {
         id,
         queue: queue.clone(),
-        state: if waits { State::Waiting } else { State::Admitted },
+        state: State::Waiting,
         reason: None,
         ended: None,
         level,
         joined: now,
-        position,
-        waiting: if waits { reply.number(4)? } else { pulse.waiting },
-        claim_by: if waits { None } else { Some(reply.moment(4)?) },
-        session: if waits { None } else { Some(SessionId::parse(reply.text(3))?) },
+        position: None,
+        waiting: pulse.waiting,
+        claim_by: None,
+        session: None,
         replaced_by: None,
         last_heartbeat: Some(seen),
-        expires_at: waits
-            .then(|| seen + std::time::Duration::from_secs(1) + pulse.config.heartbeat_timeout()),
-        held_for: pulse.config.heartbeat_timeout(),
+        expires_at: Some(seen + Duration::from_secs(1) + held_for),
+        held_for,
         next_poll: next_poll(&estimate, pulse),
         estimate,
         queue_status: pulse.status,
         message: pulse.config.message.clone(),
         epoch: u32::try_from(pulse.number("epoch")).unwrap_or(0),
-    })
+    }
 }
 
 fn check_metadata(metadata: &Map<String, Value>) -> Result<String, Error> {

@@ -115,6 +115,7 @@ pub use crate::{
 };
 use crate::{
     gather::Gather,
+    join::Join,
     keys::{QueueKeys, RoomKeys},
     pulse::Pulse,
     status::{Ask, Beat},
@@ -187,6 +188,7 @@ struct Known {
     keys: QueueKeys,
     asks: Gather<Ask>,
     beats: Gather<Beat>,
+    joins: Gather<Join>,
 }
 
 impl std::ops::Deref for Known {
@@ -247,6 +249,7 @@ impl Room {
             keys: QueueKeys::of(self.0.store.layout(), queue),
             asks: Gather::new(leads),
             beats: Gather::new(leads),
+            joins: Gather::new(leads),
         });
         let mut known = self.0.queues.write();
         if known.len() >= KNOWN_QUEUES {

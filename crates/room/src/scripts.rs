@@ -27,12 +27,9 @@ script!(pub(crate) delete {
 script!(pub(crate) join {
     keys: [
         meta, state, positions, lane0, lane1, lane2, lane3, heartbeat, claims, active, tokens,
-        last_update, stats, events, position, held, ipmap, once, invite,
+        last_update, stats, events, ..places,
     ],
-    args: [
-        now_ms, queue_id, id, ticket, session_id, level, held_id, dead_id, ip_address, ip_hash,
-        user_agent, metadata, once_ttl, invite_uses, invite_ttl,
-    ],
+    args: [now_ms, queue_id, by_address, ..joins],
     lib: [
         "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "shown",
         "joined_ms", "let_in", "count_admitted", "count_one", "drop_dead", "finish",

@@ -338,9 +338,9 @@ fn place(
             (joined_s, seen_s)
         }
     };
-    // The id has milliseconds; the record has the second. They agree unless the clock was corrected
-    // in between.
-    if let Some(s) = joined.filter(|s| taken_ms.div_euclid(1000) != *s) {
+    // The id has milliseconds; the record has the second. They agree unless the id says that its time
+    // is not the clock's.
+    if let Some(s) = joined.filter(|s| !id.is_exact() && taken_ms.div_euclid(1000) != *s) {
         place.joined = Millis(s * 1000);
     }
     place.last_heartbeat = heard.map(|s| Millis(s * 1000));

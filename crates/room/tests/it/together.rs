@@ -1,9 +1,17 @@
 //! Calls that are under way at the same time are made as one, and nobody notices but the store.
 
-use std::{collections::BTreeMap, future::Future, pin::Pin, task::Poll};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    pin::Pin,
+    task::Poll,
+};
 
 use futures_util::future::join_all;
-use room::{Error, Level, Place, PositionId, State};
+use room::{
+    Error, Joined, Level, NewInvite, NewPlace, Options, Place, PositionId, Proof, QueueConfig,
+    Room, State,
+};
 use testkit::each_store;
 
 use crate::support::{Bench, open_queue, seconds};
@@ -20,6 +28,11 @@ async fn scripts_run(b: &Bench) -> u64 {
         line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
     };
     calls("cmdstat_evalsha:calls=") + calls("cmdstat_eval:calls=")
+}
+
+/// From now on a call of the store takes a moment, in which others come.
+fn let_them_meet(b: &Bench) {
+    b.test.faults.delay(std::time::Duration::from_millis(2));
 }
 
 /// One place of each kind, and what a sign of life must say of it.
@@ -39,7 +52,8 @@ async fn one_of_each(b: &Bench) -> Vec<(PositionId, Option<State>)> {
     places.push((lost, Some(State::Waiting)));
     let unknown = PositionId::parse("019b76da-a800-71f4-8000-000000000000").unwrap();
     places.push((unknown, None));
-    // The same ones again: two tabs of a visitor.
+    // The same ones again: several tabs of a visitor.
+    places.extend(places.clone());
     places.extend(places.clone());
     places
 }
@@ -50,6 +64,7 @@ each_store! {
         let places = one_of_each(&b).await;
         b.clock.advance(seconds(7));
         let before = scripts_run(&b).await;
+        let_them_meet(&b);
         let beats = join_all(
             places.iter().map(|(id, _)| b.room.heartbeat(&b.queue, id, None, None)),
         )
@@ -86,6 +101,7 @@ each_store! {
 
     async fn a_level_that_is_known_makes_no_difference(t: TestStore) {
         let b = Bench::still(t).await;
+        let_them_meet(&b);
         for policy in [room::Policy::Strict, room::Policy::Skip] {
             let queue = room::QueueId::parse(policy.as_str()).unwrap();
             let config = room::QueueConfig { policy, reserved_share: 3, ..open_queue() };
@@ -131,6 +147,7 @@ each_store! {
         for _ in 0..30 {
             ids.push(b.join().await.id);
         }
+        let_them_meet(&b);
         let many = (0..900).map(|n| ids[n % ids.len()]);
         let calls = many.clone().map(|id| {
             let (room, queue) = (b.room.clone(), b.queue.clone());
@@ -150,11 +167,13 @@ each_store! {
             ids.push(b.join().await.id);
         }
         let beats = || join_all(ids.iter().map(|id| b.room.heartbeat(&b.queue, id, None, None)));
+        let_them_meet(&b);
         b.test.faults.go_away();
         for beat in beats().await {
             assert!(beat.unwrap_err().is_unavailable());
         }
         b.test.faults.come_back();
+        let_them_meet(&b);
         b.test.faults.lose_next_replies(1);
         assert!(beats().await.iter().any(Result::is_err));
         for beat in beats().await {
@@ -171,6 +190,7 @@ each_store! {
         let spoilt = ids[4];
         let () = b.redis(&["SET", &format!("position:{spoilt}"), "not a hash"]).await;
         b.clock.advance(seconds(3));
+        let_them_meet(&b);
         let beats = join_all(ids.iter().map(|id| b.room.heartbeat(&b.queue, id, None, None))).await;
         let asked = join_all(ids.iter().map(|id| b.room.status(&b.queue, id))).await;
         for (id, (beat, asked)) in ids.iter().zip(beats.into_iter().zip(asked)) {
@@ -191,7 +211,9 @@ each_store! {
         for _ in 0..12 {
             ids.push(b.join().await.id);
         }
-        for seed in 0..60 {
+        for seed in 0..40 {
+            // At times the store answers at once, at times it takes a moment.
+            b.test.faults.delay(std::time::Duration::from_millis(seed % 2));
             let mut random = fastrand::Rng::with_seed(seed);
             let mut calls: Vec<Beat<'_>> = Vec::new();
             for _ in 0..200 {
@@ -219,5 +241,158 @@ each_store! {
                 assert_eq!(call.unwrap().state, State::Waiting);
             }
         }
+    }
+
+    async fn joins_that_come_together_count_one_after_the_other(t: TestStore) {
+        let b = Bench::still_with(t, QueueConfig { max_queue_size: 40, ..open_queue() }).await;
+        let first = b.join().await.id;
+        let second = b.join_level(1).await;
+        let expires = b.store.now() + seconds(600);
+        let invite = NewInvite { id: None, level: Level::VIP, uses: 2, expires };
+        let (_, invite) = b.room.issue_invite(&b.queue, invite).await.unwrap();
+        let level = |n| Proof::Operator(Level::parse(n).unwrap());
+        let keyed = |key: &str| NewPlace { idempotency_key: Some(key.into()), ..NewPlace::default() };
+        let mut wishes = vec![NewPlace::default(); 6];
+        wishes.extend([keyed("a"), keyed("b"), keyed("a")]);
+        wishes.extend([1, 0, 3, 2, 1].map(|n| NewPlace { proof: level(n), ..NewPlace::default() }));
+        // Holders: one asks for its own, one has a better proof, and twice.
+        wishes.push(NewPlace { held: Some(first), ..NewPlace::default() });
+        let better = NewPlace { held: Some(second), proof: level(3), ..NewPlace::default() };
+        wishes.extend([better.clone(), better]);
+        wishes.extend(vec![NewPlace { proof: Proof::Invite(invite), ..NewPlace::default() }; 3]);
+        wishes.extend(vec![NewPlace::default(); 40]);
+        let before = scripts_run(&b).await;
+        let_them_meet(&b);
+        let joins = join_all(wishes.iter().map(|wish| b.room.join(&b.queue, wish.clone()))).await;
+        b.test.faults.come_back();
+        let ran = scripts_run(&b).await - before;
+        assert!(ran < wishes.len() as u64 / 2, "{ran} scripts for {} joins", wishes.len());
+
+        let id = |n: usize| joins[n].as_ref().unwrap().place.id;
+        assert_eq!((id(8), joins[8].as_ref().unwrap().new), (id(6), false), "the same key");
+        assert_ne!(id(6), id(7));
+        assert_eq!((id(14), joins[14].as_ref().unwrap().new), (first, false));
+        assert!(joins[15].as_ref().unwrap().new, "a better proof is a better place");
+        assert_eq!(b.status(&second).await.replaced_by, Some(id(15)));
+        let used = joins[17..20].iter().filter(|j| matches!(j, Err(Error::InviteUsed))).count();
+        assert_eq!(used, 1, "the invite is good for two");
+        assert!(joins.iter().any(|j| matches!(j, Err(Error::Full { waiting: 40 }))));
+        assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 40);
+        let made: Vec<_> = joins.iter().flatten().filter(|j| j.new).map(|j| &j.place).collect();
+        assert_eq!(made.len(), 39, "two were there before, one of them was exchanged");
+
+        // Each lane is first come first served, and the line, the lanes and the records agree.
+        let line: Vec<String> =
+            b.redis(&["ZRANGE", "queue:concert-tickets:positions", "0", "-1"]).await;
+        assert_eq!(line.len(), 40);
+        for place in &made {
+            let seen = b.status(&place.id).await;
+            assert!(seen.state == State::Waiting || seen.replaced_by.is_some());
+            let rank = line.iter().position(|id| *id == place.id.to_string());
+            assert_eq!(seen.position, rank.map(|n| n as u64 + 1));
+            let score: Option<f64> =
+                b.redis(&["ZSCORE", "heartbeat:active", &place.id.to_string()]).await;
+            assert_eq!(score.is_some(), seen.state == State::Waiting);
+        }
+        for lane in 0..4 {
+            let key = format!("queue:concert-tickets:waiting:{lane}");
+            let ids: Vec<String> = b.redis(&["LRANGE", &key, "0", "-1"]).await;
+            let ranks: Vec<_> =
+                ids.iter().filter_map(|id| line.iter().position(|other| other == id)).collect();
+            assert!(ranks.is_sorted(), "lane {lane}: {ranks:?}");
+        }
+        let stats = b.room.stats(&b.queue).await.unwrap();
+        assert_eq!(stats.total.enqueued, 2 + made.len() as u64);
+        assert_eq!(stats.hours.iter().map(|hour| hour.peak_queue_size).max(), Some(40));
+    }
+
+    async fn of_joins_that_come_together_as_many_are_let_in_as_may_be(t: TestStore) {
+        let config = QueueConfig {
+            admission: room::Rate { count: 1, per_seconds: 1, burst: 5 },
+            max_active: 3,
+            ..open_queue()
+        };
+        let b = Bench::new(t, config).await;
+        let_them_meet(&b);
+        let joins = join_all((0..12).map(|_| b.room.join(&b.queue, NewPlace::default()))).await;
+        let states: Vec<_> = joins.iter().map(|j| j.as_ref().unwrap().place.state).collect();
+        assert_eq!(states.iter().filter(|state| **state == State::Admitted).count(), 3, "{states:?}");
+        let waiting: Vec<_> = joins.iter().flatten().filter_map(|j| j.place.position).collect();
+        let mut sorted = waiting.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (1..=9).collect::<Vec<_>>());
+        for join in joins.iter().flatten() {
+            assert_eq!(b.status(&join.place.id).await.position, join.place.position);
+        }
+    }
+
+    async fn one_address_that_joins_many_times_at_once_gets_one_place(t: TestStore) {
+        let config = QueueConfig { duplicates: room::Duplicates::Ip, ..open_queue() };
+        let b = Bench::still_with(t, config).await;
+        let_them_meet(&b);
+        let new = |n: u8| NewPlace {
+            address: Some(std::net::Ipv4Addr::new(192, 0, 2, n % 3).into()),
+            ..NewPlace::default()
+        };
+        let joins = join_all((0..30).map(|n| b.room.join(&b.queue, new(n)))).await;
+        let ids: BTreeSet<_> = joins.iter().map(|j| j.as_ref().unwrap().place.id).collect();
+        assert_eq!(ids.len(), 3);
+        assert_eq!(joins.iter().flatten().filter(|j| j.new).count(), 3);
+        assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 3);
+    }
+
+    /// The settings of a queue are remembered for a second, but nothing is decided by it.
+    async fn an_address_counts_from_the_moment_it_is_said_to(t: TestStore) {
+        let b = Bench::still(t).await;
+        let other = Room::open(b.test.another().await, Options::default()).await.unwrap();
+        let address = Some("192.0.2.7".parse().unwrap());
+        let new = NewPlace { address, ..NewPlace::default() };
+        other.join(&b.queue, new.clone()).await.unwrap();
+        let by_address = |config: &mut QueueConfig| config.duplicates = room::Duplicates::Ip;
+        b.room.change_queue(&b.queue, None, by_address).await.unwrap();
+        let one = other.join(&b.queue, new.clone()).await.unwrap();
+        let two = b.room.join(&b.queue, new).await.unwrap();
+        assert_eq!((one.place.id, two.new), (two.place.id, false));
+    }
+
+    /// Whoever gives up joining half way may or may not have a place, and everybody else has one.
+    async fn joins_that_are_given_up_strand_nobody(t: TestStore) {
+        type Join<'a> = Pin<Box<dyn Future<Output = Result<Joined, Error>> + Send + 'a>>;
+        let b = Bench::still(t).await;
+        let mut made = 0;
+        for seed in 0..20 {
+            b.test.faults.delay(std::time::Duration::from_millis(seed % 2));
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut calls: Vec<Join<'_>> = Vec::new();
+            for _ in 0..60 {
+                match random.u8(0..4) {
+                    0 | 1 => calls.push(Box::pin(b.room.join(&b.queue, NewPlace::default()))),
+                    2 if !calls.is_empty() => {
+                        let at = random.usize(0..calls.len());
+                        if let Poll::Ready(done) = futures_util::poll!(&mut calls[at]) {
+                            assert!(done.unwrap().new);
+                            made += 1;
+                            drop(calls.swap_remove(at));
+                        }
+                    }
+                    3 if !calls.is_empty() => {
+                        drop(calls.swap_remove(random.usize(0..calls.len())));
+                    }
+                    _ => tokio::task::yield_now().await,
+                }
+            }
+            let rest = tokio::time::timeout(seconds(60), join_all(calls)).await;
+            let rest = rest.unwrap_or_else(|_| panic!("somebody waits for ever (seed {seed})"));
+            made += rest.len();
+            for call in rest {
+                let joined = call.unwrap();
+                assert!(joined.new && joined.place.state == State::Waiting);
+            }
+        }
+        b.test.faults.come_back();
+        let waiting = b.room.queue(&b.queue).await.unwrap().waiting;
+        assert!(waiting >= made as u64, "{waiting} wait, {made} were told so");
+        let list: i64 = b.redis(&["LLEN", "queue:concert-tickets:waiting:0"]).await;
+        assert_eq!(list as u64, waiting);
     }
 }
