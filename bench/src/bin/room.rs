@@ -4,13 +4,15 @@
 //!   room lib URL N       open it again (the time is shown) and measure the library
 //!   room ratio URL N     in process against the original scripts on Redis, in turns
 //!   room http URL N      the same calls over HTTP, from another process
+//!   room count URL N C   C calls of the kind ONLY names and no measuring, to run under callgrind; the
+//!                        difference to a run with none is what a call costs
 //!   room serve URL       (used by http) the server, until its input ends
 //!   room plot            draws what lib and http left in the file named by POINTS
 //!
 //! URL is `embedded:FOLDER` or `redis://…`. SECONDS (default 1) is how long a round is and ROUNDS
-//! (default 5) how many there are of each call; TASKS (default 2 in process, 32 on Redis) is how many
-//! ask at once through the library, CLIENTS (default 32) how many connections over HTTP; ONLY names
-//! one call to measure alone.
+//! (default 5) how many there are of each call; TASKS (default 2 in process, 32 on Redis, 50 against the
+//! original scripts, which are called from as many connections) is how many ask at once through the
+//! library, CLIENTS (default 32) how many connections over HTTP; ONLY names one call to measure alone.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -29,6 +31,8 @@ use tokio::net::TcpStream;
 
 /// Places whose holders call while it is measured.
 const SAMPLE: usize = 100_000;
+/// Who calls at the same time where our calls are set against the original scripts, on both sides.
+const CALLERS: u64 = 50;
 /// Visitors inside while it is measured.
 const INSIDE: usize = 1_000;
 const AGENT: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
@@ -43,9 +47,10 @@ fn main() -> Result<()> {
             ["lib", url, n] => library(url, n.parse()?).await,
             ["ratio", url, n] => ratio(url, n.parse()?).await,
             ["http", url, n] => http(url, n.parse()?).await,
+            ["count", url, n, calls] => count(url, n.parse()?, calls.parse()?).await,
             ["serve", url] => serve(url).await,
             ["plot"] => draw(),
-            _ => bail!("room fill|lib|ratio|http URL N, or room plot"),
+            _ => bail!("room fill|lib|ratio|http URL N, room count URL N C, or room plot"),
         }
     })
 }
@@ -352,6 +357,33 @@ async fn library(url: &str, n: u64) -> Result<()> {
     Ok(())
 }
 
+/// So many calls and nothing else.
+async fn count(url: &str, n: u64, calls: usize) -> Result<()> {
+    let room = open(url).await?;
+    let (queue, ids) = (queue()?, Arc::new(ids(n)?));
+    let many = usize::try_from(setting("TASKS", 1))?;
+    let what = std::env::var("ONLY").unwrap_or_else(|_| "heartbeat".to_owned());
+    let mut tasks = Vec::new();
+    for first in 0..many {
+        let (room, queue, ids, what) = (room.clone(), queue.clone(), Arc::clone(&ids), what.clone());
+        tasks.push(tokio::spawn(async move {
+            for n in (first..calls).step_by(many) {
+                let id = &ids[n % ids.len()];
+                match what.as_str() {
+                    "join" => _ = room.join(&queue, newcomer(n as u64)).await?,
+                    "status" => _ = room.status(&queue, id).await?,
+                    _ => _ = room.heartbeat(&queue, id, Some(Level::NORMAL), None).await?,
+                }
+            }
+            Ok::<_, room::Error>(())
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
 /// In turns: calls in process, and the original script on Redis under redis-benchmark.
 async fn ratio(url: &str, n: u64) -> Result<()> {
     let room = open(url).await?;
@@ -371,17 +403,21 @@ async fn ratio(url: &str, n: u64) -> Result<()> {
         store::redis::cmd("EVAL").arg(fill).arg(0).arg(n).query_async(&mut connection).await?;
     println!("| waiting | call | in process/s | script on redis/s | ratio, median (low–high) |");
     println!("|---|---|---|---|---|");
+    let many = usize::try_from(setting("TASKS", CALLERS))?;
     for (what, script) in [
         ("heartbeat", include_str!("../../heartbeat.lua")),
         ("join", include_str!("../../enqueue.lua")),
     ] {
+        if !wanted(what) {
+            continue;
+        }
         let sha: String =
             store::redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await?;
         let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..setting("TURNS", 5) {
             let mine = match what {
-                "heartbeat" => heartbeats(&room, &ids, 2).await?,
-                _ => joins(&room, 2).await?,
+                "heartbeat" => heartbeats(&room, &ids, many).await?,
+                _ => joins(&room, many).await?,
             };
             let mine = Figures::of(mine.per_second).median;
             let other = redis_benchmark(redis.port, n, what, &sha)?;
@@ -401,7 +437,8 @@ async fn ratio(url: &str, n: u64) -> Result<()> {
 
 fn redis_benchmark(port: u16, n: u64, what: &str, sha: &str) -> Result<f64> {
     let mut command = Command::new("redis-benchmark");
-    command.args(["-p", &port.to_string(), "-n", "50000", "-c", "50", "--csv"]);
+    let callers = CALLERS.to_string();
+    command.args(["-p", &port.to_string(), "-n", "100000", "-c", &callers, "--csv"]);
     match what {
         "heartbeat" => command
             .args(["-r", &n.to_string(), "EVALSHA", sha, "2", "position:__rand_int__"])
@@ -499,7 +536,7 @@ async fn http(url: &str, n: u64) -> Result<()> {
         ("join", call("POST /api/v1/queues/bench/enqueue", "{}", &vec![String::new(); SAMPLE])),
     ] {
         if wanted(what) {
-            load(port, requests).await?.show("http", n, what)?;
+            load(port, requests)?.show("http", n, what)?;
         }
     }
     drop(child.stdin.take());
@@ -507,27 +544,35 @@ async fn http(url: &str, n: u64) -> Result<()> {
     Ok(())
 }
 
-/// Asks over many connections that are kept, each waiting for its answer.
-async fn load(port: u16, requests: Vec<Vec<u8>>) -> Result<Measured> {
+/// Asks over many connections that are kept, each waiting for its answer. On one thread of its own, so
+/// that the load costs the server's cores as little as can be.
+fn load(port: u16, requests: Vec<Vec<u8>>) -> Result<Measured> {
     let many = usize::try_from(setting("CLIENTS", 32))?;
     let requests = Arc::new(requests);
-    rounds(many, |first, until| {
+    let ask = move |first: usize, until: Instant| {
         let requests = Arc::clone(&requests);
         async move {
             let mut socket = TcpStream::connect(("127.0.0.1", port)).await?;
             socket.set_nodelay(true)?;
-            let (mut times, mut n, mut buffer) = (Vec::new(), first, Vec::new());
-            while Instant::now() < until {
-                let from = Instant::now();
+            let (mut times, mut n) = (Vec::with_capacity(1 << 16), first);
+            let mut buffer = Vec::with_capacity(1 << 14);
+            let mut from = Instant::now();
+            while from < until {
                 socket.write_all(&requests[n % requests.len()]).await?;
                 answer(&mut socket, &mut buffer).await?;
-                times.push(nanos(from));
+                let now = Instant::now();
+                times.push(u64::try_from((now - from).as_nanos())?);
+                from = now;
                 n += many;
             }
             Ok(times)
         }
-    })
-    .await
+    };
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(rounds(many, ask))
+    };
+    std::thread::spawn(run).join().map_err(|_| anyhow::anyhow!("the load broke off"))?
 }
 
 /// Reads one answer, which must be a good one.
@@ -537,17 +582,21 @@ async fn answer(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<()> {
         if socket.read_buf(buffer).await? == 0 {
             bail!("the server closed the connection");
         }
-        let Some(end) = buffer.windows(4).position(|part| part == b"\r\n\r\n") else { continue };
-        let head = std::str::from_utf8(&buffer[..end])?;
-        if !head.starts_with("HTTP/1.1 20") {
-            bail!("{head}");
+        let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") else { continue };
+        let head = &buffer[..end];
+        if !head.starts_with(b"HTTP/1.1 20") {
+            bail!("{}", String::from_utf8_lossy(head));
         }
-        let length: usize = head
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: "))
-            .map_or(Ok(0), str::parse)?;
+        let mut length = 0;
+        if let Some(at) = memchr::memmem::find(head, b"\r\ncontent-length: ") {
+            for digit in head[at + 18..].iter().take_while(|byte| byte.is_ascii_digit()) {
+                length = length * 10 + usize::from(digit - b'0');
+            }
+        }
         while buffer.len() < end + 4 + length {
-            socket.read_buf(buffer).await?;
+            if socket.read_buf(buffer).await? == 0 {
+                bail!("the server closed the connection");
+            }
         }
         return Ok(());
     }
