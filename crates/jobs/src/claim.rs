@@ -12,6 +12,7 @@ use std::{
     vec,
 };
 
+use serde_json::value::RawValue;
 use store::{
     Millis,
     redis::{AsyncCommands as _, FromRedisValue, ParsingError, Value},
@@ -98,6 +99,17 @@ pub struct Claimed {
     pub wait: Option<Duration>,
 }
 
+/// A job that succeeded, to be told with the next claim.
+#[derive(Clone, Debug)]
+pub struct Done<'a> {
+    /// The job and the lease on it.
+    pub lease: &'a Lease,
+    /// What it came to, if anything.
+    pub data: Option<Box<RawValue>>,
+    /// How long the handler ran.
+    pub took: Duration,
+}
+
 /// Claims jobs for one worker.
 #[derive(Debug)]
 pub struct Claimer {
@@ -176,6 +188,33 @@ impl Claimer {
     /// As [`claim`](Claimer::claim), with a lease of another length than the configured one.
     pub async fn claim_for(&mut self, most: usize, lease: Duration) -> Result<Claimed, Error> {
         self.exchange(most, lease, &[]).await.1
+    }
+
+    /// Ends jobs with success and takes the next, in one call: what a worker does all day. Says of
+    /// each whether it counts; one that does not is not this worker's any more.
+    ///
+    /// What is done comes first, so that the places it frees can be taken.
+    pub async fn complete_and_claim(
+        &mut self,
+        done: Vec<Done<'_>>,
+        most: usize,
+    ) -> Result<(Vec<bool>, Claimed), Error> {
+        let successes: Vec<Success> = done
+            .into_iter()
+            .map(|done| self.jobs.success(done.lease, done.data, done.took))
+            .collect::<Result<_, _>>()?;
+        let successes: Vec<&Success> = successes.iter().collect();
+        if most == 0 {
+            let counted = self.jobs.store_successes(successes).await?;
+            return Ok((counted, Claimed::default()));
+        }
+        let lease = self.jobs.config().lock_ttl;
+        let (counted, claimed) = self.exchange(most, lease, &successes).await;
+        let claimed = claimed?;
+        let counted = counted.ok_or_else(|| store::Error::Decode {
+            message: "it was not told what counts".to_owned(),
+        })?;
+        Ok((counted, claimed))
     }
 
     /// Writes what succeeded and takes the next jobs, in one call. Says of each success whether it

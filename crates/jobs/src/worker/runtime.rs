@@ -140,6 +140,8 @@ struct Ended {
 #[derive(Debug)]
 enum Ending {
     Handler(Outcome),
+    /// It succeeded, and that may have been written: it is written again in the same words.
+    Told(Success),
     /// It was stopped and shall be handed back.
     Release,
     /// It is not ours any more.
@@ -258,7 +260,8 @@ impl Prepared {
         Box::pin(async move {
             let done: Vec<&Success> = successes.iter().collect();
             let (counted, claimed) = claimer.exchange(wanted.min(CLAIM_MAX), lease, &done).await;
-            Claim { claimer, claimed, carried, counted }
+            drop(done);
+            Claim { claimer, claimed, carried, successes, counted }
         })
     }
 
@@ -270,7 +273,7 @@ impl Prepared {
         for ended in outbox.drain(..) {
             if carried.len() < CLAIM_MAX
                 && bytes < BYTES_MAX
-                && let Ending::Handler(Outcome::Done(_)) = &ended.outcome
+                && matches!(&ended.outcome, Ending::Handler(Outcome::Done(_)) | Ending::Told(_))
                 && let Judged::Success(success) =
                     self.judge(&ended.held.lease, &ended.outcome, ended.took)
             {
@@ -287,7 +290,7 @@ impl Prepared {
 
     /// Takes note of what a call came to. The error is how long to wait before the next.
     fn claimed(&self, shared: &Shared, claim: Claim) -> (Claimer, Result<(), Duration>) {
-        let Claim { claimer, claimed, carried, counted } = claim;
+        let Claim { claimer, claimed, carried, successes, counted } = claim;
         shared.claiming.store(false, Ordering::Relaxed);
         match counted {
             Some(counted) => {
@@ -300,7 +303,11 @@ impl Prepared {
             }
             // Whether they were written is not known; the acknowledger writes them, or again.
             None => {
-                shared.outbox.lock().splice(0..0, carried);
+                let again = carried
+                    .into_iter()
+                    .zip(successes)
+                    .map(|(ended, success)| Ended { outcome: Ending::Told(success), ..ended });
+                shared.outbox.lock().splice(0..0, again);
                 shared.write.notify_one();
             }
         }
@@ -433,6 +440,7 @@ impl Prepared {
                 Judged::Nothing
             }
             Ending::Release => Judged::Release,
+            Ending::Told(success) => Judged::Success(success.clone()),
             Ending::Handler(Outcome::Done(data)) => {
                 match self.jobs.success(lease, data.clone(), took) {
                     Ok(success) => Judged::Success(success),
@@ -879,6 +887,8 @@ struct Claim {
     claimed: Result<Claimed, Error>,
     /// The outcomes it took along.
     carried: Vec<Ended>,
+    /// What it said of them.
+    successes: Vec<Success>,
     /// Which of them counted, if the store has told.
     counted: Option<Vec<bool>>,
 }

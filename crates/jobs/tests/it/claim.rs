@@ -2,11 +2,138 @@
 
 use std::time::Duration;
 
-use jobs::{JobId, Labels, Target};
+use jobs::{Claimer, Done, JobId, JobType, Labels, Lease, Target};
 
 use crate::support::*;
 
+/// Hands in jobs without a result and takes more: which of them counted, and what came.
+async fn swap(w: &mut Claimer, done: &[&Lease], most: usize) -> (Vec<bool>, Vec<Lease>) {
+    let done = done.iter().map(|lease| Done { lease, data: None, took: NO_TIME }).collect();
+    let (counted, claimed) = w.complete_and_claim(done, most).await.unwrap();
+    (counted, claimed.leases)
+}
+
 testkit::each_store! {
+    async fn what_is_done_goes_with_the_next_claim(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut ids = Vec::new();
+        for kind in ["a", "b", "a", "a"] {
+            ids.push(put(&jobs, job(kind)).await);
+        }
+        let mut w = worker(&jobs, "w1");
+        let first = w.claim(3).await.unwrap().leases;
+        let data = serde_json::value::to_raw_value(&7).unwrap();
+        let done = first
+            .iter()
+            .zip([Some(data), None, None])
+            .map(|(lease, data)| Done { lease, data, took: Duration::from_millis(5) })
+            .collect();
+        let (counted, claimed) = w.complete_and_claim(done, 5).await.unwrap();
+        assert_eq!(counted, [true; 3]);
+        assert_eq!(claimed.leases[0].id(), &ids[3]);
+        for id in &ids[..3] {
+            assert_eq!(raw.status(id).await.as_deref(), Some("completed"));
+            assert_eq!(raw.get(&format!("bridge:jobs:lock:{id}")).await, None);
+        }
+        let result = raw.json(&format!("bridge:jobs:result:{}", ids[0])).await;
+        assert_eq!((&result["data"], &result["processingTime"]), (&7.into(), &5.into()));
+        let ttl: i64 = raw.call(&["TTL", &format!("bridge:jobs:result:{}", ids[1])]).await;
+        assert!((86_000..=86_400).contains(&ttl), "{ttl}");
+        assert_eq!(raw.status(&ids[3]).await.as_deref(), Some("active"));
+        let stats = jobs.stats().await.unwrap();
+        assert_eq!((stats.processed, stats.active, stats.waiting), (3, 1, 0));
+        check_invariants(&raw).await;
+        let last: Vec<&Lease> = claimed.leases.iter().collect();
+        assert_eq!(swap(&mut w, &last, 0).await.0, [true]);
+        assert_eq!(jobs.stats().await.unwrap().processed, 4);
+        check_invariants(&raw).await;
+    }
+
+    async fn a_claim_that_took_something_along_may_be_repeated(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        for _ in 0..5 {
+            put(&jobs, job("a")).await;
+        }
+        let mut w = worker(&jobs, "w1");
+        let first = w.claim(2).await.unwrap().leases;
+        let first: Vec<&Lease> = first.iter().collect();
+        let (counted, next) = swap(&mut w, &first, 2).await;
+        let request: String = raw.call(&["HGET", "bridge:jobs:index", "r:w1"]).await;
+        // Its reply got lost: the same again.
+        w.repeat(request.split('\n').next().unwrap());
+        let (again, same) = swap(&mut w, &first, 2).await;
+        assert_eq!((&counted, &again), (&vec![true; 2], &vec![true; 2]));
+        let ids = |leases: &[Lease]| leases.iter().map(|l| (l.id().clone(), l.token)).collect::<Vec<_>>();
+        assert_eq!(ids(&next), ids(&same));
+        let stats = jobs.stats().await.unwrap();
+        assert_eq!((stats.processed, stats.active, stats.waiting), (2, 2, 1));
+        check_invariants(&raw).await;
+    }
+
+    async fn of_what_goes_with_a_claim_only_what_is_held_counts(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        for _ in 0..4 {
+            put(&jobs, job("a")).await;
+        }
+        let (mut w, mut other) = (worker(&jobs, "w1"), worker(&jobs, "w2"));
+        let held = w.claim(3).await.unwrap().leases;
+        // The second is another's by now; the third was renewed.
+        jobs.release(&held[1..2]).await.unwrap();
+        let taken = take(&mut other).await;
+        assert_eq!(taken.id(), held[1].id());
+        jobs.renew(&[&held[2]]).await.unwrap();
+        check_invariants(&raw).await;
+        let (counted, next) = swap(&mut w, &[&held[0], &held[1], &held[2], &held[0]], 5).await;
+        assert_eq!(counted, [true, false, true, true], "and what is named twice is done once");
+        assert_eq!(next.len(), 1);
+        let stats = jobs.stats().await.unwrap();
+        assert_eq!((stats.processed, stats.active, stats.waiting), (2, 2, 0));
+        assert_eq!(raw.status(taken.id()).await.as_deref(), Some("active"));
+        check_invariants(&raw).await;
+        jobs.complete(&taken, None, NO_TIME).await.unwrap();
+        check_invariants(&raw).await;
+    }
+
+    async fn places_freed_by_what_is_done_are_taken_and_pauses_hold(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        for _ in 0..4 {
+            put(&jobs, job("narrow").max_concurrent(2)).await;
+        }
+        let mut w = worker(&jobs, "w1");
+        let first = w.claim(9).await.unwrap().leases;
+        assert_eq!(first.len(), 2, "two may run");
+        let (counted, next) = swap(&mut w, &[&first[0]], 9).await;
+        assert_eq!((counted, next.len()), (vec![true], 1), "one place is free");
+        let narrow = JobType::parse("narrow").unwrap();
+        jobs.pause(&narrow).await.unwrap();
+        let (counted, none) = swap(&mut w, &[&first[1], &next[0]], 9).await;
+        assert_eq!((counted, none.len()), (vec![true; 2], 0), "nothing starts while it is paused");
+        check_invariants(&raw).await;
+        jobs.resume(&narrow).await.unwrap();
+        assert_eq!(take_ids(&mut w, 9).await.len(), 1);
+        check_invariants(&raw).await;
+    }
+
+    async fn jobs_that_were_never_renewed_come_back_when_their_term_ends(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        for _ in 0..3 {
+            put(&jobs, job("a")).await;
+        }
+        let held = worker(&jobs, "w1").claim(3).await.unwrap().leases;
+        t.clock.advance(Duration::from_secs(20));
+        jobs.renew(&[&held[0]]).await.unwrap();
+        t.clock.advance(Duration::from_secs(11));
+        // A term that nobody counts down is cleared away.
+        let _: i64 = raw.call(&["ZADD", "bridge:jobs:terms", "1", "99"]).await;
+        let _: i64 = raw.call(&["HSET", "bridge:jobs:held", "99", "4"]).await;
+        jobs.keeper().tick().await.unwrap();
+        check_invariants(&raw).await;
+        assert_eq!(raw.set("bridge:jobs:active").await, [held[0].id().as_str()]);
+        assert_eq!(jobs.stats().await.unwrap().active, 1);
+        jobs.complete(&held[0], None, NO_TIME).await.unwrap();
+        check_invariants(&raw).await;
+    }
+
     async fn higher_priorities_go_first_and_within_one_the_longest_waiting(t: TestStore) {
         let jobs = queue(&t);
         let mut expected = Vec::new();

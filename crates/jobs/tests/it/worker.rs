@@ -172,6 +172,37 @@ testkit::each_store! {
         assert_eq!(result.data.unwrap().get(), "10");
     }
 
+    async fn a_worker_stopped_at_any_moment_loses_and_doubles_nothing(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let ran = Arc::new(AtomicUsize::new(0));
+        for outcome in jobs.dispatch_all((0..3_000).map(|_| job("quick"))).await {
+            outcome.unwrap();
+        }
+        // Quick jobs go in and out with the claims; each stop finds another one under way.
+        for (round, stop_after) in [1, 40, 127, 128, 200, 300].into_iter().enumerate() {
+            let (before, cancel) = (ran.load(Ordering::SeqCst), CancellationToken::new());
+            let state = (Arc::clone(&ran), before + stop_after, cancel.clone());
+            let worker = Worker::new(&jobs, labels("w1"), state).handle(
+                "quick",
+                async |State((ran, stop_at, cancel)): State<(Arc<AtomicUsize>, usize, CancellationToken)>| {
+                    if ran.fetch_add(1, Ordering::SeqCst) + 1 == stop_at {
+                        cancel.cancel();
+                    }
+                },
+            );
+            let concurrency = [1, 50, 200][round % 3];
+            tokio::time::timeout(SOON, worker.concurrency(concurrency).roles(false).run(cancel))
+                .await
+                .unwrap()
+                .unwrap();
+            let left = 3_000 - ran.load(Ordering::SeqCst);
+            let stats = jobs.stats().await.unwrap();
+            assert_eq!((stats.processed, stats.active), (ran.load(Ordering::SeqCst) as u64, 0));
+            assert_eq!(stats.waiting, left, "what did not run is in line again");
+            check_invariants(&raw).await;
+        }
+    }
+
     async fn a_running_worker_works_off_many_jobs(t: TestStore) {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
         let seen = Arc::new(AtomicUsize::new(0));
