@@ -11,14 +11,17 @@
 //! written, `latency` a job every 5 ms to an idle worker, `memory` what a waiting job takes in Redis.
 
 use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use jobs::{Labels, NewJob};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Body {
@@ -113,23 +116,81 @@ impl Counter {
     }
 }
 
+/// A queue as the scenarios need it.
+trait Contender: Clone + Send + Sync + 'static {
+    /// What runs jobs until it is stopped.
+    type Worker;
+
+    /// Dispatches one job.
+    fn one(&self, i: usize) -> impl Future<Output = Result<()>> + Send;
+
+    /// Dispatches jobs in one call.
+    fn many(&self, jobs: Range<usize>) -> impl Future<Output = Result<()>>;
+
+    /// Starts a worker of that concurrency, and is done when it can work.
+    fn start(&self, concurrency: usize, counter: Counter) -> impl Future<Output = Result<Self::Worker>>;
+
+    /// Is done when the outcomes of all jobs that have run are written, if the worker can tell.
+    fn stop(&self, worker: Self::Worker, ran: usize) -> impl Future<Output = Result<()>>;
+}
+
+/// Plays a scenario.
+async fn play(queue: impl Contender, scenario: &str, count: usize, concurrency: usize) -> Result<()> {
+    let bulk = async || -> Result<()> {
+        for first in (0..count).step_by(1_000) {
+            queue.many(first..count.min(first + 1_000)).await?;
+        }
+        Ok(())
+    };
+    let counter = Counter::new(count);
+    match scenario {
+        "single" => {
+            let begun = ready()?;
+            sixty_four(count, queue.clone()).await?;
+            report(begun, count, Vec::new())
+        }
+        "bulk" | "fill" => {
+            let begun = ready()?;
+            bulk().await?;
+            report(begun, count, Vec::new())
+        }
+        "process" => {
+            bulk().await?;
+            let begun = ready()?;
+            let worker = queue.start(concurrency, counter.clone()).await?;
+            counter.done.notified().await;
+            queue.stop(worker, count).await?;
+            report(begun, count, Vec::new())
+        }
+        _ => {
+            let worker = queue.start(10, counter.clone()).await?;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let begun = ready()?;
+            for i in 0..count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                counter.sent(i);
+                queue.one(i).await?;
+            }
+            counter.done.notified().await;
+            report(begun, count, counter.times())?;
+            queue.stop(worker, count).await
+        }
+    }
+}
+
 /// Dispatches with 64 tasks, each one at a time.
-async fn sixty_four<F, Fut>(count: usize, dispatch: F) -> Result<()>
-where
-    F: Fn(usize) -> Fut + Clone + Send + 'static,
-    Fut: Future<Output = Result<()>> + Send,
-{
+async fn sixty_four(count: usize, queue: impl Contender) -> Result<()> {
     let next = Arc::new(AtomicUsize::new(0));
     let tasks: Vec<_> = (0..64)
         .map(|_| {
-            let (next, dispatch) = (next.clone(), dispatch.clone());
+            let (next, queue) = (next.clone(), queue.clone());
             tokio::spawn(async move {
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     if i >= count {
                         return Ok::<(), anyhow::Error>(());
                     }
-                    dispatch(i).await?;
+                    queue.one(i).await?;
                 }
             })
         })
@@ -140,85 +201,148 @@ where
     Ok(())
 }
 
-async fn tidegate(url: &str, scenario: &str, count: usize, concurrency: usize) -> Result<()> {
-    use jobs::{Config, Jobs, Labels, NewJob, worker::{Payload, State, Worker}};
-    let jobs = Jobs::new(store::Store::open(url).await?, Config::default())?;
-    let new = |i: usize| NewJob::new("noop", &body(i));
-    let bulk = async |count: usize| -> Result<()> {
-        for first in (0..count).step_by(1_000) {
-            let batch = (first..count.min(first + 1_000)).map(new).collect::<Result<Vec<_>, _>>()?;
-            for outcome in jobs.dispatch_all(batch).await {
-                outcome?;
-            }
+#[derive(Clone)]
+struct Tidegate(jobs::Jobs);
+
+impl Tidegate {
+    async fn open(url: &str) -> Result<Tidegate> {
+        let jobs = jobs::Jobs::new(store::Store::open(url).await?, jobs::Config::default())?;
+        // The connection stands before anything is measured.
+        jobs.stats().await?;
+        Ok(Tidegate(jobs))
+    }
+}
+
+impl Contender for Tidegate {
+    type Worker = (CancellationToken, JoinHandle<Result<(), jobs::Error>>);
+
+    async fn one(&self, i: usize) -> Result<()> {
+        self.0.dispatch(NewJob::new("noop", &body(i))?).await?;
+        Ok(())
+    }
+
+    async fn many(&self, jobs: Range<usize>) -> Result<()> {
+        let batch = jobs.map(|i| NewJob::new("noop", &body(i))).collect::<Result<Vec<_>, _>>()?;
+        for outcome in self.0.dispatch_all(batch).await {
+            outcome?;
         }
         Ok(())
-    };
-    async fn noop(Payload(body): Payload<Body>, State(counter): State<Counter>) {
-        counter.ran(body.i);
     }
-    let counter = Counter::new(count);
-    let cancel = tokio_util::sync::CancellationToken::new();
-    let start = |concurrency: usize| {
-        let worker = Worker::new(&jobs, Labels::new("bench")?, counter.clone())
-            .handle("noop", noop)
-            .concurrency(concurrency);
-        Ok::<_, anyhow::Error>(tokio::spawn(worker.run(cancel.clone())))
-    };
-    match scenario {
-        "single" => {
-            jobs.stats().await?;
-            let begun = ready()?;
-            let jobs = jobs.clone();
-            sixty_four(count, move |i| {
-                let jobs = jobs.clone();
-                async move {
-                    jobs.dispatch(NewJob::new("noop", &body(i))?).await?;
-                    Ok(())
-                }
+
+    async fn start(&self, concurrency: usize, counter: Counter) -> Result<Self::Worker> {
+        use jobs::worker::{Payload, State, Worker};
+        async fn noop(Payload(body): Payload<Body>, State(counter): State<Counter>) {
+            counter.ran(body.i);
+        }
+        let cancel = CancellationToken::new();
+        let worker = Worker::new(&self.0, Labels::new("bench")?, counter).handle("noop", noop);
+        let task = tokio::spawn(worker.concurrency(concurrency).run(cancel.clone()));
+        Ok((cancel, task))
+    }
+
+    async fn stop(&self, (cancel, task): Self::Worker, ran: usize) -> Result<()> {
+        // It ends when every outcome is written.
+        cancel.cancel();
+        task.await??;
+        anyhow::ensure!(self.0.stats().await?.processed == ran as u64, "not all are done");
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+struct BullMq {
+    url: String,
+    queue: Arc<bullmq::Queue>,
+}
+
+impl BullMq {
+    async fn open(url: &str) -> Result<BullMq> {
+        let mut options = bullmq::QueueOptions::default();
+        options.connection.url = url.to_owned();
+        let queue = Arc::new(bullmq::Queue::with_options("bench", options).await?);
+        Ok(BullMq { url: url.to_owned(), queue })
+    }
+}
+
+impl Contender for BullMq {
+    type Worker = bullmq::Worker;
+
+    async fn one(&self, i: usize) -> Result<()> {
+        self.queue.add("noop", body(i)).await?;
+        Ok(())
+    }
+
+    async fn many(&self, jobs: Range<usize>) -> Result<()> {
+        self.queue.add_bulk(jobs.map(|i| bullmq::BulkJob::new("noop", body(i))).collect()).await?;
+        Ok(())
+    }
+
+    async fn start(&self, concurrency: usize, counter: Counter) -> Result<Self::Worker> {
+        use bullmq::worker::ProcessorFn;
+        let processor: ProcessorFn = Arc::new(move |job: bullmq::Job, _| {
+            let counter = counter.clone();
+            Box::pin(async move {
+                counter.ran(job.data()["i"].as_u64().unwrap_or(0) as usize);
+                Ok(serde_json::Value::Null)
             })
-            .await?;
-            report(begun, count, Vec::new())
+        });
+        let mut options = bullmq::WorkerOptions { concurrency, ..Default::default() };
+        options.connection.url = self.url.clone();
+        Ok(bullmq::Worker::with_options("bench", processor, options).await?)
+    }
+
+    /// It cannot tell, so it is counted when the last handler has ended.
+    async fn stop(&self, worker: Self::Worker, _: usize) -> Result<()> {
+        std::mem::forget(worker);
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+struct Apalis(ApalisStorage);
+
+type ApalisStorage = apalis_redis::RedisStorage<Body, apalis_redis::ConnectionManager>;
+
+impl Apalis {
+    async fn open(url: &str) -> Result<Apalis> {
+        let config = apalis_redis::Config::default().batch_size(100);
+        Ok(Apalis(ApalisStorage::new(apalis_redis::connect(url).await?).with_config(config)))
+    }
+}
+
+impl Contender for Apalis {
+    type Worker = ();
+
+    async fn one(&self, i: usize) -> Result<()> {
+        use apalis::prelude::TaskSink as _;
+        self.0.clone().push(body(i)).await.map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
+    async fn many(&self, jobs: Range<usize>) -> Result<()> {
+        use apalis::prelude::TaskSink as _;
+        let batch = jobs.map(body).collect();
+        self.0.clone().push_bulk(batch).await.map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
+    async fn start(&self, concurrency: usize, counter: Counter) -> Result<Self::Worker> {
+        use apalis::prelude::{Data, WorkerBuilder, WorkerBuilderExt as _};
+        async fn noop(task: Body, counter: Data<Counter>) {
+            counter.ran(task.i);
         }
-        "bulk" | "fill" => {
-            jobs.stats().await?;
-            let begun = ready()?;
-            bulk(count).await?;
-            report(begun, count, Vec::new())
-        }
-        "process" => {
-            bulk(count).await?;
-            let begun = ready()?;
-            let worker = start(concurrency)?;
-            counter.done.notified().await;
-            // It ends when every outcome is written.
-            cancel.cancel();
-            worker.await??;
-            report(begun, count, Vec::new())?;
-            anyhow::ensure!(jobs.stats().await?.processed == count as u64, "not all are done");
-            Ok(())
-        }
-        _ => {
-            let worker = start(10)?;
-            while jobs.stats().await?.workers == 0 {}
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            let begun = ready()?;
-            for i in 0..count {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                counter.sent(i);
-                jobs.dispatch(new(i)?).await?;
-            }
-            counter.done.notified().await;
-            report(begun, count, counter.times())?;
-            cancel.cancel();
-            worker.await??;
-            Ok(())
-        }
+        let worker = WorkerBuilder::new("bench").backend(self.0.clone()).data(counter);
+        tokio::spawn(worker.concurrency(concurrency).build(noop).run());
+        Ok(())
+    }
+
+    /// It cannot tell, so it is counted when the last handler has ended.
+    async fn stop(&self, (): Self::Worker, _: usize) -> Result<()> {
+        Ok(())
     }
 }
 
 /// Microseconds per claim of one job, and per job in claims of 64, behind jobs for others.
 async fn claims_behind(store: &store::Store, ahead: usize, round: usize) -> Result<(f64, f64)> {
-    use jobs::{Config, Jobs, Labels, Namespace, NewJob, Target};
+    use jobs::{Config, Jobs, Namespace, Target};
     let namespace = Namespace::parse(format!("behind-{ahead}-{round}"))?;
     let jobs = Jobs::new(store.clone(), Config { namespace, ..Config::default() })?;
     let (ones, most, calls) = (1_000, 64, 40);
@@ -269,145 +393,6 @@ async fn foreign(rounds: usize, ahead: usize) -> Result<()> {
         println!("| {name} | {ahead} | {:.0} ({one:.2} ×) | {:.1} ({each:.2} ×) |", many.0, many.1);
     }
     Ok(())
-}
-
-async fn bullmq_rs(url: &str, scenario: &str, count: usize, concurrency: usize) -> Result<()> {
-    use bullmq::worker::{CancellationToken, ProcessorFn};
-    use bullmq::{Job, Queue, QueueOptions, Worker, WorkerOptions};
-    let mut options = QueueOptions::default();
-    options.connection.url = url.to_owned();
-    let queue = Arc::new(Queue::with_options("bench", options).await?);
-    let bulk = async |count: usize| -> Result<()> {
-        for first in (0..count).step_by(1_000) {
-            let batch = (first..count.min(first + 1_000))
-                .map(|i| bullmq::BulkJob::new("noop", body(i)))
-                .collect();
-            queue.add_bulk(batch).await?;
-        }
-        Ok(())
-    };
-    let counter = Counter::new(count);
-    let start = async |concurrency: usize| {
-        let counter = counter.clone();
-        let processor: ProcessorFn = Arc::new(move |job: Job, _: CancellationToken| {
-            let counter = counter.clone();
-            Box::pin(async move {
-                counter.ran(job.data()["i"].as_u64().unwrap_or(0) as usize);
-                Ok(serde_json::Value::Null)
-            })
-        });
-        let mut options = WorkerOptions { concurrency, ..WorkerOptions::default() };
-        options.connection.url = url.to_owned();
-        Worker::with_options("bench", processor, options).await
-    };
-    match scenario {
-        "single" => {
-            let begun = ready()?;
-            let queue = queue.clone();
-            sixty_four(count, move |i| {
-                let queue = queue.clone();
-                async move {
-                    queue.add("noop", body(i)).await?;
-                    Ok(())
-                }
-            })
-            .await?;
-            report(begun, count, Vec::new())
-        }
-        "bulk" | "fill" => {
-            let begun = ready()?;
-            bulk(count).await?;
-            report(begun, count, Vec::new())
-        }
-        "process" => {
-            bulk(count).await?;
-            let begun = ready()?;
-            let worker = start(concurrency).await?;
-            counter.done.notified().await;
-            report(begun, count, Vec::new())?;
-            drop(worker);
-            std::process::exit(0);
-        }
-        _ => {
-            let _worker = start(10).await?;
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            let begun = ready()?;
-            for i in 0..count {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                counter.sent(i);
-                queue.add("noop", body(i)).await?;
-            }
-            counter.done.notified().await;
-            report(begun, count, counter.times())?;
-            std::process::exit(0);
-        }
-    }
-}
-
-async fn apalis_redis(url: &str, scenario: &str, count: usize, concurrency: usize) -> Result<()> {
-    use apalis::prelude::*;
-    use apalis_redis::{Config, RedisStorage};
-    let conn = apalis_redis::connect(url).await?;
-    let storage = RedisStorage::<Body, _>::new(conn).with_config(Config::default().batch_size(100));
-    let mut pusher = storage.clone();
-    let mut bulk = async |count: usize| -> Result<()> {
-        for first in (0..count).step_by(1_000) {
-            let batch: Vec<Body> = (first..count.min(first + 1_000)).map(body).collect();
-            pusher.push_bulk(batch).await.map_err(|error| anyhow::anyhow!("{error}"))?;
-        }
-        Ok(())
-    };
-    async fn noop(task: Body, counter: Data<Counter>) {
-        counter.ran(task.i);
-    }
-    let counter = Counter::new(count);
-    let start = |concurrency: usize| {
-        let worker = WorkerBuilder::new("bench")
-            .backend(storage.clone())
-            .data(counter.clone())
-            .concurrency(concurrency)
-            .build(noop);
-        tokio::spawn(worker.run())
-    };
-    match scenario {
-        "single" => {
-            let begun = ready()?;
-            sixty_four(count, move |i| {
-                let mut storage = storage.clone();
-                async move {
-                    storage.push(body(i)).await.map_err(|error| anyhow::anyhow!("{error}"))
-                }
-            })
-            .await?;
-            report(begun, count, Vec::new())
-        }
-        "bulk" | "fill" => {
-            let begun = ready()?;
-            bulk(count).await?;
-            report(begun, count, Vec::new())
-        }
-        "process" => {
-            bulk(count).await?;
-            let begun = ready()?;
-            let _worker = start(concurrency);
-            counter.done.notified().await;
-            report(begun, count, Vec::new())?;
-            std::process::exit(0);
-        }
-        _ => {
-            let _worker = start(10);
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            let begun = ready()?;
-            for i in 0..count {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                counter.sent(i);
-                pusher.push(body(i)).await.map_err(|error| anyhow::anyhow!("{error}"))?;
-            }
-            counter.done.notified().await;
-            report(begun, count, counter.times())?;
-            std::process::exit(0);
-        }
-    }
 }
 
 /// A server that ends with this value.
@@ -569,16 +554,19 @@ fn main() -> Result<()> {
         }
         "foreign" => runtime()?.block_on(foreign(number(1, 3), number(2, 100_000))),
         "one" => {
-            let runtime = runtime()?;
             let (url, scenario, count, concurrency) = (word(2), word(3), number(4, 1_000), number(5, 10));
-            runtime.block_on(async {
+            runtime()?.block_on(async {
                 match word(1) {
-                    "tidegate" | "tidegate-built-in" => tidegate(url, scenario, count, concurrency).await,
-                    "bullmq-official" => bullmq_rs(url, scenario, count, concurrency).await,
-                    "apalis-redis" => apalis_redis(url, scenario, count, concurrency).await,
+                    "tidegate" | "tidegate-built-in" => {
+                        play(Tidegate::open(url).await?, scenario, count, concurrency).await
+                    }
+                    "bullmq-official" => play(BullMq::open(url).await?, scenario, count, concurrency).await,
+                    "apalis-redis" => play(Apalis::open(url).await?, scenario, count, concurrency).await,
                     other => bail!("there is no {other:?}"),
                 }
-            })
+            })?;
+            // Workers of others go on for as long as the process does.
+            std::process::exit(0)
         }
         _ => bail!("jobs-bench run [ROUNDS] [COUNT] [SCENARIOS,…] | foreign [ROUNDS] [AHEAD]"),
     }
