@@ -90,7 +90,7 @@ fn main() {
             })
         }
         "heartbeat" => {
-            let libs = ["int", "num", "line_of", "shown", "joined_ms", "read_place", "place_view"];
+            let libs = ["int", "num", "line_of", "shown", "joined_ms", "read_queue", "tell_place"];
             let mut source = String::new();
             for lib in libs {
                 source += &read(&format!("crates/room/lua/lib/{lib}.lua"));
@@ -116,8 +116,8 @@ fn main() {
             Box::new(move |n| {
                 let id = id(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 10_000);
                 format!(
-                    "EVALSHA {sha} 7 queue:c:meta queue:c:state queue:c:positions queue:c:claims \
-                     position:{id} queue:c:heartbeat queue:c:ipmap:x {NOW_MS} {id} c 0"
+                    "EVALSHA {sha} 6 queue:c:meta queue:c:state queue:c:positions queue:c:claims \
+                     queue:c:heartbeat position:{id} {NOW_MS} c 0"
                 )
             })
         }

@@ -131,20 +131,20 @@ impl Core {
         }
         let used_at = memory::first_use(self.config.maxmemory_policy, now_ms);
         let db = self.dbs.get_mut(number)?;
-        let Some(place) = db.keys.place(key) else {
+        let (name, place) = db.keys.named_place(key);
+        let Some(place) = place else {
             let mut entry = Entry::new(key, value, expires_at, used_at);
             if expires_at != NEVER {
                 db.expiring += 1;
-                db.timers.arm(db.keys.name_of(key), &mut entry, now_ms);
+                db.timers.arm(name, &mut entry, now_ms);
             }
             if self.memory.on {
                 self.memory.used += memory::entry_size(&entry);
             }
-            db.keys.insert(entry);
+            db.keys.insert_new(name, entry);
             self.notify(number, Class::New, "new", key);
             return None;
         };
-        let name = if expires_at == NEVER { 0 } else { db.keys.name_of(key) };
         let entry = db.keys.at_mut(place)?;
         db.expiring += usize::from(expires_at != NEVER);
         db.expiring -= usize::from(entry.expires_at != NEVER);
@@ -230,6 +230,12 @@ impl Ctx<'_> {
 
     /// The live entry of a key, for writing: no hit or miss is counted.
     pub(crate) fn entry_mut(&mut self, key: &[u8]) -> Option<&mut Entry> {
+        let place = self.place_mut(key)?;
+        self.core.dbs.get_mut(self.session.db)?.keys.at_mut(place)
+    }
+
+    /// Where the live entry of a key lies, for writing.
+    fn place_mut(&mut self, key: &[u8]) -> Option<Place> {
         let (db, now) = (self.session.db, self.now.ms());
         let core = &mut *self.core;
         let place = core.dbs.get(db)?.keys.place(key)?;
@@ -241,7 +247,7 @@ impl Ctx<'_> {
             core.memory_before(db, key);
         }
         core.mark_used(db, place, now);
-        core.dbs.get_mut(db)?.keys.at_mut(place)
+        Some(place)
     }
 
     /// Does the key exist? Counts no hit and does not mark it used.
@@ -268,13 +274,15 @@ impl Ctx<'_> {
         key: &[u8],
         make: impl FnOnce() -> K,
     ) -> Result<&mut K, Error> {
-        if self.entry_mut(key).is_none() {
+        let mut place = self.place_mut(key);
+        if place.is_none() {
             self.put(key, make().into_value(), NEVER);
             if self.core.memory.on {
                 self.core.memory_before(self.session.db, key);
             }
+            place = self.db().keys.place(key);
         }
-        match self.db().keys.get_mut(key) {
+        match place.and_then(|place| self.db().keys.at_mut(place)) {
             Some(entry) => K::of_mut(&mut entry.value),
             None => Err(Error::fixed("ERR internal error: a key just added is gone")),
         }
@@ -291,8 +299,8 @@ impl Ctx<'_> {
     pub(crate) fn set_deadline(&mut self, key: &[u8], expires_at: i64) -> bool {
         let now_ms = self.now.ms();
         let db = self.db();
-        let name = db.keys.name_of(key);
-        let Some(entry) = db.keys.get_mut(key) else { return false };
+        let (name, place) = db.keys.named_place(key);
+        let Some(entry) = place.and_then(|place| db.keys.at_mut(place)) else { return false };
         let before = std::mem::replace(&mut entry.expires_at, expires_at);
         match (before == NEVER, expires_at == NEVER) {
             (true, false) => db.expiring += 1,

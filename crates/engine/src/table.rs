@@ -130,7 +130,10 @@ impl<T: Keyed> Table<T> {
 
     /// Where the entry with this key lies, until the table next changes.
     pub(crate) fn place(&self, key: &[u8]) -> Option<Place> {
-        let hash = self.hash(key);
+        self.place_of(self.hash(key), key)
+    }
+
+    fn place_of(&self, hash: u64, key: &[u8]) -> Option<Place> {
         let segment = self.segment_of(hash)?;
         let entries = &self.segments.get(segment)?.entries;
         let bucket = entries.find_bucket_index(hash, |entry| entry.key() == key)?;
@@ -171,9 +174,23 @@ impl<T: Keyed> Table<T> {
         self.get(key).is_some()
     }
 
+    /// The [name](Table::name_of) of a key, and where its entry lies.
+    pub(crate) fn named_place(&self, key: &[u8]) -> (u64, Option<Place>) {
+        let name = self.hash(key);
+        (name, self.place_of(name, key))
+    }
+
+    /// Puts an entry in of whose key it is known that there is none. `name` is that of its key.
+    pub(crate) fn insert_new(&mut self, name: u64, entry: T) {
+        self.insert_hashed(name, entry, false);
+    }
+
     /// Puts an entry in; one with the same key is replaced and given back.
     pub(crate) fn insert(&mut self, entry: T) -> Option<T> {
-        let hash = self.hash(entry.key());
+        self.insert_hashed(self.hash(entry.key()), entry, true)
+    }
+
+    fn insert_hashed(&mut self, hash: u64, entry: T, may_be_there: bool) -> Option<T> {
         if self.segments.is_empty() {
             self.directory.push(0);
             self.segments.push(Segment { entries: HashTable::new(), depth: 0, prefix: 0 });
@@ -182,7 +199,9 @@ impl<T: Keyed> Table<T> {
             let number = self.segment_of(hash)?;
             let hasher = &self.hasher;
             let segment = self.segments.get_mut(number)?;
-            if let Some(old) = segment.entries.find_mut(hash, |e| e.key() == entry.key()) {
+            if may_be_there
+                && let Some(old) = segment.entries.find_mut(hash, |e| e.key() == entry.key())
+            {
                 return Some(std::mem::replace(old, entry));
             }
             if segment.entries.len() < SEGMENT_MAX || segment.depth >= DEPTH_MAX {

@@ -981,11 +981,12 @@ local function slow_format(...)
 end
 
 local function format(...)
-  local fmt = ...
+  local fmt, first = ...
   if ntype(fmt) == "string" then
     local wanted = formats[fmt]
     if wanted == nil then wanted = look_at_format(fmt) end
     local count = nselect("#", ...)
+    if count == 2 and wanted == 1 and ntype(first) == "number" then return nformat(fmt, first) end
     if wanted and wanted < count then
       for i = 2, count do
         local kind = ntype((nselect(i, ...)))

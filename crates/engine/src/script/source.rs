@@ -141,9 +141,8 @@ fn nearer(source: &[u8], tokens: &[Token]) -> Option<Vec<Edit>> {
             b"__redis_call" => return None,
             b"." if joined && before(n) == b"." => return None,
             // Whatever is assigned to them is refused; and no error may call them something else.
-            b"KEYS" | b"ARGV" if !field => match text(n + 1) {
-                b"[" => uses += 1,
-                b")" if matches!(before(n), b"(" | b"," | b"#") => uses += 1,
+            b"KEYS" | b"ARGV" if !field => match (before(n), text(n + 1)) {
+                (b"#", _) | (_, b"[") | (b"(" | b",", b")") | (b"(", b",") => uses += 1,
                 _ => return None,
             },
             b"redis" if !field => {
@@ -637,6 +636,7 @@ mod tests {
             ("return redis.call('get', KEYS[1])", "return (__redis_call('get', KEYS[1]))"),
             ("return 'a'..KEYS[1]..#ARGV[2]", "return 'a'..KEYS[1]..#ARGV[2]"),
             ("f(unpack(KEYS)) t.KEYS = 1", "f(unpack(KEYS)) t.KEYS = 1"),
+            ("return #KEYS == 5, unpack(ARGV, 2)", "return #KEYS == 5, unpack(ARGV, 2)"),
             ("redis . call ( 'x' ) redis.pcall('y')", "__redis_call   ( 'x' ) redis.pcall('y')"),
         ] {
             assert_eq!(near(source).as_deref(), Some(&*format!("{start}{expected}")), "{source}");

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use smallvec::SmallVec;
+
 use super::algebra::{zdiff, zdiffstore, zinter, zintercard, zinterstore, zunion, zunionstore};
 use super::range::{LexRange, ScoreRange};
 use super::{Added, Limits, When, Zset};
@@ -99,10 +101,10 @@ fn add(ctx: &mut Ctx<'_>, mut when: When) -> Result<Reply, Error> {
     if when.incr && pairs.len() > 1 {
         return Err(Error::fixed("ERR INCR option supports a single increment-element pair"));
     }
-    let scores: Vec<f64> =
+    let scores: SmallVec<[f64; 8]> =
         pairs.iter().map(|[score, _]| args::float(score)).collect::<Result<_, _>>()?;
     let none = if when.incr { Reply::Nil } else { Reply::Int(0) };
-    if ctx.write::<Zset>(key)?.is_none() && when.xx {
+    if when.xx && ctx.write::<Zset>(key)?.is_none() {
         return Ok(none);
     }
     let limits = Limits::of(&ctx.core.config);
