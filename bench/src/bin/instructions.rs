@@ -130,9 +130,8 @@ fn main() {
             Box::new(move |n| format!("EVALSHA {sha} 1 key:{n:012} value:{n:012}"))
         }
         "tencalls" => {
-            let sha = kit.load(
-                "for i = 1, 10 do redis.call('GET', KEYS[1]) end return 1".to_owned(),
-            );
+            let sha =
+                kit.load("for i = 1, 10 do redis.call('GET', KEYS[1]) end return 1".to_owned());
             Box::new(move |n| format!("EVALSHA {sha} 1 key:{n:012} value:{n:012}"))
         }
         "set" => Box::new(|n| format!("SET key:{n:012} xxx")),
