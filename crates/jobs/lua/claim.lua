@@ -20,7 +20,8 @@
 --        16 terms     zset    tokens of claims; score = until when their jobs are held
 --        17 held      hash    token -> how many jobs run under that term
 -- ARGV   1 now_ms  2 server  3 request  4 most  5 lock_ttl_s  6 lease_until_ms  7 prefix
---        8 events_max  9 result_ttl_s  10 done  11 wake  12 spent_ms  13 routes  14 ..rest
+--        8 events_max  9 result_ttl_s  10 done  11 wake  12 spent_ms  13 record  14 routes
+--        15 ..rest
 --        of each route: rid, type, max_concurrent or '', max_per_minute or ''; then what succeeded,
 --        as `finish` takes it
 -- REPLY  {'claimed' or 'empty', version, server version, strays, wait_ms or -1, more, token,
@@ -30,13 +31,13 @@
 -- and the counters of their types are spelled from the prefix; all share its hash tag.
 --
 -- Keeps: an id taken is out of waiting and in active and claims, locked, with status active, and
--- held until the term of this call ends, or its own lease once it was renewed; one request takes jobs once, a repeated one gets the same jobs again. The highest
+-- held until the term of this call ends, or its own lease once it was renewed; one request takes jobs once, and the latest of a record, when repeated, gets the same jobs again. The highest
 -- priority goes first, within one the longest waiting. Work is bounded by `most`, by what was done
 -- and by the number of routes, not by what waits for others. What was done is as in `complete`.
 local call = redis.call
 local now, server, request = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local most, until_ms, prefix = tonumber(ARGV[4]), ARGV[6], ARGV[7]
-local waiting, ROUTES = KEYS[1], 13
+local waiting, record, ROUTES = KEYS[1], 'r:' .. ARGV[13], 14
 local DATA, LOCK, STATUS = prefix .. 'jobs:data:', prefix .. 'jobs:lock:', prefix .. 'jobs:status:'
 local LANE, RUNNING = prefix .. 'jobs:lane:', prefix .. 'ratelimit:concurrent:'
 local STARTS, MINUTE = prefix .. 'jobs:starts:', prefix .. 'ratelimit:minute:'
@@ -54,7 +55,7 @@ end
 
 -- Of the i-th route these are the arguments RID + 4 * i and so on.
 local RID, KIND, CONCURRENT, PER_MINUTE = ROUTES - 3, ROUTES - 2, ROUTES - 1, ROUTES
-local want = { 'v:', 'v:' .. server, 'r:' .. server, 'fence' }
+local want = { 'v:', 'v:' .. server, record, 'fence' }
 for i = 1, routes do want[4 + i] = 'm:' .. ARGV[RID + 4 * i] end
 local s = line_open(waiting, KEYS[4], KEYS[5], now, want)
 local reply = { 'empty', tonumber(s.more[1]) or 0, tonumber(s.more[2]) or 0,
@@ -350,7 +351,7 @@ if count > 0 then
   local names = table.concat(taken, '\n')
   s.set[#s.set + 1] = 'fence'
   s.set[#s.set + 1] = token
-  s.set[#s.set + 1] = 'r:' .. server
+  s.set[#s.set + 1] = record
   s.set[#s.set + 1] = request .. '\n' .. token .. '\n' .. names
   emit(KEYS[9], ARGV[8], 'started', now, names, server)
 end

@@ -119,6 +119,8 @@ pub struct Claimer {
     book: Book,
     /// The request whose reply may have got lost.
     unanswered: Option<String>,
+    /// Under which name the store remembers the latest request.
+    record: String,
 }
 
 /// The routes a worker may take, as of a version of the registries.
@@ -136,6 +138,7 @@ impl Jobs {
     pub fn claimer(&self, labels: Labels) -> Claimer {
         Claimer {
             jobs: self.clone(),
+            record: labels.server.to_string(),
             labels,
             types: None,
             book: Book { version: -1, server_version: -1, ..Book::default() },
@@ -148,6 +151,13 @@ impl Claimer {
     /// Takes only jobs of these types.
     pub fn types(mut self, types: impl IntoIterator<Item = JobType>) -> Self {
         self.types = Some(types.into_iter().collect());
+        self
+    }
+
+    /// A second claimer of the same worker, whose calls may be under way at the same time.
+    pub(crate) fn second(mut self) -> Self {
+        // No worker's name holds a space.
+        self.record.push_str(" 2");
         self
     }
 
@@ -313,6 +323,7 @@ impl Claimer {
                 done: keys.done(),
                 wake: keys.wake(),
                 spent_ms: done.spent,
+                record: &self.record,
                 routes: self.book.args.len() / 4,
                 rest: self.book.args.iter().chain(&done.args),
             },

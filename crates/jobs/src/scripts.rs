@@ -15,7 +15,7 @@ script!(pub(crate) claim {
     ],
     args: [
         now_ms, server, request, most, lock_ttl_s, lease_until_ms, prefix, events_max, result_ttl_s,
-        done, wake, spent_ms, routes, ..rest
+        done, wake, spent_ms, record, routes, ..rest
     ],
     lib: [
         "spread", "weight", "emit", "free", "settle", "part", "finish", "line_open", "line_take",

@@ -127,7 +127,7 @@ impl Jobs {
             .ignore()
             .hdel(keys.handles(), name)
             .ignore()
-            .hdel(keys.index(), format!("r:{name}"))
+            .hdel(keys.index(), &[format!("r:{name}"), format!("r:{name} 2")])
             .ignore()
             .query_async(&mut store)
             .await?;

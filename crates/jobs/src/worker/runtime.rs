@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use store::Millis;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
@@ -51,6 +51,9 @@ const AHEAD_MAX: usize = 2 * CLAIM_MAX;
 
 /// How long the outcomes of quick jobs may wait for one another.
 const GATHER: Duration = Duration::from_millis(1);
+
+/// How many outcomes are worth a second claim while one is under way.
+const SECOND: usize = CLAIM_MAX / 2;
 
 /// How long they may wait for a claim that is under way: the next one takes them along.
 const TOGETHER: Duration = Duration::from_millis(5);
@@ -189,8 +192,11 @@ impl Prepared {
     /// Claims jobs and has them run until told to stop, then sees the running ones off.
     async fn work(&self, shared: &Arc<Shared>, cancel: &CancellationToken) {
         // A claim is under way while jobs start and end, so that neither waits for the other.
-        let mut idle = Some(self.claimer());
-        let mut claiming: Option<Claiming> = None;
+        // Two may be, when jobs are quick: the store works on one while the reply of the other is
+        // read here.
+        let mut idle = vec![self.claimer().second(), self.claimer()];
+        let mut claiming = FuturesUnordered::<Claiming>::new();
+        let mut asked = 0;
         let mut signals: Option<Signals> = None;
         let mut runners = JoinSet::new();
         // Until when there is nothing to claim, unless somebody calls.
@@ -208,17 +214,21 @@ impl Prepared {
             let prefetch = self.prefetch(shared);
             shared.low.store(prefetch / 2, Ordering::Relaxed);
             let (most, in_hand) = (self.options.concurrency, ahead + runners.len());
-            let wanted = (most + prefetch).saturating_sub(in_hand);
-            // A round trip for one more job ahead is not worth it.
-            let worth = in_hand < most || prefetch > 0 && 2 * ahead <= prefetch;
+            let wanted = (most + prefetch).saturating_sub(in_hand + asked).min(CLAIM_MAX);
+            let worth = match claiming.len() {
+                // A round trip for one more job ahead is not worth it.
+                0 => in_hand < most || prefetch > 0 && 2 * ahead <= prefetch,
+                _ => ahead + asked <= prefetch && shared.outbox.lock().len() >= SECOND,
+            };
             if wanted > 0
                 && worth
                 && rest.is_none_or(|until| until <= Instant::now())
-                && let Some(claimer) = idle.take()
+                && let Some(claimer) = idle.pop()
             {
                 rest = None;
+                asked += wanted;
                 shared.claiming.store(true, Ordering::Relaxed);
-                claiming = Some(self.claim(shared, claimer, wanted));
+                claiming.push(self.claim(shared, claimer, wanted));
             } else if !shared.outbox.lock().is_empty() {
                 shared.write.notify_one();
             }
@@ -227,10 +237,11 @@ impl Prepared {
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {}
-                claim = claim_done(&mut claiming) => {
-                    claiming = None;
+                Some(claim) = claiming.next() => {
+                    asked -= claim.wanted;
+                    shared.claiming.store(!claiming.is_empty(), Ordering::Relaxed);
                     let (claimer, claimed) = self.claimed(shared, claim);
-                    idle = Some(claimer);
+                    idle.push(claimer);
                     rest = claimed.err().map(|wait| Instant::now() + wait);
                 }
                 Some(result) = runners.join_next() => log_join(result),
@@ -239,14 +250,15 @@ impl Prepared {
                     let before = std::mem::replace(&mut ended, shared.ended.load(Ordering::Relaxed));
                     extra += usize::from(ended == before);
                 }
-                () = tokio::time::sleep_until(until), if idle.is_some() && wanted > 0 => rest = None,
-                () = called(idle.as_ref(), &mut signals), if wanted > 0 => rest = None,
+                () = tokio::time::sleep_until(until), if claiming.is_empty() && wanted > 0 => rest = None,
+                () = called(idle.last(), &mut signals), if claiming.is_empty() && wanted > 0 => {
+                    rest = None;
+                }
             }
         }
         shared.stopping.store(true, Ordering::Relaxed);
-        if claiming.is_some() {
+        while let Some(claim) = claiming.next().await {
             // What it takes is handed back with the rest.
-            let claim = claim_done(&mut claiming).await;
             let _ = self.claimed(shared, claim);
         }
         shared.write.notify_one();
@@ -259,9 +271,9 @@ impl Prepared {
         let lease = self.jobs.config().lock_ttl;
         Box::pin(async move {
             let done: Vec<&Success> = successes.iter().collect();
-            let (counted, claimed) = claimer.exchange(wanted.min(CLAIM_MAX), lease, &done).await;
+            let (counted, claimed) = claimer.exchange(wanted, lease, &done).await;
             drop(done);
-            Claim { claimer, claimed, carried, successes, counted }
+            Claim { claimer, wanted, claimed, carried, successes, counted }
         })
     }
 
@@ -290,8 +302,7 @@ impl Prepared {
 
     /// Takes note of what a call came to. The error is how long to wait before the next.
     fn claimed(&self, shared: &Shared, claim: Claim) -> (Claimer, Result<(), Duration>) {
-        let Claim { claimer, claimed, carried, successes, counted } = claim;
-        shared.claiming.store(false, Ordering::Relaxed);
+        let Claim { claimer, claimed, carried, successes, counted, .. } = claim;
         match counted {
             Some(counted) => {
                 for (ended, counted) in carried.iter().zip(counted) {
@@ -627,7 +638,7 @@ impl Shared {
         let first = {
             let mut outbox = self.outbox.lock();
             outbox.push(ended);
-            outbox.len() == 1
+            matches!(outbox.len(), 1 | SECOND)
         };
         if self.stopping.load(Ordering::Relaxed) {
             self.write.notify_one();
@@ -884,6 +895,8 @@ async fn called(claimer: Option<&Claimer>, signals: &mut Option<Signals>) {
 /// What a call that claims came to.
 struct Claim {
     claimer: Claimer,
+    /// How many jobs it asked for.
+    wanted: usize,
     claimed: Result<Claimed, Error>,
     /// The outcomes it took along.
     carried: Vec<Ended>,
@@ -895,14 +908,6 @@ struct Claim {
 
 /// A claim under way.
 type Claiming = BoxFuture<'static, Claim>;
-
-/// Waits until a claim under way is done; for ever when there is none.
-async fn claim_done(claiming: &mut Option<Claiming>) -> Claim {
-    match claiming {
-        Some(claiming) => claiming.await,
-        None => std::future::pending().await,
-    }
-}
 
 /// Waits until a job in hand is named, or something may have been missed.
 async fn asked(shared: &Shared, signals: &mut Option<Signals>) {
