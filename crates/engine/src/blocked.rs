@@ -41,6 +41,8 @@ pub(crate) struct Blocked {
     pub(crate) on_timeout: Reply,
     pub(crate) argv: Vec<Vec<u8>>,
     pub(crate) deadline_ms: Option<i64>,
+    /// How long it took until it waited.
+    pub(crate) took: std::time::Duration,
 }
 
 impl Ctx<'_> {
@@ -68,6 +70,7 @@ impl Ctx<'_> {
             on_timeout: wait.on_timeout,
             argv,
             deadline_ms: wait.deadline_ms,
+            took: std::time::Duration::ZERO,
         }));
         Reply::none()
     }
@@ -86,6 +89,7 @@ impl Ctx<'_> {
             on_timeout: Reply::none(),
             argv: self.argv.iter().map(|a| a.to_vec()).collect(),
             deadline_ms: Some(until_ms),
+            took: std::time::Duration::ZERO,
         }));
         Reply::none()
     }
@@ -168,16 +172,18 @@ impl Core {
         let argv: Vec<&[u8]> = blocked.argv.iter().map(Vec::as_slice).collect();
         let before = std::mem::replace(&mut session.db, db);
         self.tracking.current = Some(session.id);
+        let began = self.clock();
         let mut ctx = Ctx { core: self, session, now, argv: &argv };
         let reply = ctx.served(|ctx| serve(ctx, key));
         session.db = before;
         self.tracking.current = None;
         match reply {
             Some(reply) => {
-                if reply.is_error()
-                    && let Ok(command) = command::find_with_subcommand(&argv)
-                {
-                    self.stats.of_mut(command).failed += 1;
+                if let Ok(command) = command::find_with_subcommand(&argv) {
+                    self.stats.of_mut(command).failed += u64::from(reply.is_error());
+                    let since = |began| self.clock().unwrap_or_default().saturating_sub(began);
+                    let took = blocked.took + began.map_or(std::time::Duration::ZERO, since);
+                    self.time_in_session(now, session, command, &argv, took);
                 }
                 self.forget_blocked(&blocked);
                 self.deliver(session, reply);

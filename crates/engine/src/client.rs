@@ -4,7 +4,7 @@ use crate::blocked::Unblock;
 use crate::command::{self, ADMIN, Command, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::engine::Core;
 use crate::error::{Error, SYNTAX};
-use crate::session::{Replies, Session};
+use crate::session::{Buffers, Replies, Session};
 use crate::{Reply, SessionId, args, number, tracking};
 
 const FLAGS: u32 = NOSCRIPT | LOADING | STALE;
@@ -48,6 +48,11 @@ impl Core {
         }
         let held = !pause.writes_only || flags & (command::WRITE | command::MAY_REPLICATE) != 0;
         held.then_some(pause.until_ms)
+    }
+
+    /// Do clients have to wait?
+    pub(crate) fn is_paused(&self, now: crate::Now) -> bool {
+        self.pause.is_some_and(|pause| pause.until_ms > now.ms())
     }
 
     /// A session by its number, unless it is the one that runs the command.
@@ -165,8 +170,10 @@ fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
     let seconds = |since: i64| now_ms.saturating_sub(since).max(0) / 1000;
     let queued = session.multi.as_ref().map_or(-1, |m| i64::try_from(m.queue.len()).unwrap_or(0));
     let s = &session.subscriptions;
-    // What others have sent and was not looked at yet, only their connections know.
-    let unread = if session.id == ctx.session.id { sent_bytes(ctx.argv) } else { 0 };
+    let Buffers { unread, room, unsent } = session.buffers;
+    let own = if session.id == ctx.session.id { sent_bytes(ctx.argv) } else { 0 };
+    let (unread, room) = (unread.max(own), room.saturating_sub(own.saturating_sub(unread)));
+    let total = 1024 + unread + room + unsent;
     let mut line = format!(
         "id={} addr={} laddr={} fd=0 name=",
         session.id.0,
@@ -178,7 +185,8 @@ fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
     line.extend_from_slice(
         format!(
             " age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={queued} \
-             qbuf={unread} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=1024 rbp=0 obl=0 oll=0 omem=0 tot-mem=1024 \
+             qbuf={unread} qbuf-free={room} argv-mem=0 multi-mem=0 rbs=1024 rbp=0 obl=0 oll=0 \
+             omem={unsent} tot-mem={total} \
              events=r cmd={} user=default redir={} resp={}\n",
             seconds(session.created_ms),
             seconds(session.last_ms),

@@ -12,8 +12,8 @@ use crate::error::{self, Error};
 use crate::session::Session;
 use crate::{
     Now, Reply, bitops, client, command_info, config, connection, debug, dump, expire, generic,
-    geo, hyperloglog, info, keys, memory, multi, pubsub, script, server, slowlog, sort, t_hash,
-    t_list, t_set, t_stream, t_string, t_zset,
+    geo, hyperloglog, info, keys, latency, memory, migrate, multi, pubsub, script, server, slowlog,
+    sort, t_hash, t_list, t_set, t_stream, t_string, t_zset,
 };
 
 /// What a command's function works with.
@@ -124,6 +124,8 @@ pub(crate) const PROTECTED: u32 = 1 << 17;
 pub(crate) const NO_ASYNC_LOADING: u32 = 1 << 18;
 /// Keys are not all where they are said to be (SORT BY).
 pub(crate) const NO_MANDATORY_KEYS: u32 = 1 << 19;
+/// For a key whose slot is on its way to this node; of no use here but shown by COMMAND.
+pub(crate) const ASKING: u32 = 1 << 20;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -187,6 +189,8 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         info::COMMANDS,
         memory::COMMANDS,
         slowlog::COMMANDS,
+        latency::COMMANDS,
+        migrate::COMMANDS,
         command_info::COMMANDS,
         debug::COMMANDS,
         t_string::COMMANDS,
@@ -277,26 +281,37 @@ pub(crate) fn process(ctx: &mut Ctx<'_>) -> Reply {
     if let Err(error) = check(ctx, command) {
         return refuse(ctx, Some(command), error);
     }
+    let flags = flags_now(ctx, command);
     if ctx.core.pause.is_some()
         && !ctx.session.trusted
-        && let Some(until_ms) = ctx.core.paused_until(flags_now(ctx, command), ctx.now.ms())
+        && let Some(until_ms) = ctx.core.paused_until(flags, ctx.now.ms())
     {
         return ctx.postpone(until_ms);
     }
     if let Some(multi) = &mut ctx.session.multi
         && !outside_of_transactions(command)
     {
-        multi.flags |= command.flags;
+        multi.flags |= flags;
         multi.queue.push(ctx.argv.iter().map(|argument| argument.to_vec()).collect());
         return Reply::status("QUEUED");
     }
     call(ctx, command)
 }
 
-/// The command's flags, to which EXEC adds those of what it will run.
+/// The command's flags as they count now: EXEC adds those of what it will run, and a script that
+/// declares flags says what it does.
 fn flags_now(ctx: &Ctx<'_>, command: &Command) -> u32 {
+    let core = &ctx.core;
+    let asked = core.pause.is_some()
+        || core.memory.on
+        || core.deny_writes.is_some()
+        || core.lacks_replicas
+        || ctx.session.multi.is_some();
+    if !asked {
+        return command.flags;
+    }
     let queued = ctx.session.multi.as_ref().filter(|_| command.name == "exec");
-    command.flags | queued.map_or(0, |multi| multi.flags)
+    script::flags(ctx, command) | queued.map_or(0, |multi| multi.flags)
 }
 
 /// May this session run the command with these arguments now?
@@ -326,7 +341,8 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
         let full = ctx.core.make_room(ctx.now);
         ctx.core.track_early();
         let queueing = ctx.session.multi.is_some()
-            && !matches!(command.name, "exec" | "discard" | "quit" | "reset");
+            && !(matches!(command.name, "exec" | "discard" | "quit" | "reset")
+                && is_whole(command));
         if full && (flags & DENYOOM != 0 || queueing) {
             return Err(error::OUT_OF_MEMORY);
         }
@@ -342,6 +358,10 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     {
         return Err(error.clone());
     }
+    if ctx.core.lacks_replicas && flags & WRITE != 0 && !ctx.session.trusted && !ctx.session.loading
+    {
+        return Err(error::NO_REPLICAS);
+    }
     if ctx.session.resp == 2 && ctx.session.subscribed() && !while_subscribed(command) {
         let name = full_name(command, ctx.argv);
         return Err(Error::new(format!(
@@ -353,8 +373,8 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
 }
 
 /// Commands that a RESP2 session may run while it listens.
-fn while_subscribed(command: &Command) -> bool {
-    matches!(
+fn while_subscribed(command: &'static Command) -> bool {
+    let named = matches!(
         command.name,
         "ping"
             | "subscribe"
@@ -365,12 +385,19 @@ fn while_subscribed(command: &Command) -> bool {
             | "sunsubscribe"
             | "quit"
             | "reset"
-    )
+    );
+    named && is_whole(command)
 }
 
 /// Commands that run at once even between MULTI and EXEC.
-fn outside_of_transactions(command: &Command) -> bool {
+fn outside_of_transactions(command: &'static Command) -> bool {
     matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+        && is_whole(command)
+}
+
+/// Is it a command, and not a subcommand that is called like one (`SLOWLOG RESET`)?
+fn is_whole(command: &'static Command) -> bool {
+    find(command.name.as_bytes()).is_some_and(|found| std::ptr::eq(found, command))
 }
 
 /// The command is not run; a transaction it stands in will not be either.
@@ -440,11 +467,12 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
     if !ctx.core.monitors.is_empty() && command.flags & (SKIP_MONITOR | ADMIN) == 0 {
         ctx.show_monitors();
     }
+    ctx.core.called = Some(command);
     let stats = ctx.core.stats.of_mut(command);
     stats.calls += 1;
     if let Reply::Error(error) = &reply {
         stats.failed += 1;
-        ctx.core.stats.count_error(error);
+        ctx.core.count_error(error, ctx.session.in_script);
     }
     if ctx.core.dirty != dirty && !ctx.core.effects.replaced && command.flags & WRITE != 0 {
         let db = ctx.session.db;
@@ -486,6 +514,19 @@ pub(crate) fn check_from_script(
     command: &'static Command,
     rules: &mut ScriptRules,
 ) -> Result<(), Error> {
+    let checked = check_in_script(ctx, command, rules);
+    if let Err(error) = &checked {
+        ctx.core.stats.of_mut(command).rejected += 1;
+        ctx.core.count_error_in_script(error);
+    }
+    checked
+}
+
+fn check_in_script(
+    ctx: &mut Ctx<'_>,
+    command: &'static Command,
+    rules: &mut ScriptRules,
+) -> Result<(), Error> {
     if !command.arity_fits(ctx.argv.len()) {
         return Err(Error::fixed("ERR Wrong number of args calling Redis command from script"));
     }
@@ -494,6 +535,10 @@ pub(crate) fn check_from_script(
     }
     if rules.read_only && command.flags & (WRITE | MAY_REPLICATE) != 0 {
         return Err(Error::fixed("ERR Write commands are not allowed from read-only scripts."));
+    }
+    let spared = rules.wrote || ctx.session.trusted || ctx.session.loading;
+    if ctx.core.lacks_replicas && command.flags & WRITE != 0 && !spared {
+        return Err(error::NO_REPLICAS);
     }
     if command.flags & DENYOOM != 0 && !rules.allow_oom && !rules.wrote && ctx.core.out_of_memory {
         return Err(error::OUT_OF_MEMORY);

@@ -1,5 +1,6 @@
 //! COMMAND: what commands there are, how they are called, where their keys stand.
 
+mod docs;
 mod key_flags;
 
 use crate::command::{self, Command, Ctx, LOADING, STALE};
@@ -20,7 +21,7 @@ pub(crate) const COMMANDS: &[Command] = &[Command::new("command", -1, FLAGS, com
         Command::new("help", 2, FLAGS, help),
     ])];
 
-/// Flags in the order in which Redis names them.
+/// Flags that are shown, in the order in which Redis names them.
 const NAMES: &[(u32, &str)] = &[
     (command::WRITE, "write"),
     (command::READONLY, "readonly"),
@@ -33,11 +34,10 @@ const NAMES: &[(u32, &str)] = &[
     (command::STALE, "stale"),
     (command::SKIP_MONITOR, "skip_monitor"),
     (command::SKIP_SLOWLOG, "skip_slowlog"),
+    (command::ASKING, "asking"),
     (command::FAST, "fast"),
     (command::NO_AUTH, "no_auth"),
-    (command::MAY_REPLICATE, "may_replicate"),
     (command::NO_MANDATORY_KEYS, "no_mandatory_keys"),
-    (command::PROTECTED, "protected"),
     (command::MOVABLE_KEYS, "movablekeys"),
     (command::NO_ASYNC_LOADING, "no_async_loading"),
     (command::NO_MULTI, "no_multi"),
@@ -56,7 +56,9 @@ fn describe(command: &'static Command, container: Option<&Command>) -> Reply {
     };
     let flags = NAMES.iter().filter(|(bit, _)| command.flags & bit != 0);
     let (first, last, step) = command.keys;
-    // What counts from the end is shown so; else the distance from the first.
+    let doc = docs::of(&name);
+    let categories = categories(&name, command).into_iter();
+    let categories = categories.map(|name| Reply::Status(format!("@{name}").into_bytes().into()));
     Reply::Array(vec![
         Reply::bulk(&name),
         Reply::Int(i64::from(command.arity)),
@@ -64,66 +66,57 @@ fn describe(command: &'static Command, container: Option<&Command>) -> Reply {
         Reply::Int(i64::from(first)),
         Reply::Int(i64::from(last)),
         Reply::Int(i64::from(step)),
-        Reply::Set(categories(command).into_iter().map(Reply::status).collect()),
-        Reply::Array(Vec::new()),
-        Reply::Array(key_specs(command)),
-        Reply::Array(command.subcommands.iter().map(|sub| describe(sub, Some(command))).collect()),
+        Reply::Set(categories.collect()),
+        doc.map_or_else(|| Reply::Set(Vec::new()), docs::Doc::tips),
+        doc.map_or_else(|| Reply::Set(Vec::new()), docs::Doc::key_specs),
+        match command.subcommands {
+            [] => Reply::Set(Vec::new()),
+            all => Reply::Array(all.iter().map(|sub| describe(sub, Some(command))).collect()),
+        },
     ])
 }
 
-/// The categories that follow from the flags.
-pub(crate) fn categories(command: &Command) -> Vec<&'static str> {
-    let has = |bit: u32| command.flags & bit != 0;
-    let mut found = Vec::new();
-    let mut add = |on: bool, name| {
-        if on {
-            found.push(name);
-        }
-    };
-    add(has(command::WRITE), "@write");
-    add(has(command::READONLY), "@read");
-    add(has(command::ADMIN), "@admin");
-    add(has(command::ADMIN), "@dangerous");
-    add(has(command::PUBSUB), "@pubsub");
-    add(has(command::BLOCKING), "@blocking");
-    add(has(command::FAST), "@fast");
-    add(!has(command::FAST), "@slow");
-    found
-}
+/// The categories that there are, in the order in which Redis names them.
+pub(crate) const CATEGORIES: [&str; 21] = [
+    "keyspace",
+    "read",
+    "write",
+    "set",
+    "sortedset",
+    "list",
+    "hash",
+    "string",
+    "bitmap",
+    "hyperloglog",
+    "geo",
+    "stream",
+    "pubsub",
+    "admin",
+    "fast",
+    "slow",
+    "blocking",
+    "dangerous",
+    "connection",
+    "transaction",
+    "scripting",
+];
 
-fn key_specs(command: &Command) -> Vec<Reply> {
-    let (first, last, step) = command.keys;
-    if first == 0 || command.flags & command::MOVABLE_KEYS != 0 {
-        return Vec::new();
-    }
-    let word = |text: &'static str| Reply::bulk(text);
-    let number = |n: i32| Reply::Int(i64::from(n));
-    let access = if command.flags & command::WRITE == 0 { "RO" } else { "RW" };
-    let range = if last < 0 { last } else { last - first };
-    vec![Reply::Map(vec![
-        (word("flags"), Reply::Set(vec![Reply::status(access), Reply::status("access")])),
-        (
-            word("begin_search"),
-            Reply::Map(vec![
-                (word("type"), word("index")),
-                (word("spec"), Reply::Map(vec![(word("index"), number(first))])),
-            ]),
-        ),
-        (
-            word("find_keys"),
-            Reply::Map(vec![
-                (word("type"), word("range")),
-                (
-                    word("spec"),
-                    Reply::Map(vec![
-                        (word("lastkey"), number(range)),
-                        (word("keystep"), number(step)),
-                        (word("limit"), number(0)),
-                    ]),
-                ),
-            ]),
-        ),
-    ])]
+/// The categories of a command: those that follow from its flags, and those it is said to have.
+pub(crate) fn categories(name: &str, command: &Command) -> Vec<&'static str> {
+    let has = |bit: u32| command.flags & bit != 0;
+    let said = docs::of(name).map_or(&[][..], |doc| &doc.categories);
+    let belongs = |category: &&&str| match **category {
+        "write" => has(command::WRITE),
+        "read" => has(command::READONLY) && !said.contains(&"scripting"),
+        "admin" => has(command::ADMIN) || said.contains(&"admin"),
+        "dangerous" => has(command::ADMIN) || said.contains(&"dangerous"),
+        "pubsub" => has(command::PUBSUB),
+        "blocking" => has(command::BLOCKING),
+        "fast" => has(command::FAST),
+        "slow" => !has(command::FAST),
+        other => said.contains(&other),
+    };
+    CATEGORIES.iter().filter(belongs).copied().collect()
 }
 
 /// A command by its full name, `config|get`, with its container if it has one.
@@ -162,11 +155,7 @@ fn document(command: &'static Command, container: Option<&Command>) -> (Reply, R
         Some(container) => format!("{}|{}", container.name, command.name),
         None => command.name.to_owned(),
     };
-    let mut parts = vec![
-        (Reply::bulk("summary"), Reply::bulk(format!("As in Redis: {}", name.to_uppercase()))),
-        (Reply::bulk("since"), Reply::bulk("1.0.0")),
-        (Reply::bulk("group"), Reply::bulk("generic")),
-    ];
+    let mut parts = docs::of(&name).map(docs::Doc::parts).unwrap_or_default();
     if !command.subcommands.is_empty() {
         let subcommands = command.subcommands.iter().map(|sub| document(sub, Some(command)));
         parts.push((Reply::bulk("subcommands"), Reply::Map(subcommands.collect())));
@@ -186,10 +175,8 @@ fn list(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
                     .map(|(name, _)| name)
                     .collect(),
                 () if args::is(kind, "ACLCAT") => all
-                    .filter(|(_, command)| {
-                        categories(command)
-                            .iter()
-                            .any(|c| c.as_bytes().get(1..).is_some_and(|c| c == *value))
+                    .filter(|(name, command)| {
+                        categories(name, command).iter().any(|c| c.as_bytes() == *value)
                     })
                     .map(|(name, _)| name)
                     .collect(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 mod commands;
 mod params;
 
-pub(crate) use commands::COMMANDS;
+pub(crate) use commands::{COMMANDS, Hook};
 
 use crate::memory::Policy;
 

@@ -81,9 +81,16 @@ impl Core {
         due
     }
 
-    /// Deletes a key whose deadline has passed, and says so.
+    /// Deletes a key whose deadline has passed, and says so. While clients are paused it stays,
+    /// and nobody sees it.
     pub(crate) fn expire_now(&mut self, db: usize, key: &[u8]) {
-        self.remove_entry(db, key);
+        if self.keeps_expired {
+            return;
+        }
+        let entry = self.remove_entry(db, key);
+        if let Some(entry) = entry.filter(|_| self.lazyfree.expire) {
+            self.free_entry(entry);
+        }
         self.stats.expired_keys += 1;
         self.effects.push(db, &[b"DEL", key]);
         self.touch(db, key, None);
@@ -253,8 +260,7 @@ impl Ctx<'_> {
     /// Does the key exist? Counts no hit and does not mark it used.
     pub(crate) fn exists(&mut self, key: &[u8]) -> bool {
         let (db, now) = (self.session.db, self.now.ms());
-        self.core.expire_if_due(db, key, now);
-        self.db().keys.contains(key)
+        !self.core.expire_if_due(db, key, now) && self.db().keys.contains(key)
     }
 
     /// The typed value of a key for reading; `WRONGTYPE` if it holds another type.
@@ -315,9 +321,16 @@ impl Ctx<'_> {
 
     /// Deletes a key without events; true if it was there and alive.
     pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
+        self.take(key).is_some()
+    }
+
+    /// As [`Ctx::remove`], and gives what was there.
+    pub(crate) fn take(&mut self, key: &[u8]) -> Option<Entry> {
         let (db, now) = (self.session.db, self.now.ms());
-        self.core.expire_if_due(db, key, now);
-        self.core.remove_entry(db, key).is_some()
+        if self.core.expire_if_due(db, key, now) {
+            return None;
+        }
+        self.core.remove_entry(db, key)
     }
 
     /// A command changed the key: one more dirty, WATCHers are told, the event is sent.

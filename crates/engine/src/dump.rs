@@ -12,17 +12,18 @@ mod write;
 pub(crate) use format::{Reader, open, push_string, seal};
 
 use crate::args::{self, Args};
-use crate::command::{Command, Ctx, DENYOOM, READONLY, WRITE};
+use crate::command::{ASKING, Command, Ctx, DENYOOM, READONLY, WRITE};
 use crate::db::NEVER;
 use crate::error::{Error, SYNTAX};
 use crate::notify::Class;
+use crate::value::Value;
 use crate::{Reply, memory};
 
 /// The commands of this file.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::new("dump", 2, READONLY, dump).keys(1, 1, 1),
     Command::new("restore", -4, WRITE | DENYOOM, restore).keys(1, 1, 1),
-    Command::new("restore-asking", -4, WRITE | DENYOOM, restore).keys(1, 1, 1),
+    Command::new("restore-asking", -4, WRITE | DENYOOM | ASKING, restore).keys(1, 1, 1),
 ];
 
 // The numbers of the forms.
@@ -51,7 +52,12 @@ pub(crate) const BAD_CHECKSUM: Error =
 fn dump(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let key = ctx.arg(1);
     let Some(entry) = ctx.entry(key) else { return Ok(Reply::Nil) };
-    Ok(Reply::Bulk(seal(write::value(&entry.value))))
+    Ok(Reply::Bulk(payload(&entry.value)))
+}
+
+/// A value in the form that RESTORE understands.
+pub(crate) fn payload(value: &Value) -> Vec<u8> {
+    seal(write::value(value))
 }
 
 /// How a value is put in its place.

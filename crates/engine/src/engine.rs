@@ -9,6 +9,8 @@ use crate::command::{self, Command, Ctx};
 use crate::config::Config;
 use crate::db::Db;
 use crate::effect::Effects;
+use crate::latency::{Histogram, Latency};
+use crate::lazyfree::Lazyfree;
 use crate::memory::Memory;
 use crate::pubsub::Pubsub;
 use crate::script::{ScriptControl, Scripts};
@@ -115,6 +117,12 @@ pub(crate) struct Core {
     pub(crate) deny_writes: Option<crate::Error>,
     /// The command comes in the middle of a script; this is for those that must not.
     pub(crate) busy: Option<crate::Error>,
+    /// `min-replicas-to-write` asks for replicas, and there never are any.
+    pub(crate) lacks_replicas: bool,
+    /// The last error of a command in the script that runs; it is counted already.
+    pub(crate) script_error: Option<crate::Error>,
+    /// Keys past their deadline are not deleted now, because clients are paused.
+    pub(crate) keeps_expired: bool,
     /// Sessions one of whose WATCHed keys has changed.
     pub(crate) cas_broken: HashSet<SessionId>,
     pub(crate) pubsub: Pubsub,
@@ -136,8 +144,14 @@ pub(crate) struct Core {
     /// Sessions that see every command.
     pub(crate) monitors: Vec<SessionId>,
     pub(crate) slowlog: Slowlog,
+    pub(crate) latency: Latency,
+    pub(crate) lazyfree: Lazyfree,
+    /// The command that ran last, until it is said how long it took.
+    pub(crate) called: Option<&'static Command>,
     /// Settings that are only kept, by name.
     pub(crate) settings: HashMap<&'static str, Vec<u8>>,
+    pub(crate) hook: crate::config::Hook,
+    pub(crate) messenger: crate::migrate::Messenger,
     /// What is known of the log.
     pub(crate) keeping: crate::persist::Keeping,
     /// When the first command came, and when a snapshot was last made.
@@ -170,6 +184,9 @@ pub(crate) struct CommandStats {
     pub(crate) calls: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
+    /// How long it took, together and each time, as far as that was told.
+    pub(crate) total: std::time::Duration,
+    pub(crate) took: Histogram,
 }
 
 /// More error codes than this are counted together, so that scripts cannot fill memory with them.
@@ -231,7 +248,9 @@ impl Engine {
             return Outcome::Reply(Reply::Error(crate::Error::fixed("ERR no such session")));
         };
         let before = core.output.deliveries.len();
+        core.keeps_expired = !session.trusted && core.is_paused(now);
         core.tracking.current = Some(id);
+        core.called = None;
         let outcome = run(core, &mut session, now, argv);
         core.tracking.command_ends(&session, argv);
         let pushes = session.resp == 3;
@@ -268,7 +287,7 @@ impl Engine {
 
     /// Carries out what a pause held back, if it is over.
     fn resume(&mut self, now: Now) {
-        if self.core.pause.is_some_and(|pause| pause.until_ms > now.ms()) {
+        if self.core.is_paused(now) {
             return;
         }
         for id in std::mem::take(&mut self.core.postponed).into_values() {
@@ -285,7 +304,8 @@ impl Engine {
         if self.core.tracking.clients() > 0 {
             self.core.limit_tracking();
         }
-        let swept = if self.core.sweep_stopped { 0 } else { self.core.sweep(now, budget) };
+        let still = self.core.sweep_stopped || self.core.is_paused(now);
+        let swept = if still { 0 } else { self.core.sweep(now, budget) };
         self.core.tell_trackers();
         swept
     }
@@ -395,6 +415,24 @@ impl Core {
         }
         ahead.extend(behind);
         Reply::Several(ahead)
+    }
+
+    /// A command of a client or of a script failed. What a script fails with because a command in
+    /// it did is counted once.
+    pub(crate) fn count_error(&mut self, error: &crate::Error, in_script: bool) {
+        if in_script {
+            return self.count_error_in_script(error);
+        }
+        let same = |known: crate::Error| error.text().starts_with(known.text());
+        if !self.script_error.take().is_some_and(same) {
+            self.stats.count_error(error);
+        }
+    }
+
+    /// A command that a script called failed, or was refused.
+    pub(crate) fn count_error_in_script(&mut self, error: &crate::Error) {
+        self.stats.count_error(error);
+        self.script_error = Some(error.clone());
     }
 
     /// Sends a session the answer it waited for.

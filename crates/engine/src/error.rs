@@ -93,5 +93,6 @@ pub(crate) const NOT_POSITIVE: Error = Error::fixed("ERR value is out of range, 
 pub(crate) const NO_AUTH: Error = Error::fixed("NOAUTH Authentication required.");
 pub(crate) const OUT_OF_MEMORY: Error =
     Error::fixed("OOM command not allowed when used memory > 'maxmemory'.");
+pub(crate) const NO_REPLICAS: Error = Error::fixed("NOREPLICAS Not enough good replicas to write.");
 pub(crate) const EXEC_ABORT: Error =
     Error::fixed("EXECABORT Transaction discarded because of previous errors.");

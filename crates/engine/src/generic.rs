@@ -12,7 +12,7 @@ use crate::{Reply, args, memory};
 /// The commands of this file.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::new("del", -2, WRITE, del).keys(1, -1, 1),
-    Command::new("unlink", -2, WRITE | FAST, del).keys(1, -1, 1),
+    Command::new("unlink", -2, WRITE | FAST, unlink).keys(1, -1, 1),
     Command::new("exists", -2, READONLY | FAST, exists).keys(1, -1, 1),
     Command::new("touch", -2, READONLY | FAST, touch).keys(1, -1, 1),
     Command::new("type", 2, READONLY | FAST, type_of).keys(1, 1, 1),
@@ -38,9 +38,21 @@ const SAME_OBJECT: Error = Error::fixed("ERR source and destination objects are 
 const BAD_DB: Error = Error::fixed("ERR DB index is out of range");
 
 fn del(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let later = ctx.core.lazyfree.user_del;
+    delete(ctx, later)
+}
+
+fn unlink(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    delete(ctx, true)
+}
+
+fn delete(ctx: &mut Ctx<'_>, later: bool) -> Result<Reply, Error> {
     let mut deleted = 0usize;
     for key in ctx.argv.iter().skip(1) {
-        if ctx.remove(key) {
+        if let Some(entry) = ctx.take(key) {
+            if later {
+                ctx.core.free_entry(entry);
+            }
             ctx.changed(Class::Generic, "del", key);
             deleted += 1;
         }
@@ -152,14 +164,18 @@ fn move_key(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn randomkey(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    const TRIES: usize = 100;
     let (db, now_ms) = (ctx.db_index(), ctx.now.ms());
+    let mut tries = 0;
     loop {
+        tries += 1;
         let core = &mut *ctx.core;
         let Some(db_ref) = core.dbs.get(db) else { return Ok(Reply::Nil) };
         let Some(entry) = db_ref.keys.random(&mut core.rng) else { return Ok(Reply::Nil) };
         let key = entry.key.to_vec();
-        // Each round either answers or deletes a key that was due.
-        if !ctx.core.expire_if_due(db, &key, now_ms) {
+        // Each round either answers or deletes a key that was due, unless those are kept now.
+        let last = ctx.core.keeps_expired && tries == TRIES;
+        if !ctx.core.expire_if_due(db, &key, now_ms) || last {
             return Ok(Reply::Bulk(key));
         }
     }

@@ -162,8 +162,9 @@ fn memory(ctx: &Ctx<'_>, out: &mut String) {
         line(out, name, 0);
     }
     line(out, "mem_allocator", "system");
-    lines(out, &[("active_defrag_running", 0), ("lazyfree_pending_objects", 0)]);
-    line(out, "lazyfreed_objects", 0);
+    line(out, "active_defrag_running", 0);
+    line(out, "lazyfree_pending_objects", ctx.core.lazyfree.pending());
+    line(out, "lazyfreed_objects", ctx.core.lazyfree.freed());
 }
 
 fn percent(part: usize, whole: usize) -> f64 {
@@ -338,8 +339,12 @@ fn commandstats(ctx: &Ctx<'_>, out: &mut String) {
             out,
             &format!("cmdstat_{name}"),
             format_args!(
-                "calls={},usec=0,usec_per_call=0.00,rejected_calls={},failed_calls={}",
-                stats.calls, stats.rejected, stats.failed
+                "calls={},usec={},usec_per_call={:.2},rejected_calls={},failed_calls={}",
+                stats.calls,
+                stats.total.as_micros(),
+                stats.total.as_secs_f64() * 1e6 / stats.calls.max(1) as f64,
+                stats.rejected,
+                stats.failed
             ),
         );
     }

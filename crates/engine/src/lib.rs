@@ -27,7 +27,10 @@ mod geo;
 mod hyperloglog;
 mod info;
 mod keys;
+mod latency;
+mod lazyfree;
 mod memory;
+mod migrate;
 mod multi;
 mod notify;
 mod number;
@@ -57,11 +60,12 @@ pub use config::{Config, ServerInfo};
 pub use engine::{Engine, Garbage, Outcome, Output};
 pub use error::Error;
 pub use memory::Policy;
+pub use migrate::{Migrated, Migration};
 pub use number::{format_f64 as format_double, format_g};
 pub use quoted::split_quoted;
 pub use reply::Reply;
 pub use script::{Meanwhile, ScriptControl};
-pub use session::SessionId;
+pub use session::{Buffers, SessionId};
 
 /// A moment in time as the engine sees it: microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -284,7 +284,10 @@ impl Core {
     }
 
     fn evict(&mut self, db: usize, key: &[u8]) {
-        self.remove_entry(db, key);
+        let entry = self.remove_entry(db, key);
+        if let Some(entry) = entry.filter(|_| self.lazyfree.eviction) {
+            self.free_entry(entry);
+        }
         self.stats.evicted_keys += 1;
         self.effects.push(db, &[b"DEL", key]);
         self.touch(db, key, None);

@@ -69,7 +69,15 @@ fn exec(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         let mut inner =
             Ctx { core: &mut *ctx.core, session: &mut *ctx.session, now: ctx.now, argv: &argv };
         let reply = match command::find_with_subcommand(&argv) {
-            Ok(command) => command::call(&mut inner, command),
+            Ok(command) => {
+                let began = inner.core.clock();
+                let reply = command::call(&mut inner, command);
+                if let (Some(began), Some(now)) = (began, inner.core.clock()) {
+                    let took = now.saturating_sub(began);
+                    inner.core.time_in_session(inner.now, inner.session, command, &argv, took);
+                }
+                reply
+            }
             Err(error) => Reply::Error(error),
         };
         replies.push(reply);

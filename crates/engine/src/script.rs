@@ -36,8 +36,8 @@ use self::source::Flags;
 use self::wire::{Packed, Value};
 use crate::args;
 use crate::command::{
-    self, ALLOW_BUSY, Command, Ctx, FAST, LOADING, MAY_REPLICATE, MOVABLE_KEYS, NO_MANDATORY_KEYS,
-    NOSCRIPT, READONLY, SKIP_MONITOR, STALE, ScriptRules, WRITE,
+    self, ALLOW_BUSY, Command, Ctx, DENYOOM, FAST, LOADING, MAY_REPLICATE, MOVABLE_KEYS,
+    NO_MANDATORY_KEYS, NOSCRIPT, READONLY, SKIP_MONITOR, STALE, ScriptRules, WRITE,
 };
 use crate::engine::Core;
 use crate::error::{self, Error};
@@ -211,9 +211,6 @@ fn admit(ctx: &Ctx<'_>, flags: Flags, read_only: bool) -> Result<(), Error> {
     if flags.compatible || flags.no_writes {
         return Ok(());
     }
-    if ctx.core.out_of_memory && !flags.allow_oom {
-        return Err(error::OUT_OF_MEMORY);
-    }
     if let Some(error) = &ctx.core.deny_writes
         && !ctx.session.loading
     {
@@ -224,7 +221,39 @@ fn admit(ctx: &Ctx<'_>, flags: Flags, read_only: bool) -> Result<(), Error> {
             "ERR Can not execute a script with write flag using *_ro command.",
         ));
     }
+    if ctx.core.lacks_replicas && !ctx.session.trusted && !ctx.session.loading {
+        return Err(error::NO_REPLICAS);
+    }
+    if ctx.core.out_of_memory && !flags.allow_oom {
+        return Err(Error::fixed(
+            "OOM allow-oom flag is not set on the script, can not run it when used memory > \
+             'maxmemory'",
+        ));
+    }
     Ok(())
+}
+
+/// The flags of a command; of one that runs a script which declares what it does, as it declares.
+pub(crate) fn flags(ctx: &Ctx<'_>, command: &Command) -> u32 {
+    let scripts = &ctx.core.scripts;
+    let declared = match command.name {
+        "eval" | "eval_ro" => match scripts.cache.find_body(ctx.arg(1)) {
+            Some(id) => scripts.cache.get(id).map(|script| script.flags),
+            None => source::header(ctx.arg(1)).ok().map(|header| header.flags),
+        },
+        "evalsha" | "evalsha_ro" => {
+            let id = scripts.cache.find_sha(ctx.arg(1));
+            id.and_then(|id| scripts.cache.get(id)).map(|script| script.flags)
+        }
+        "fcall" | "fcall_ro" => scripts.functions.flags(ctx.arg(1)),
+        _ => None,
+    };
+    let Some(declared) = declared.filter(|flags| !flags.compatible) else { return command.flags };
+    let mut flags = command.flags & !(STALE | DENYOOM | WRITE | MAY_REPLICATE);
+    if !declared.no_writes {
+        flags |= WRITE | if declared.allow_oom { 0 } else { DENYOOM };
+    }
+    flags
 }
 
 /// What the script may do.
@@ -280,6 +309,7 @@ fn run_chunk(
     let (keys, arguments) = given.split_at_checked(key_count).unwrap_or((given, &[]));
     let rules = rules(&ctx.core.config, flags, keys, read_only)
         .inspect_err(|_| ctx.core.stats.slots_crossed += 1)?;
+    ctx.core.script_error = None;
     ctx.core.tracking.script_begins(ctx.session.id, keys);
     if !ctx.core.monitors.is_empty() {
         ctx.show_monitors();
@@ -290,7 +320,11 @@ fn run_chunk(
     ctx.core.tracking.script_ends();
     // What its commands did is in the log; EVAL itself did nothing.
     ctx.effect(&[]);
-    Ok(convert::reply(outcome, resp3))
+    let reply = convert::reply(outcome, resp3);
+    if !reply.is_error() {
+        ctx.core.script_error = None;
+    }
+    Ok(reply)
 }
 
 /// The core while it is with the interpreter. Comes back even if something panics.
@@ -384,6 +418,7 @@ impl Running {
         session.in_script = true;
         session.in_exec = caller.in_exec;
         session.loading = caller.loading;
+        session.trusted = caller.trusted;
         session.no_touch = caller.no_touch;
         self.world.now = now;
         self.world.rules = rules;
@@ -409,7 +444,10 @@ impl Running {
             .collect();
         match command::find_for_script(&argv) {
             Ok(command) => self.world.run(control, command, &argv),
-            Err(error) => Answer::Error(convert::error_text(&error)),
+            Err(error) => {
+                self.world.core.count_error_in_script(&error);
+                Answer::Error(convert::error_text(&error))
+            }
         }
     }
 

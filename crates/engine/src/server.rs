@@ -4,9 +4,13 @@ use crate::blocked::Wait;
 use crate::command::{
     self, ADMIN, Command, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NOSCRIPT, READONLY, STALE, WRITE,
 };
+use crate::command_info::{CATEGORIES, categories};
 use crate::db::Db;
 use crate::error::{Error, SYNTAX};
 use crate::{Reply, args, number};
+
+/// Flags of commands that change the cluster.
+const CLUSTER: u32 = ADMIN | STALE | NO_ASYNC_LOADING;
 
 /// The commands of this file.
 pub(crate) const COMMANDS: &[Command] = &[
@@ -23,42 +27,40 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("readonly", 1, LOADING | STALE | FAST, cluster_off),
     Command::new("readwrite", 1, LOADING | STALE | FAST, cluster_off),
     Command::new("asking", 1, FAST, cluster_off),
-    Command::new("cluster", -2, 0, cluster),
+    Command::new("cluster", -2, 0, command::container).subcommands(&[
+        Command::new("addslots", -3, CLUSTER, cluster_off),
+        Command::new("addslotsrange", -4, CLUSTER, cluster_off),
+        Command::new("bumpepoch", 2, CLUSTER, cluster_off),
+        Command::new("count-failure-reports", 3, ADMIN | STALE, cluster_off),
+        Command::new("countkeysinslot", 3, STALE, cluster_off),
+        Command::new("delslots", -3, CLUSTER, cluster_off),
+        Command::new("delslotsrange", -4, CLUSTER, cluster_off),
+        Command::new("failover", -2, CLUSTER, cluster_off),
+        Command::new("flushslots", 2, CLUSTER, cluster_off),
+        Command::new("forget", 3, CLUSTER, cluster_off),
+        Command::new("getkeysinslot", 4, STALE, cluster_off),
+        Command::new("help", 2, LOADING | STALE, cluster_off),
+        Command::new("info", 2, STALE, cluster_off),
+        Command::new("keyslot", 3, STALE, cluster_off),
+        Command::new("links", 2, STALE, cluster_off),
+        Command::new("meet", -4, CLUSTER, cluster_off),
+        Command::new("myid", 2, STALE, cluster_off),
+        Command::new("nodes", 2, STALE, cluster_off),
+        Command::new("replicas", 3, ADMIN | STALE, cluster_off),
+        Command::new("replicate", 3, CLUSTER, cluster_off),
+        Command::new("reset", -2, ADMIN | NOSCRIPT | STALE, cluster_off),
+        Command::new("saveconfig", 2, CLUSTER, cluster_off),
+        Command::new("set-config-epoch", 3, CLUSTER, cluster_off),
+        Command::new("setslot", -4, CLUSTER, cluster_off),
+        Command::new("shards", 2, STALE, cluster_off),
+        Command::new("slaves", 3, ADMIN | STALE, cluster_off),
+        Command::new("slots", 2, STALE, cluster_off),
+    ]),
     Command::new("lolwut", -1, READONLY | FAST, lolwut),
     Command::new("module", -2, 0, command::container).subcommands(&[
         Command::new("list", 2, ADMIN | NOSCRIPT, |_| Ok(Reply::Array(Vec::new()))),
         Command::new("help", 2, LOADING | STALE, |_| {
             Ok(command::help("MODULE", &[("LIST", "Loaded modules: none.")]))
-        }),
-    ]),
-    Command::new("latency", -2, 0, command::container).subcommands(&[
-        Command::new("latest", 2, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
-            Ok(Reply::Array(Vec::new()))
-        }),
-        Command::new("history", 3, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
-            Ok(Reply::Array(Vec::new()))
-        }),
-        Command::new("reset", -2, ADMIN | NOSCRIPT | LOADING | STALE, |_| Ok(Reply::Int(0))),
-        Command::new("histogram", -2, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
-            Ok(Reply::Map(Vec::new()))
-        }),
-        Command::new("doctor", 2, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
-            Ok(Reply::Verbatim(
-                *b"txt",
-                b"No latency is observed by the engine itself; see SLOWLOG.".to_vec(),
-            ))
-        }),
-        Command::new("help", 2, LOADING | STALE, |_| {
-            Ok(command::help(
-                "LATENCY",
-                &[
-                    ("DOCTOR", "Say what is slow."),
-                    ("HISTOGRAM [COMMAND ...]", "How long commands took."),
-                    ("HISTORY <event>", "When an event was slow."),
-                    ("LATEST", "The latest slow events."),
-                    ("RESET [<event> ...]", "Forget them."),
-                ],
-            ))
         }),
     ]),
 ];
@@ -124,7 +126,7 @@ fn empty(ctx: &mut Ctx<'_>, number: usize) -> bool {
         ctx.core.count_memory();
     }
     // Freeing many keys takes long: whoever takes the output does it without holding up others.
-    ctx.core.output.garbage.0.push(Box::new(old));
+    ctx.core.free_later(Box::new(old), count as u64);
     count > 0
 }
 
@@ -206,16 +208,6 @@ fn cluster_off(_: &mut Ctx<'_>) -> Result<Reply, Error> {
     Err(Error::fixed("ERR This instance has cluster support disabled"))
 }
 
-fn cluster(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    if args::is(ctx.arg(1), "KEYSLOT") && ctx.argv.len() == 3 {
-        return Ok(Reply::Int(i64::from(crate::keys::slot(ctx.arg(2)))));
-    }
-    if args::is(ctx.arg(1), "RESET") && ctx.session.in_script {
-        return Err(Error::fixed("ERR This Redis command is not allowed from script"));
-    }
-    cluster_off(ctx)
-}
-
 fn lolwut(_: &mut Ctx<'_>) -> Result<Reply, Error> {
     let text = format!("Tidegate, as Redis ver. {}\n", crate::connection::VERSION);
     Ok(Reply::Verbatim(*b"txt", text.into_bytes()))
@@ -251,29 +243,6 @@ fn acl_list(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn acl_cat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    const CATEGORIES: [&str; 21] = [
-        "keyspace",
-        "read",
-        "write",
-        "set",
-        "sortedset",
-        "list",
-        "hash",
-        "string",
-        "bitmap",
-        "hyperloglog",
-        "geo",
-        "stream",
-        "pubsub",
-        "admin",
-        "fast",
-        "slow",
-        "blocking",
-        "dangerous",
-        "connection",
-        "transaction",
-        "scripting",
-    ];
     match ctx.argv {
         [_, _] => Ok(Reply::bulks(CATEGORIES)),
         [_, _, name] => {
@@ -281,11 +250,10 @@ fn acl_cat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
                 return Err(Error::about("ERR Unknown category '", name, "'"));
             }
             let wanted = name.to_ascii_lowercase();
-            let fits = |command: &'static Command| {
-                let categories = crate::command_info::categories(command);
-                categories.iter().any(|c| c.as_bytes().get(1..) == Some(&wanted))
+            let fits = |name: &str, command: &'static Command| {
+                categories(name, command).iter().any(|c| c.as_bytes() == wanted)
             };
-            let names = command::all_with_names().filter(|(_, command)| fits(command));
+            let names = command::all_with_names().filter(|(name, command)| fits(name, command));
             Ok(Reply::bulks(names.map(|(name, _)| name)))
         }
         _ => Err(Error::subcommand(ctx.argv)),

@@ -52,6 +52,18 @@ pub(crate) struct Session {
     pub(crate) last_ms: i64,
     /// Its last command.
     pub(crate) last_command: Option<&'static Command>,
+    pub(crate) buffers: Buffers,
+}
+
+/// What the connection of a session holds, in bytes; see [`Engine::show_buffers`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Buffers {
+    /// What came and is not run yet.
+    pub unread: usize,
+    /// Room for more of that.
+    pub room: usize,
+    /// What was answered and is not sent yet.
+    pub unsent: usize,
 }
 
 /// What a session listens to.
@@ -98,6 +110,7 @@ impl Session {
             created_ms: 0,
             last_ms: 0,
             last_command: None,
+            buffers: Buffers::default(),
         }
     }
 
@@ -121,6 +134,13 @@ impl Core {
 }
 
 impl Engine {
+    /// Tells what the connection of a session holds, as CLIENT LIST shall show it.
+    pub fn show_buffers(&mut self, id: SessionId, buffers: Buffers) {
+        if let Some(Some(session)) = self.core.sessions.get_mut(&id) {
+            session.buffers = buffers;
+        }
+    }
+
     /// Has the session shown its password, or needs none?
     pub fn is_authenticated(&self, id: SessionId) -> bool {
         self.core.session(id).is_some_and(|session| session.authenticated)

@@ -3,10 +3,12 @@
 //! The engine has no clock, so whoever embeds it measures and reports ([`Engine::took`]).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::command::{self, ADMIN, Command, Ctx, LOADING, STALE};
-use crate::engine::Engine;
+use crate::engine::{Core, Engine};
 use crate::error::Error;
+use crate::session::Session;
 use crate::{Now, Reply, SessionId, number};
 
 /// Arguments of an entry are cut after this many, and each after so many bytes.
@@ -45,31 +47,88 @@ impl Slowlog {
         self.most = most;
         self.entries.truncate(most);
     }
+
+    fn push(&mut self, slow: Slow) {
+        self.entries.push_front(Slow { id: self.next_id, ..slow });
+        self.next_id += 1;
+        self.entries.truncate(self.most);
+    }
 }
 
 impl Engine {
-    /// Tells how long a command took, for SLOWLOG. Cheap if it was quick.
-    pub fn took(&mut self, now: Now, id: SessionId, argv: &[&[u8]], took_us: i64) {
-        let log = &mut self.core.slowlog;
-        if log.slower_than_us < 0 || took_us < log.slower_than_us || log.most == 0 {
-            return;
+    /// Tells how long the last command of a session took, for SLOWLOG, LATENCY and INFO. If it
+    /// waits now, that is noted when it is served.
+    pub fn took(&mut self, now: Now, id: SessionId, argv: &[&[u8]], took: Duration) {
+        let Some(command) = self.core.called.take() else { return };
+        let Some(Some(session)) = self.core.sessions.get_mut(&id) else { return };
+        match &mut session.blocked {
+            Some(blocked) => {
+                blocked.took = took;
+                self.core.stats.of_mut(command).total += took;
+            }
+            None => {
+                if self.core.note_time(now, command, took)
+                    && let Some(session) = self.core.session(id)
+                {
+                    let slow = Slow::of(now, session, argv, took);
+                    self.core.slowlog.push(slow);
+                }
+            }
         }
-        let session = self.core.sessions.get(&id).and_then(Option::as_ref);
-        let skipped = command::find_with_subcommand(argv)
-            .is_ok_and(|command| command.flags & command::SKIP_SLOWLOG != 0);
-        if skipped {
-            return;
+    }
+}
+
+impl Core {
+    /// What time it is, if whoever embeds the engine said how to find out.
+    pub(crate) fn clock(&self) -> Option<Duration> {
+        self.config.script_clock.map(|clock| clock())
+    }
+
+    /// A command of a session is over and took so long.
+    pub(crate) fn time_in_session(
+        &mut self,
+        now: Now,
+        session: &Session,
+        command: &'static Command,
+        argv: &[&[u8]],
+        took: Duration,
+    ) {
+        if self.note_time(now, command, took) {
+            self.slowlog.push(Slow::of(now, session, argv, took));
         }
-        log.entries.push_front(Slow {
-            id: log.next_id,
+    }
+
+    /// Counts how long a command took. Is it one for the log?
+    fn note_time(&mut self, now: Now, command: &'static Command, took: Duration) -> bool {
+        let stats = self.stats.of_mut(command);
+        stats.total += took;
+        stats.took.add(took);
+        if self.latency.threshold_ms > 0 {
+            let fast = command.flags & command::FAST != 0;
+            self.latency.note(now, if fast { "fast-command" } else { "command" }, took);
+        }
+        let log = &self.slowlog;
+        log.slower_than_us >= 0
+            && microseconds(took) >= log.slower_than_us
+            && log.most > 0
+            && command.flags & command::SKIP_SLOWLOG == 0
+    }
+}
+
+fn microseconds(took: Duration) -> i64 {
+    i64::try_from(took.as_micros()).unwrap_or(i64::MAX)
+}
+
+impl Slow {
+    fn of(now: Now, session: &Session, argv: &[&[u8]], took: Duration) -> Slow {
+        Slow {
+            id: 0,
             at_s: now.ms() / 1000,
-            took_us,
+            took_us: microseconds(took),
             argv: shorten(argv),
-            address: session.map(|s| s.address.clone()).unwrap_or_default(),
-            name: session.map(|s| s.name.clone()).unwrap_or_default(),
-        });
-        log.next_id += 1;
-        log.entries.truncate(log.most);
+            address: session.address.clone(),
+            name: session.name.clone(),
+        }
     }
 }
 

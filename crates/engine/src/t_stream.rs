@@ -71,6 +71,12 @@ impl Stream {
         self.len
     }
 
+    /// About how many pieces of memory it is made of, in constant time.
+    pub(crate) fn parts(&self) -> usize {
+        let first = self.groups.values().next().map_or(0, |group| group.pending.len());
+        self.nodes.len() + self.groups.len() * (1 + first)
+    }
+
     /// Bytes of heap, about.
     pub(crate) fn heap_size(&self) -> usize {
         let groups: usize = self.groups.values().map(Group::heap_size).sum();

@@ -83,6 +83,9 @@ pub(crate) enum Added {
     NotANumber,
 }
 
+/// An option of ZADD in snapshots: the set was past the limits of a listpack.
+pub(crate) const PAST_LIMITS: &str = "PASTLIMITS";
+
 impl Default for Zset {
     fn default() -> Zset {
         Zset::Packed(Pack::default())
@@ -103,6 +106,13 @@ impl Zset {
             zset.insert(member, *score, limits);
         }
         zset
+    }
+
+    /// From now on it is past the limits of a listpack, however few members it has.
+    pub(crate) fn exceed_limits(&mut self) {
+        if let Zset::Packed(pack) = self {
+            pack.edit(0).set_flag();
+        }
     }
 
     /// How many members there are.

@@ -5,17 +5,25 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use smallvec::SmallVec;
-use store::embedded::{Outcome, Reply, SessionId};
+use store::embedded::{Buffers, Outcome, Reply, SessionId};
 
 use crate::codec::{Decoder, encode};
-use crate::listener::Runs;
+use crate::listener::{Runs, is_about_clients};
 
-/// Memory that buffers keep when they are empty; more is given back.
+/// Memory that the output keeps when it is empty; more is given back.
 const KEEP: usize = 16 * 1024;
+/// Room that is made for what a client sends, as in Redis.
+const ROOM: usize = 16 * 1024;
+/// Room that is not worth giving back.
+const LITTLE: usize = 4 * 1024;
+/// Above this much, room that was not used lately is given back.
+const MUCH: usize = 32 * 1024;
+/// A client that has been silent for so long needs no room.
+const SILENT: Duration = Duration::from_secs(2);
 
 /// Bytes that are read from a client that waits for a key; what comes after them stays where it
 /// is until the wait is over.
@@ -32,6 +40,8 @@ pub(crate) struct Client {
     /// Bytes that came and are not run yet, but for those `done` at the front.
     pub(crate) input: Vec<u8>,
     pub(crate) done: usize,
+    /// The most there was since memory was last given back.
+    peak: usize,
     /// Speaks RESP3.
     resp3: bool,
     /// Has shown its password, or needs none.
@@ -113,6 +123,7 @@ impl Client {
             decoder: Decoder::default(),
             input: Vec::new(),
             done: 0,
+            peak: 0,
             resp3: false,
             authenticated: false,
             blocked: None,
@@ -220,7 +231,11 @@ impl Client {
             match self.stream.read(scratch) {
                 Ok(0) => return Io::Gone,
                 Ok(count) => {
+                    if self.input.capacity() < ROOM {
+                        self.input.reserve(ROOM - self.input.len());
+                    }
                     self.input.extend_from_slice(scratch.get(..count).unwrap_or_default());
+                    self.peak = self.peak.max(self.input.len());
                     self.pending = true;
                     self.last_heard = Instant::now();
                     // A short read has emptied the socket, but for its end.
@@ -253,12 +268,35 @@ impl Client {
         let count = std::mem::take(&mut self.done);
         if count >= self.input.len() {
             self.input.clear();
-            if self.input.capacity() > KEEP {
-                self.input = Vec::new();
-            }
         } else {
             self.input.drain(..count);
         }
+    }
+
+    /// Gives back room for input that was not used lately. Is there some that may go later?
+    pub(crate) fn trim(&mut self) -> bool {
+        let (size, length) = (self.input.capacity(), self.input.len());
+        if size - length > LITTLE {
+            if self.last_heard.elapsed() > SILENT {
+                self.input.shrink_to(length);
+            } else if size > MUCH && size / 2 > self.peak {
+                self.input.shrink_to(self.peak);
+            }
+        }
+        self.peak = length;
+        self.input.capacity() - length > LITTLE
+    }
+
+    /// What it holds.
+    pub(crate) fn buffers(&self) -> Buffers {
+        let unread = self.input.len() - self.done.min(self.input.len());
+        Buffers { unread, room: self.input.capacity() - unread, unsent: self.backlog() }
+    }
+
+    /// Is its next command one that shows what connections hold?
+    pub(crate) fn asks_about_clients(&self) -> bool {
+        let input = self.input.get(self.done..).unwrap_or_default();
+        self.decoder.arguments(input).first().is_some_and(|name| is_about_clients(name))
     }
 
     /// Appends a reply.

@@ -27,6 +27,8 @@ const BATCH_MAX: usize = 2_000;
 const READ_BYTES: usize = 64 * 1024;
 /// Connections taken in one turn.
 const ACCEPT_MAX: usize = 1_000;
+/// How often connections that hold more memory than they need are asked for it.
+const TRIM: Duration = Duration::from_millis(100);
 /// How often connections are looked over for silence.
 const LOOK_OVER: Duration = Duration::from_secs(1);
 
@@ -82,7 +84,6 @@ pub enum Error {
 /// A running listener. Ends, with all connections, when dropped.
 #[derive(Debug)]
 pub struct Listener {
-    address: SocketAddr,
     mailbox: Arc<Mailbox>,
     thread: Option<JoinHandle<()>>,
 }
@@ -95,7 +96,9 @@ impl Listener {
         let address = socket.local_addr()?;
         let poll = Poll::new()?;
         poll.registry().register(&mut socket, ACCEPT, Interest::READABLE)?;
+        embedded.show_port(address.port());
         let mailbox = Arc::new(Mailbox {
+            address: Mutex::new(address),
             letters: Mutex::default(),
             waker: Waker::new(poll.registry(), WAKE)?,
             awake: AtomicBool::new(false),
@@ -107,7 +110,7 @@ impl Listener {
         let server = Server {
             config,
             poll,
-            socket,
+            socket: Some(socket),
             mailbox: Arc::clone(&mailbox),
             port,
             clients: Slab::new(),
@@ -121,17 +124,19 @@ impl Listener {
             held: Vec::new(),
             scratch: vec![0; READ_BYTES],
             looked_over: Instant::now(),
+            trimmed: Instant::now(),
+            roomy: false,
         };
         let server = Arc::new(Mutex::new(server));
         *mailbox.server.lock() = Arc::downgrade(&server);
         let work = move || run(&server, &embedded);
         let thread = std::thread::Builder::new().name("resp".into()).spawn(work)?;
-        Ok(Listener { address, mailbox, thread: Some(thread) })
+        Ok(Listener { mailbox, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Where it listens. `CONFIG SET port` changes it.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        *self.mailbox.address.lock()
     }
 }
 
@@ -150,6 +155,8 @@ impl Drop for Listener {
 /// What others leave for the loop.
 #[derive(Debug)]
 struct Mailbox {
+    /// Where it listens; port 0 if nowhere.
+    address: Mutex<SocketAddr>,
     letters: Mutex<Letters>,
     waker: Waker,
     /// The loop is at work and will look here before it waits again.
@@ -163,6 +170,8 @@ struct Letters {
     deliveries: Vec<Delivery>,
     closing: Vec<SessionId>,
     synced: bool,
+    /// Where to listen from now on; the inner one is absent if nowhere.
+    socket: Option<Option<TcpListener>>,
 }
 
 impl Mailbox {
@@ -174,7 +183,10 @@ impl Mailbox {
 
     fn has_letters(&self) -> bool {
         let letters = self.letters.lock();
-        letters.synced || !letters.deliveries.is_empty() || !letters.closing.is_empty()
+        letters.synced
+            || letters.socket.is_some()
+            || !letters.deliveries.is_empty()
+            || !letters.closing.is_empty()
     }
 
     fn post(&self, write: impl FnOnce(&mut Letters)) {
@@ -196,6 +208,24 @@ impl Port for Mailbox {
 
     fn synced(&self) {
         self.post(|letters| letters.synced = true);
+    }
+
+    fn listen(&self, port: u16) -> Result<(), String> {
+        let mut address = self.address.lock();
+        if address.port() == port {
+            return Ok(());
+        }
+        let wanted = SocketAddr::new(address.ip(), port);
+        let socket = match port {
+            0 => None,
+            _ => Some(TcpListener::bind(wanted).map_err(|error| {
+                tracing::warn!(%error, %wanted, "cannot listen on another port");
+                "Unable to listen on this port. Check server logs.".to_owned()
+            })?),
+        };
+        *address = wanted;
+        self.post(|letters| letters.socket = Some(socket));
+        Ok(())
     }
 
     fn busy(&self, meanwhile: &mut Meanwhile<'_, '_>) {
@@ -221,7 +251,8 @@ struct Held {
 struct Server {
     config: Config,
     poll: Poll,
-    socket: TcpListener,
+    /// None while `CONFIG SET port 0` holds.
+    socket: Option<TcpListener>,
     mailbox: Arc<Mailbox>,
     port: Arc<dyn Port>,
     clients: Slab<Client>,
@@ -240,6 +271,9 @@ struct Server {
     held: Vec<Held>,
     scratch: Vec<u8>,
     looked_over: Instant,
+    trimmed: Instant,
+    /// Some connection may hold more memory than it needs.
+    roomy: bool,
 }
 
 /// The thread's work until it is told to stop.
@@ -263,6 +297,7 @@ fn run(server: &Mutex<Server>, embedded: &Embedded) {
         run_commands(&mut server, embedded);
         server.collect(embedded);
         server.end_turn();
+        server.trim();
     }
     let numbers: Vec<usize> = server.clients.iter().map(|(number, _)| number).collect();
     for number in numbers {
@@ -316,6 +351,10 @@ fn run_client(
         if ran == Ran::All {
             return;
         }
+        if client.asks_about_clients() {
+            server.tell_buffers(batch);
+        }
+        let Some(client) = server.clients.get_mut(number) else { return };
         // A script may take long. Until it is back others can be served from within it.
         let (lent, session) = (client.lend(), client.session);
         let outcome = MutexGuard::unlocked(server, || {
@@ -409,6 +448,11 @@ fn changes_session(name: &[u8]) -> bool {
     )
 }
 
+/// Does a command of this name show what connections hold?
+pub(crate) fn is_about_clients(name: &[u8]) -> bool {
+    matches!(name, [b'c' | b'C', ..]) && name.eq_ignore_ascii_case(b"client")
+}
+
 /// Can a command of this name run a script?
 fn runs_scripts(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 7] =
@@ -421,7 +465,7 @@ fn runs_scripts(name: &[u8]) -> bool {
 pub(crate) trait Runs {
     /// Runs one.
     fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> Outcome;
-    /// Is this command run in another way, because it may take long?
+    /// Is this command run in another way, because it may take long or is about connections?
     fn steps_aside_for(&self, name: &[u8]) -> bool;
     /// How a session is now.
     fn manner(&self, session: SessionId) -> Manner;
@@ -442,7 +486,7 @@ impl Runs for Batch<'_> {
     }
 
     fn steps_aside_for(&self, name: &[u8]) -> bool {
-        runs_scripts(name)
+        runs_scripts(name) || is_about_clients(name)
     }
 
     fn manner(&self, session: SessionId) -> Manner {
@@ -502,12 +546,13 @@ impl Server {
         }
         let next = self.deadlines.first().map(|(at, _)| at - embedded.clock().now().0);
         let next = next.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
-        next.unwrap_or(LOOK_OVER).min(LOOK_OVER)
+        next.unwrap_or(LOOK_OVER).min(if self.roomy { TRIM } else { LOOK_OVER })
     }
 
     fn accept(&mut self) {
         for _ in 0..ACCEPT_MAX {
-            match self.socket.accept() {
+            let Some(socket) = &self.socket else { return };
+            match socket.accept() {
                 Ok((stream, peer)) => self.greet(stream, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
@@ -517,8 +562,8 @@ impl Server {
             }
         }
         // There may be more, and the poll will not say so again.
-        if let Err(error) =
-            self.poll.registry().reregister(&mut self.socket, ACCEPT, Interest::READABLE)
+        if let Some(socket) = &mut self.socket
+            && let Err(error) = self.poll.registry().reregister(socket, ACCEPT, Interest::READABLE)
         {
             tracing::error!(%error, "the RESP listener takes no more clients");
         }
@@ -587,6 +632,7 @@ impl Server {
             if !client.readable || client.closing {
                 continue;
             }
+            self.roomy = true;
             let io = match client.blocked {
                 None => client.read(&mut self.scratch),
                 // Nothing of it runs now, but it may go away.
@@ -696,6 +742,44 @@ impl Server {
         }
         if letters.synced {
             self.release_held(embedded);
+        }
+        if let Some(socket) = letters.socket {
+            self.listen_at(socket);
+        }
+    }
+
+    /// Takes clients from this socket from now on; those who are there stay.
+    fn listen_at(&mut self, socket: Option<TcpListener>) {
+        let registry = self.poll.registry();
+        if let Some(mut old) = std::mem::replace(&mut self.socket, socket) {
+            // A socket that is being dropped leaves the poll by itself.
+            let _ = registry.deregister(&mut old);
+        }
+        if let Some(socket) = &mut self.socket
+            && let Err(error) = registry.register(socket, ACCEPT, Interest::READABLE)
+        {
+            tracing::error!(%error, "the RESP listener takes no more clients");
+        }
+    }
+
+    /// Gives back memory that connections do not need any more.
+    fn trim(&mut self) {
+        if !self.roomy || self.trimmed.elapsed() < TRIM {
+            return;
+        }
+        self.trimmed = Instant::now();
+        self.roomy = false;
+        for (_, client) in &mut self.clients {
+            self.roomy |= client.trim();
+        }
+    }
+
+    /// Tells the store what connections hold.
+    fn tell_buffers(&self, batch: &mut Batch<'_>) {
+        for (_, client) in &self.clients {
+            if let Some(session) = client.session {
+                batch.show_buffers(session, client.buffers());
+            }
         }
     }
 

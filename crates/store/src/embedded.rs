@@ -21,6 +21,7 @@ mod disk;
 mod files;
 mod keeper;
 mod log;
+mod migrate;
 mod open;
 mod port;
 mod replay;
@@ -41,8 +42,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use engine::{
+    Buffers, Error as EngineError, Outcome, Reply, SessionId, format_double, split_quoted,
+};
 use engine::{Config, Engine, Garbage, Now, Output, ScriptControl};
-pub use engine::{Error as EngineError, Outcome, Reply, SessionId, format_double, split_quoted};
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::{mpsc, watch};
@@ -138,10 +141,17 @@ pub trait Port: Send + Sync + fmt::Debug {
     fn close(&self, session: SessionId);
     /// More of the log may have reached the disk.
     fn synced(&self);
+    /// Clients shall connect at this port from now on, at none if 0. The error is told to who asked.
+    fn listen(&self, _: u16) -> Result<(), String> {
+        Err(CANNOT_LISTEN.to_owned())
+    }
     /// A script keeps everybody waiting: clients can be told so, or kill it. Called about once in
     /// a millisecond on the thread of the script.
     fn busy(&self, _: &mut Meanwhile<'_, '_>) {}
 }
+
+/// What a client is told whose `CONFIG SET port` cannot be.
+const CANNOT_LISTEN: &str = "Unable to listen on this port. Check server logs.";
 
 /// Where a session's deliveries go.
 #[derive(Debug)]
@@ -346,6 +356,8 @@ impl Shared {
         engine.show_setting("appendfsync", options.fsync.name());
         let (control, ports) = (engine.script_control(), Ports::default());
         busy::serve(&control, &ports, &clock);
+        port::follow_settings(&mut engine, &ports);
+        migrate::allow(&mut engine);
         let state = State {
             engine,
             log,
@@ -421,7 +433,9 @@ impl Shared {
         loop {
             let mut batch = self.batch();
             let now = batch.now;
+            let began = Instant::now();
             let swept = batch.state.engine.sweep(now, SWEEP_BATCH);
+            batch.state.engine.kept_waiting(now, "expire-cycle", began.elapsed());
             batch.gather();
             drop(batch.commit());
             if swept < SWEEP_BATCH {
@@ -579,11 +593,7 @@ impl Batch<'_> {
         }
         let began = Instant::now();
         let outcome = engine.execute(self.now, session, argv);
-        // Waiting is not work: a command that blocks is not slow.
-        if let Outcome::Reply(_) = outcome {
-            let took = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
-            engine.took(self.now, session, argv, took);
-        }
+        engine.took(self.now, session, argv, began.elapsed());
         if refused {
             engine.deny_writes(None);
         }

@@ -87,8 +87,20 @@ fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         values.push((param.name, value));
     }
     let less_room = values.iter().any(|(name, _)| *name == "maxmemory");
-    for (name, value) in values {
+    let before: Vec<_> = chosen
+        .iter()
+        .map(|(param, _)| (param.name, ctx.core.setting(param.name, param.default)))
+        .collect();
+    for (name, value) in values.clone() {
         ctx.core.apply_setting(name, value);
+    }
+    for (name, value) in &values {
+        if let Err(why) = ctx.core.tell_setting(name, value) {
+            for (name, value) in before {
+                ctx.core.apply_setting(name, value);
+            }
+            return Err(failed(name.as_bytes(), &why));
+        }
     }
     if less_room {
         // What does not fit any more goes at once, not with the next command.
@@ -130,6 +142,17 @@ fn check(param: &Param, value: &[u8]) -> Result<Vec<u8>, String> {
             let n = bytes_of(value).ok_or("argument must be a memory value")?;
             within(i128::from(n), least, most)
         }
+        Kind::MemoryOrPercent { most } => match (bytes_of(value), value.strip_suffix(b"%")) {
+            (Some(n), _) => within(i128::from(n), -100, most),
+            (None, Some(share)) => {
+                let share = number::parse_i64(share).filter(|share| *share >= 0);
+                match share.ok_or("argument must be a memory or percent value")? {
+                    share @ 0..=100 => Ok(format!("{share}%").into_bytes()),
+                    _ => Err("percentage argument must be less or equal to 100".to_owned()),
+                }
+            }
+            _ => Err("argument must be a memory or percent value".to_owned()),
+        },
         Kind::Octal => Err("argument couldn't be parsed as an octal number".to_owned()),
         Kind::Text => text(param.name, value),
     }
@@ -186,6 +209,7 @@ fn text(name: &str, value: &[u8]) -> Result<Vec<u8>, String> {
 
 fn resetstat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     ctx.core.stats = crate::engine::Stats::default();
+    ctx.core.lazyfree.reset();
     Ok(Reply::Ok)
 }
 
@@ -215,7 +239,40 @@ impl Engine {
     }
 }
 
+/// Carries out a setting that is about the world around the engine, or says why it cannot be.
+type Outside = dyn Fn(&str, &[u8]) -> Result<(), String> + Send;
+
+/// Who is asked when a setting changes.
+#[derive(Default)]
+pub(crate) struct Hook(Option<Box<Outside>>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Hook").field(&self.0.is_some()).finish()
+    }
+}
+
+impl Engine {
+    /// Has `apply` called with every setting that CONFIG SET changes: an error, told to the
+    /// client, keeps all of that call from being set.
+    pub fn on_setting(
+        &mut self,
+        apply: impl Fn(&str, &[u8]) -> Result<(), String> + Send + 'static,
+    ) {
+        self.core.hook = Hook(Some(Box::new(apply)));
+    }
+
+    /// Clients connect at this port, as INFO, CONFIG and CLIENT LIST shall show it.
+    pub fn show_port(&mut self, port: u16) {
+        self.core.config.server.port = port;
+    }
+}
+
 impl Core {
+    fn tell_setting(&self, name: &str, value: &[u8]) -> Result<(), String> {
+        self.hook.0.as_ref().map_or(Ok(()), |apply| apply(name, value))
+    }
+
     /// A setting as text.
     pub(crate) fn setting(&self, name: &str, default: &str) -> Vec<u8> {
         let config = &self.config;
@@ -261,6 +318,7 @@ impl Core {
                 let policy = std::str::from_utf8(&value).ok().and_then(Policy::parse);
                 config.maxmemory_policy = policy.unwrap_or_default();
             }
+            "port" => config.server.port = u16::try_from(size()).unwrap_or(0),
             "maxmemory-samples" => config.maxmemory_samples = count(),
             "lfu-log-factor" => config.lfu_log_factor = small(),
             "lfu-decay-time" => config.lfu_decay_time = small(),
@@ -279,12 +337,18 @@ impl Core {
             "stream-node-max-entries" => config.stream_node_max_entries = count(),
             "stream-node-max-bytes" => config.stream_node_max_bytes = count(),
             "tracking-table-max-keys" => self.tracking.most_keys = count(),
+            "latency-monitor-threshold" => self.latency.threshold_ms = size(),
             "slowlog-max-len" => self.slowlog.limit(count()),
             "slowlog-log-slower-than" => {
                 self.slowlog.slower_than_us = number::parse_i64(&value).unwrap_or(-1);
             }
             _ => {}
         }
+        self.lazyfree.set(name, &value);
         self.settings.insert(name, value);
+        let wanted = |name| self.settings.get(name).is_none_or(|value| **value != *b"0");
+        self.lacks_replicas = self.settings.contains_key("min-replicas-to-write")
+            && wanted("min-replicas-to-write")
+            && wanted("min-replicas-max-lag");
     }
 }

@@ -23,8 +23,18 @@ pub(super) enum Kind {
     Flag,
     Text,
     Choice(&'static [&'static str]),
-    Int { least: i128, most: i128 },
-    Memory { least: i128, most: i128 },
+    Int {
+        least: i128,
+        most: i128,
+    },
+    Memory {
+        least: i128,
+        most: i128,
+    },
+    /// Bytes, or a share like `5%`.
+    MemoryOrPercent {
+        most: i128,
+    },
     Octal,
 }
 
@@ -178,7 +188,7 @@ pub(super) const PARAMS: &[Param] = &[
     text("masteruser", ""),
     int("maxclients", 1, UINT, "10000"),
     memory("maxmemory", 0, ULONG, "0"),
-    memory("maxmemory-clients", -100, LONG, "0"),
+    Param::new("maxmemory-clients", Kind::MemoryOrPercent { most: LONG }, "0"),
     int("maxmemory-eviction-tenacity", 0, 100, "10"),
     choice(
         "maxmemory-policy",

@@ -103,6 +103,11 @@ fn rebuild(db: usize, entry: &Entry, out: &mut Vec<u8>) {
         }
         Value::Zset(zset) => {
             let mut effects = Chunks::new(out, db, b"ZADD", key);
+            // Only past the limits of a listpack do negative zeros stay what they are; the members
+            // that made it so may be gone, or come later.
+            if zset.iter().any(|(_, score)| score == 0.0 && score.is_sign_negative()) {
+                effects.option = Some(crate::t_zset::PAST_LIMITS.as_bytes());
+            }
             for (member, score) in zset.iter() {
                 effects.next();
                 effects.score(score);
@@ -154,6 +159,8 @@ struct Chunks<'a> {
     db: usize,
     command: &'static [u8],
     key: &'a [u8],
+    /// Stands between the key and the elements.
+    option: Option<&'static [u8]>,
     count_at: usize,
     count: u32,
     elements: usize,
@@ -161,7 +168,7 @@ struct Chunks<'a> {
 
 impl<'a> Chunks<'a> {
     fn new(out: &'a mut Vec<u8>, db: usize, command: &'static [u8], key: &'a [u8]) -> Self {
-        Chunks { out, db, command, key, count_at: 0, count: 0, elements: ELEMENTS }
+        Chunks { out, db, command, key, option: None, count_at: 0, count: 0, elements: ELEMENTS }
     }
 
     /// The next element begins.
@@ -170,6 +177,7 @@ impl<'a> Chunks<'a> {
             let mut effect = Effect::new(self.out, self.db);
             effect.arg(self.command);
             effect.arg(self.key);
+            self.option.into_iter().for_each(|option| effect.arg(option));
             (self.count_at, self.count) = (effect.count_at, effect.count);
             self.elements = 0;
         }

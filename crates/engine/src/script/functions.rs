@@ -485,6 +485,13 @@ fn join(core: &mut Core, new: &Libraries, policy: Policy) -> Result<(), Error> {
     result
 }
 
+impl Functions {
+    /// What the function of this name says of itself.
+    pub(super) fn flags(&self, name: &[u8]) -> Option<Flags> {
+        self.all.functions.get(&name.to_ascii_lowercase()).map(|(_, flags, _)| *flags)
+    }
+}
+
 fn call(ctx: &mut Ctx<'_>, read_only: bool) -> Result<Reply, Error> {
     let functions = &ctx.core.scripts.functions;
     let found = functions.all.functions.get(&ctx.arg(1).to_ascii_lowercase());

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::algebra::{zdiff, zdiffstore, zinter, zintercard, zinterstore, zunion, zunionstore};
 use super::range::{LexRange, ScoreRange};
-use super::{Added, Limits, When, Zset};
+use super::{Added, Limits, PAST_LIMITS, When, Zset};
 use crate::Reply;
 use crate::args;
 use crate::blocked::{Serve, Wait};
@@ -73,9 +73,10 @@ fn zincrby(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn add(ctx: &mut Ctx<'_>, mut when: When) -> Result<Reply, Error> {
     let key = ctx.arg(1);
     let mut rest = ctx.argv.get(2..).unwrap_or_default();
-    let mut count_changed = false;
+    let (mut count_changed, mut past_limits) = (false, false);
     while let [option, after @ ..] = rest {
         match () {
+            () if ctx.session.loading && args::is(option, PAST_LIMITS) => past_limits = true,
             () if args::is(option, "NX") => when.nx = true,
             () if args::is(option, "XX") => when.xx = true,
             () if args::is(option, "GT") => when.gt = true,
@@ -109,6 +110,9 @@ fn add(ctx: &mut Ctx<'_>, mut when: When) -> Result<Reply, Error> {
     }
     let limits = Limits::of(&ctx.core.config);
     let zset = ctx.write_or(key, Zset::default)?;
+    if past_limits {
+        zset.exceed_limits();
+    }
     let (mut added, mut changed, mut last) = (0usize, 0usize, None);
     for ([_, member], score) in pairs.iter().zip(scores) {
         match zset.add(member, score, when, limits) {

@@ -117,3 +117,71 @@ fn the_scripts_of_the_schemas_answer_alike() {
         d.same("ZRANGE q:p 0 -1 WITHSCORES");
     });
 }
+
+/// A script with its flags in a first line of its own.
+fn declared(flags: &str, body: &str) -> String {
+    format!("#!lua{flags}\n{body}")
+}
+
+#[test]
+fn without_replicas_writes_are_refused_that_ask_for_some() {
+    both(|d| {
+        for line in ["SET x 1", "CONFIG SET min-replicas-to-write 1"] {
+            d.same(line);
+        }
+        for line in [
+            "SET x 2", "GET x", "DEL x", "MULTI", "GET x", "EXEC", "MULTI", "SET x 2", "GET x",
+            "EXEC",
+        ] {
+            d.same(line);
+        }
+        let get = "return redis.call('get', KEYS[1])";
+        let set = "return redis.call('set', KEYS[1], 3)";
+        for flags in ["", " flags=no-writes", " flags=allow-oom"] {
+            eval(d, &declared(flags, get), "1 x");
+            eval(d, &declared(flags, set), "1 x");
+        }
+        eval(d, get, "1 x");
+        eval(d, set, "1 x");
+        d.same("PUBLISH c m");
+        d.same("CONFIG SET min-replicas-max-lag 0");
+        d.same("SET x 4");
+        d.same("CONFIG SET min-replicas-max-lag 10");
+        d.same("SET x 5");
+        d.same("CONFIG SET min-replicas-to-write 0");
+        d.same("SET x 6");
+    });
+}
+
+#[test]
+fn without_memory_scripts_are_refused_by_what_they_declare() {
+    both(|d| {
+        d.same("SET x 1");
+        d.same("CONFIG SET maxmemory 1");
+        let get = "return redis.call('get', KEYS[1])";
+        let set = "return redis.call('set', KEYS[1], 3)";
+        for flags in ["", " flags=no-writes", " flags=allow-oom", " flags=allow-oom,no-writes"] {
+            eval(d, &declared(flags, get), "1 x");
+            eval(d, &declared(flags, set), "1 x");
+        }
+        for script in [get, set, "return redis.pcall('set', KEYS[1], 3)"] {
+            eval(d, script, "1 x");
+        }
+        d.same("CONFIG SET maxmemory 0");
+    });
+}
+
+#[test]
+fn a_pause_of_writes_lets_scripts_pass_that_write_nothing() {
+    both(|d| {
+        let other = d.client();
+        d.same("CLIENT PAUSE 600000 WRITE");
+        let reads = "#!lua flags=no-writes\\nreturn 'unique'";
+        d.same_on(other, &format!("EVAL \"{reads}\" 0"));
+        d.same_on(other, "EVAL_RO \"return 1\" 0");
+        d.same_on(other, "MULTI");
+        d.same_on(other, &format!("EVAL \"{reads}\" 0"));
+        d.same_on(other, "EXEC");
+        d.same("CLIENT UNPAUSE");
+    });
+}

@@ -1,7 +1,7 @@
 //! Transactions, pub/sub, waiting, and what clients ask of a server.
 
 use crate::harness::{Differential, both};
-use crate::wire::Wire;
+use crate::wire::{Wire, words};
 
 #[test]
 fn transactions() {
@@ -435,5 +435,111 @@ fn clients_and_connections() {
         d.shape("CLIENT ID");
         d.shape("HELLO");
         d.same("QUIT");
+    });
+}
+
+#[test]
+fn what_commands_are_is_said_alike() {
+    both(|d| {
+        let Wire::Array(names) = d.ours(&words("COMMAND LIST")) else { panic!("a list") };
+        let mut seen = 0;
+        for name in names {
+            let Wire::Bulk(name) = name else { panic!("names are strings") };
+            let name = String::from_utf8(name).unwrap();
+            // These are of a later Redis, or hold subcommands that are not here, or say in words
+            // what they are.
+            let other = ["client|setinfo", "waitaof", "acl", "client", "module", "latency"];
+            let noted = [
+                "bitfield", "eval", "eval_ro", "fcall", "fcall_ro", "getex", "pfcount", "set",
+                "sort", "sort_ro", "xadd",
+            ];
+            if other.contains(&&*name) || noted.contains(&&*name) {
+                continue;
+            }
+            d.sorted(&format!("COMMAND INFO {name}"));
+            seen += 1;
+        }
+        assert!(seen > 300, "{seen}");
+        for line in [
+            "COMMAND LIST FILTERBY ACLCAT scripting",
+            "COMMAND LIST FILTERBY ACLCAT hyperloglog",
+            "COMMAND LIST FILTERBY ACLCAT geo",
+            "COMMAND LIST FILTERBY PATTERN cluster*",
+            "COMMAND LIST FILTERBY PATTERN xinfo*",
+            "ACL CAT geo",
+            "CLUSTER HELP",
+            "CLUSTER KEYSLOT a",
+            "CLUSTER NOSUCH",
+            "CLUSTER",
+            "CLUSTER RESET a b c",
+        ] {
+            d.sorted(line);
+        }
+    });
+}
+
+#[test]
+fn subcommands_called_like_commands_wait_for_exec() {
+    both(|d| {
+        for line in ["MULTI", "SLOWLOG RESET", "LATENCY RESET", "PING", "EXEC"] {
+            d.same(line);
+        }
+    });
+}
+
+#[test]
+fn migrating_nothing_and_nonsense() {
+    both(|d| {
+        d.same("SET k v");
+        for line in [
+            "MIGRATE 127.0.0.1 1 missing 0 10",
+            "MIGRATE 127.0.0.1 1 \"\" 0 10 KEYS a b",
+            "MIGRATE 127.0.0.1 1 k 0 10 KEYS a b",
+            "MIGRATE 127.0.0.1 1 k 0 10 AUTH",
+            "MIGRATE 127.0.0.1 1 k 0 10 AUTH2 a",
+            "MIGRATE 127.0.0.1 1 k 0 10 NOSUCH",
+            "MIGRATE 127.0.0.1 1 k 0 word",
+            "MIGRATE 127.0.0.1 1 k word 10",
+            "MIGRATE 127.0.0.1 1 k 0",
+            "COMMAND GETKEYS MIGRATE 127.0.0.1 6379 key1 0 10 COPY",
+            "COMMAND GETKEYS MIGRATE 127.0.0.1 6379 \"\" 0 10 KEYS a b",
+            "GET k",
+        ] {
+            d.same(line);
+        }
+    });
+}
+
+/// The parts of COMMAND DOCS that are facts and not words.
+fn facts(wire: Wire) -> Wire {
+    const WORDS: [&[u8]; 5] =
+        [b"summary", b"complexity", b"history", b"replaced_by", b"subcommands"];
+    let words = |name: &Wire| matches!(name, Wire::Bulk(name) if WORDS.contains(&&**name));
+    match wire {
+        Wire::Map(pairs) => Wire::Map(
+            pairs
+                .into_iter()
+                .filter(|(name, _)| !words(name))
+                .map(|(n, v)| (n, facts(v)))
+                .collect(),
+        ),
+        other => other,
+    }
+}
+
+#[test]
+fn arguments_of_commands_are_described_alike() {
+    both(|d| {
+        if d.resp() == 2 {
+            return;
+        }
+        let Wire::Array(names) = d.ours(&words("COMMAND LIST")) else { panic!("a list") };
+        for name in names {
+            let Wire::Bulk(name) = name else { panic!("names are strings") };
+            let name = String::from_utf8(name).unwrap();
+            if !["client|setinfo", "waitaof"].contains(&&*name) {
+                d.relaxed(&format!("COMMAND DOCS {name}"), facts);
+            }
+        }
     });
 }

@@ -116,3 +116,34 @@ fn a_pause_holds_writes_back_until_it_ends() {
     assert_eq!(kit.engine.timed_out(kit.now, other), Some(Reply::Ok));
     kit.check("GET k", "w");
 }
+
+#[test]
+fn while_clients_are_paused_keys_die_for_readers_only() {
+    let mut kit = Kit::new();
+    let expired = |kit: &mut Kit| {
+        let info = kit.text("INFO stats");
+        info.lines().find_map(|line| line.strip_prefix("expired_keys:")).unwrap().to_owned()
+    };
+    kit.check("SET a v PX 10", "OK");
+    kit.check("SET b v PX 10", "OK");
+    kit.check("CLIENT PAUSE 50000 WRITE", "OK");
+    kit.now = Now::from_millis(kit.now.ms() + 100);
+    kit.check("GET a", "nil");
+    kit.check("EXISTS a b", "0");
+    kit.check("KEYS *", "");
+    kit.run("RANDOMKEY");
+    assert_eq!(kit.engine.sweep(kit.now, 100), 0);
+    assert_eq!(expired(&mut kit), "0");
+    kit.check("DBSIZE", "2");
+    let own = kit.engine.connect_trusted("store");
+    let outcome = kit.run_as(own, "INCR a");
+    assert_eq!(
+        outcome,
+        engine::Outcome::Reply(engine::Reply::Int(1)),
+        "those of the process go on"
+    );
+    kit.check("CLIENT UNPAUSE", "OK");
+    kit.check("GET b", "nil");
+    kit.check("GET a", "1");
+    assert_eq!(expired(&mut kit), "2");
+}

@@ -103,3 +103,45 @@ fn scripts_write_again_once_there_is_no_limit() {
     kit.check("CONFIG SET maxmemory 0", "OK");
     kit.check(script, "OK");
 }
+
+#[test]
+fn what_takes_long_to_free_is_handed_out_and_counted() {
+    let mut kit = Kit::new();
+    let freed = |kit: &mut Kit| {
+        let info = kit.text("INFO memory");
+        let of =
+            |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse();
+        (of("lazyfree_pending_objects:").unwrap(), of("lazyfreed_objects:").unwrap())
+    };
+    let fill = |kit: &mut Kit| {
+        for n in 0..200 {
+            kit.run(&format!("HSET long f{n} {}", "v".repeat(70)));
+            kit.run(&format!("SADD short {}", n % 10));
+        }
+    };
+    fill(&mut kit);
+    kit.check("UNLINK short", "1");
+    kit.check("UNLINK long", "1");
+    assert_eq!(freed(&mut kit), (1u64, 0u64), "a short one is freed at once");
+    let garbage = kit.engine.take_output().garbage;
+    assert!(!garbage.is_empty());
+    drop(garbage);
+    assert_eq!(freed(&mut kit), (0, 1));
+    kit.check("CONFIG RESETSTAT", "OK");
+    assert_eq!(freed(&mut kit), (0, 0));
+    fill(&mut kit);
+    kit.check("DEL long", "1");
+    assert!(kit.engine.take_output().garbage.is_empty(), "DEL frees at once");
+    kit.check("CONFIG SET lazyfree-lazy-user-del yes lazyfree-lazy-expire yes", "OK");
+    fill(&mut kit);
+    kit.check("DEL long", "1");
+    fill(&mut kit);
+    kit.check("PEXPIRE long 10", "1");
+    kit.now = Now::from_millis(kit.now.ms() + 100);
+    kit.check("EXISTS long", "0");
+    assert_eq!(freed(&mut kit), (2, 0));
+    kit.check("SET k v", "OK");
+    kit.check("FLUSHALL", "OK");
+    drop(kit.engine.take_output());
+    assert_eq!(freed(&mut kit), (0, 4), "two keys were flushed");
+}

@@ -513,3 +513,41 @@ fn functions_come_back_from_effects_and_from_a_snapshot() {
         assert_eq!(run(&mut engine, &["FCALL", "gone", "0"]), "(error) ERR Function not found");
     }
 }
+
+#[test]
+fn a_negative_zero_is_the_same_after_a_restart() {
+    let mut engine = engine(true, 1);
+    let client = engine.connect("test");
+    let now = Now::from_millis(1_700_000_000_000);
+    let long = "x".repeat(70);
+    let run = |engine: &mut Engine, client, argv: &[&str]| {
+        let argv: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
+        engine.execute(now, client, &argv)
+    };
+    // Few and short members make it a plain zero; a long one keeps it, also when it goes again.
+    run(&mut engine, client, &["ZADD", "short", "-0", "m"]);
+    run(&mut engine, client, &["ZADD", "long", "1", &long, "-0", "m"]);
+    run(&mut engine, client, &["ZADD", "was", "1", &long, "-0", "m", "-0", "n"]);
+    run(&mut engine, client, &["ZREM", "was", &long]);
+    let scores = |engine: &mut Engine| {
+        let client = engine.connect("test");
+        ["short", "long", "was"].map(|key| {
+            (
+                run(engine, client, &["ZSCORE", key, "m"]),
+                run(engine, client, &["OBJECT", "ENCODING", key]),
+            )
+        })
+    };
+    let before = scores(&mut engine);
+    let minus = Outcome::Reply(Reply::Double(-0.0));
+    assert_eq!(format!("{:?}", before[1].0), format!("{minus:?}"));
+    let effects = engine.take_output().effects;
+    let mut replayed = self::engine(false, 2);
+    let loader = replayed.connect_loader();
+    assert_eq!(replayed.apply(loader, &effects).unwrap().errors, 0);
+    let after = [scores(&mut replayed), scores(&mut restored(&engine, 7))];
+    // Debug shows the sign, which comparing does not see.
+    for after in after {
+        assert_eq!(format!("{after:?}"), format!("{before:?}"));
+    }
+}

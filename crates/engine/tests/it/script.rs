@@ -47,3 +47,43 @@ fn a_script_is_one_record_and_one_that_changes_nothing_none() {
     assert_eq!(kit.effects(), ["set b 1"], "what was written before an error stays");
     kit.check("GET b", "1");
 }
+
+/// What INFO says of a command, without times.
+fn counted(kit: &mut Kit, command: &str) -> String {
+    let info = kit.text("INFO commandstats");
+    let name = format!("cmdstat_{command}:");
+    let line = info.lines().find_map(|line| line.strip_prefix(&name)).unwrap_or("none");
+    line.split(',').filter(|part| !part.starts_with("usec")).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn what_a_script_may_not_call_is_counted_as_rejected_and_its_error_once() {
+    let cases = [
+        ("EVAL \"return redis.call('set', 'x', 'y')\" 1 x", "eval", "OOM", 1),
+        ("EVAL \"redis.pcall('set', 'x', 'y') return 1\" 1 x", "eval", "OOM", 0),
+        ("EVAL \"return redis.pcall('set', 'x', 'y')\" 1 x", "eval", "OOM", 1),
+        ("EVAL_RO \"return redis.call('set', 'x', 'y')\" 1 x", "eval_ro", "ERR", 1),
+    ];
+    for (line, command, code, failed) in cases {
+        let mut kit = Kit::new();
+        if code == "OOM" {
+            kit.check("CONFIG SET maxmemory 1", "OK");
+        }
+        kit.run(line);
+        assert_eq!(counted(&mut kit, "set"), "calls=0,rejected_calls=1,failed_calls=0", "{line}");
+        let of_script = format!("calls=1,rejected_calls=0,failed_calls={failed}");
+        assert_eq!(counted(&mut kit, command), of_script, "{line}");
+        let errors = kit.text("INFO errorstats");
+        assert!(errors.contains(&format!("errorstat_{code}:count=1\r\n")), "{line}: {errors}");
+        assert!(kit.text("INFO stats").contains("total_error_replies:1\r\n"), "{line}");
+    }
+}
+
+#[test]
+fn an_error_of_a_script_is_counted_also_behind_one_that_went_well() {
+    let mut kit = Kit::new();
+    kit.check("EVAL \"redis.pcall('select', 99) return 1\" 0", "1");
+    kit.run("SELECT 99");
+    let errors = kit.text("INFO errorstats");
+    assert!(errors.contains("errorstat_ERR:count=2\r\n"), "{errors}");
+}

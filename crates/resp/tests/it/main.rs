@@ -3,6 +3,7 @@
 
 mod busy;
 mod clients;
+mod migrate;
 mod session;
 mod support;
 mod tracking;

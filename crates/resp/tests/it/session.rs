@@ -195,3 +195,104 @@ async fn what_takes_long_is_in_the_slow_log() {
     assert_eq!(command, &["PING", "pong"]);
     assert!(*at > 0 && *took >= 0 && address.starts_with("127.0.0.1:"), "{slow:?}");
 }
+
+#[tokio::test]
+async fn a_command_that_waited_is_in_the_slow_log_once_it_is_served() {
+    let served = serve(|_| {}).await;
+    let (mut waiter, mut client) = (served.client(), served.client());
+    client.send("CONFIG SET slowlog-log-slower-than 0\r\n");
+    client.expect("+OK\r\n");
+    waiter.send("BLPOP l 0\r\n");
+    while served.info("clients", "blocked_clients").await != "1" {
+        tokio::task::yield_now().await;
+    }
+    client.send("MULTI\r\nLPUSH l foo\r\nSLOWLOG RESET\r\nEXEC\r\nSLOWLOG GET 1\r\n");
+    client.expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n+OK\r\n");
+    waiter.expect("*2\r\n$1\r\nl\r\n$3\r\nfoo\r\n");
+    let entry = client.until("127.0.0.1:");
+    assert!(entry.contains("*3\r\n$5\r\nBLPOP\r\n$1\r\nl\r\n$1\r\n0\r\n"), "{entry}");
+}
+
+#[tokio::test]
+async fn times_of_commands_are_counted() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    client.send("CONFIG RESETSTAT\r\nSET a b\r\nMULTI\r\nSET a b\r\nEXEC\r\nCLIENT ID\r\n");
+    client.expect("+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n:");
+    client.until("\r\n");
+    client.send("LATENCY HISTOGRAM set client nosuch\r\n");
+    let parts = "$5\r\ncalls\r\n";
+    client.expect(format!("*4\r\n$9\r\nclient|id\r\n*4\r\n{parts}:1\r\n$14\r\nhistogram_usec\r\n"));
+    client.until("$3\r\nset\r\n");
+    client.expect(format!("*4\r\n{parts}:2\r\n$14\r\nhistogram_usec\r\n*"));
+    let usec = served.info("commandstats", "cmdstat_set").await;
+    assert!(usec.starts_with("calls=2,usec="), "{usec}");
+}
+
+#[tokio::test]
+async fn buffers_of_connections_are_shown_and_given_back() {
+    let served = serve(|_| {}).await;
+    let (mut client, mut other) = (served.client(), served.client());
+    let mut buffer = |name: &str| {
+        client.send("CLIENT LIST\r\n");
+        let length: usize = client.until("\r\n").trim_start_matches('$').trim().parse().unwrap();
+        let mut list = vec![0; length + 2];
+        std::io::Read::read_exact(&mut client.stream, &mut list).unwrap();
+        let list = String::from_utf8(list).unwrap();
+        let line = list.lines().find(|line| line.contains(name)).unwrap();
+        let of = |field: &str| {
+            let words = line.split(' ');
+            let value = words.filter_map(|word| word.strip_prefix(field)).next().unwrap();
+            value.parse::<usize>().unwrap()
+        };
+        of("qbuf=") + of("qbuf-free=")
+    };
+    other.send("CLIENT SETNAME other\r\n");
+    other.expect("+OK\r\n");
+    assert!((16_384..32_768).contains(&buffer("name=other")));
+    other.send(format!("SET x {}\r\n", "A".repeat(400)));
+    other.expect("+OK\r\n");
+    let long = "A".repeat(400_000);
+    other.send(format!("*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$400000\r\n{long}\r\n"));
+    other.expect("+OK\r\n");
+    assert!(buffer("name=other") > 32_768);
+    // What is not needed is given back while it speaks, and all of it when it is silent.
+    loop {
+        other.send("PING\r\n");
+        other.expect("+PONG\r\n");
+        if buffer("name=other") < 400_000 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    while buffer("name=other") > 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn another_port_is_opened_on_request() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let used = taken.local_addr().unwrap().port();
+    client.send(format!("CONFIG SET maxmemory 10000001 port {used}\r\n"));
+    client.expect("-ERR CONFIG SET failed (possibly related to argument 'port') - Unable to ");
+    client.expect("listen on this port. Check server logs.\r\n");
+    client.send("CONFIG GET maxmemory\r\n");
+    client.expect("*2\r\n$9\r\nmaxmemory\r\n$1\r\n0\r\n");
+    client.send(format!("CONFIG GET port\r\nCONFIG SET port {}\r\n", served.address.port()));
+    let port = served.address.port().to_string();
+    client.expect(format!("*2\r\n$4\r\nport\r\n${}\r\n{port}\r\n+OK\r\n", port.len()));
+    drop(taken);
+    client.send(format!("CONFIG SET port {used}\r\nPING\r\n"));
+    client.expect("+OK\r\n+PONG\r\n");
+    let mut fresh = std::net::TcpStream::connect(("127.0.0.1", used)).unwrap();
+    std::io::Write::write_all(&mut fresh, b"PING\r\n").unwrap();
+    let mut got = [0; 7];
+    std::io::Read::read_exact(&mut fresh, &mut got).unwrap();
+    assert_eq!(&got, b"+PONG\r\n");
+    assert_eq!(served.listening().port(), used);
+    let old = std::net::TcpStream::connect(served.address);
+    assert!(old.is_err(), "the old port is closed");
+}

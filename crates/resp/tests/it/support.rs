@@ -10,7 +10,7 @@ use store::Store;
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     pub(crate) store: Store,
-    _listener: Listener,
+    listener: Listener,
 }
 
 /// A store in memory behind a listener; `change` alters the defaults.
@@ -19,10 +19,24 @@ pub(crate) async fn serve(change: impl FnOnce(&mut Config)) -> Served {
     let mut config = Config::at("127.0.0.1:0".parse().unwrap());
     change(&mut config);
     let listener = Listener::start(store.embedded().unwrap().clone(), config).unwrap();
-    Served { address: listener.address(), store, _listener: listener }
+    Served { address: listener.address(), store, listener }
 }
 
 impl Served {
+    /// Where the listener says it listens.
+    pub(crate) fn listening(&self) -> SocketAddr {
+        self.listener.address()
+    }
+
+    /// A line of INFO.
+    pub(crate) async fn info(&self, section: &str, name: &str) -> String {
+        let mut store = self.store.clone();
+        let text: String =
+            store::redis::cmd("INFO").arg(section).query_async(&mut store).await.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_default().to_owned()
+    }
+
     pub(crate) fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

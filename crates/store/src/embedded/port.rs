@@ -2,9 +2,25 @@
 
 use std::sync::Arc;
 
-use engine::SessionId;
+use engine::{Buffers, Engine, SessionId};
 
-use super::{Batch, Embedded, Port};
+use super::{Batch, CANNOT_LISTEN, Embedded, Port, busy::Ports};
+
+/// Has listeners carry out the settings that are theirs.
+pub(super) fn follow_settings(engine: &mut Engine, ports: &Ports) {
+    let ports = Arc::clone(ports);
+    engine.on_setting(move |name, value| {
+        if name != "port" {
+            return Ok(());
+        }
+        let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+        let port = ports.lock().first().cloned();
+        match (port, number) {
+            (Some(port), Some(number)) => port.listen(number),
+            _ => Err(CANNOT_LISTEN.to_owned()),
+        }
+    });
+}
 
 impl Embedded {
     /// Tells a listener whenever more of the log has reached the disk.
@@ -17,6 +33,11 @@ impl Embedded {
         self.shared.ports.lock().retain(|other| !Arc::ptr_eq(other, port));
     }
 
+    /// Clients connect at this port, as INFO and CONFIG shall show it.
+    pub fn show_port(&self, number: u16) {
+        self.shared.state.lock().engine.show_port(number);
+    }
+
     /// Clients that connect from now on must show this password; none if empty.
     pub fn set_password(&self, password: &str) {
         self.shared.state.lock().engine.set_password(password.as_bytes());
@@ -24,6 +45,11 @@ impl Embedded {
 }
 
 impl Batch<'_> {
+    /// Tells what the connection of a session holds, as CLIENT LIST shall show it.
+    pub fn show_buffers(&mut self, session: SessionId, buffers: Buffers) {
+        self.state.engine.show_buffers(session, buffers);
+    }
+
     /// The protocol a session speaks, 2 or 3.
     pub fn protocol(&self, session: SessionId) -> u8 {
         self.state.engine.protocol(session)
