@@ -31,7 +31,8 @@
 -- and the counters of their types are spelled from the prefix; all share its hash tag.
 --
 -- Keeps: an id taken is out of waiting and in active and claims, locked, with status active, and
--- held until the term of this call ends, or its own lease once it was renewed; one request takes jobs once, and the latest of a record, when repeated, gets the same jobs again. The highest
+-- held until the term of this call ends, or its own lease once it was renewed; one request takes
+-- jobs once, and the latest of a record, when repeated, gets the same jobs again. The highest
 -- priority goes first, within one the longest waiting. Work is bounded by `most`, by what was done
 -- and by the number of routes, not by what waits for others. What was done is as in `complete`.
 local call = redis.call
@@ -48,8 +49,9 @@ if #ARGV > ROUTES + 4 * routes then
   lost, settled = finish({
     active = KEYS[2], claims = KEYS[6], leases = KEYS[7], finished = KEYS[10], parents = KEYS[11],
     settled = KEYS[12], blocked = KEYS[8], processed = KEYS[13], spent = KEYS[14],
-    cancelled = KEYS[15], terms = KEYS[16], held = KEYS[17], events = KEYS[9], now = ARGV[1], result_ttl = ARGV[9],
-    events_max = ARGV[8], done = ARGV[10], wake = ARGV[11], spent_ms = ARGV[12], prefix = prefix,
+    cancelled = KEYS[15], terms = KEYS[16], held = KEYS[17], events = KEYS[9], now = ARGV[1],
+    result_ttl = ARGV[9], events_max = ARGV[8], done = ARGV[10], wake = ARGV[11],
+    spent_ms = ARGV[12], prefix = prefix,
   }, ROUTES + 4 * routes + 1)
 end
 

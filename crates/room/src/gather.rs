@@ -3,8 +3,9 @@
 //! The first caller makes its call at once; whoever comes while it is under way waits and goes with
 //! the next. Nothing waits for a clock: alone, a call is made alone. Where calls came together
 //! before, whoever leads lets others have their turn first, so that they can come along; where they
-//! did not, this is tried now and then. Invariant: while anybody waits, somebody leads. Who leads and is dropped half way gives back those who came along and
-//! hands on the lead; a call must therefore bear to be made twice.
+//! did not, this is tried now and then. Invariant: while anybody waits, somebody leads. Who leads
+//! and is dropped half way gives back those who came along and hands on the lead; a call must
+//! therefore bear to be made twice.
 
 use std::{collections::VecDeque, fmt};
 
