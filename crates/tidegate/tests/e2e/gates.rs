@@ -53,9 +53,10 @@ impl Proxy {
         let site = site.replace("listen 80;", &format!("listen 127.0.0.1:{port};"));
         std::fs::write(folder.path().join("site.conf"), site).unwrap();
         let at = folder.path().display();
-        // Workers of a root's nginx would run as nobody, who may not enter the folder.
+        // One process: workers would run as nobody, who may not enter the folder, and outlive a
+        // master that is killed.
         let main = format!(
-            "user root;\ndaemon off;\nworker_processes 1;\npid {at}/pid;\n\
+            "daemon off;\nmaster_process off;\npid {at}/pid;\n\
              error_log {at}/log;\nevents {{ worker_connections 128; }}\nhttp {{\n\
              access_log off;\nclient_body_temp_path {at}/a;\nproxy_temp_path {at}/b;\n\
              fastcgi_temp_path {at}/c;\nuwsgi_temp_path {at}/d;\nscgi_temp_path {at}/e;\n\
