@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::State;
+use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use room::{
@@ -315,12 +315,22 @@ struct Confirm {
     confirm: String,
 }
 
-impl Confirm {
-    fn check(&self, id: &QueueId) -> Result<(), ApiError> {
-        if self.confirm == id.as_str() {
-            return Ok(());
+/// The queue a path names, after its name was repeated in the body.
+struct Confirmed(QueueId);
+
+impl FromRequest<App> for Confirmed {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Confirmed, ApiError> {
+        let (mut parts, body) = request.into_parts();
+        let InQueue { queue_id: id } = InQueue::from_request_parts(&mut parts, app).await?;
+        let request = Request::from_parts(parts, body);
+        let Json(body) = Json::<Confirm>::from_request(request, app).await?;
+        if body.confirm != id.as_str() {
+            let how = "repeat the queue's name to say that you mean it";
+            return Err(ApiError::invalid_field("confirm", how));
         }
-        Err(ApiError::invalid_field("confirm", "repeat the queue's name to say that you mean it"))
+        Ok(Confirmed(id))
     }
 }
 
@@ -344,12 +354,9 @@ impl EndedView {
     responses((status = 200, description = "Gone.", body = EndedView)))]
 async fn delete(
     State(app): State<App>,
-    InQueue { queue_id: id }: InQueue,
-    Json(body): Json<Confirm>,
+    Confirmed(id): Confirmed,
 ) -> Result<impl IntoResponse, ApiError> {
-    let room = room(&app)?;
-    body.check(&id)?;
-    Ok(EndedView::told("queue.delete", &id, room.delete_queue(&id).await?))
+    Ok(EndedView::told("queue.delete", &id, room(&app)?.delete_queue(&id).await?))
 }
 
 /// End every place and session of a queue; what was signed before is void.
@@ -358,12 +365,9 @@ async fn delete(
     responses((status = 200, description = "Emptied.", body = EndedView)))]
 async fn reset(
     State(app): State<App>,
-    InQueue { queue_id: id }: InQueue,
-    Json(body): Json<Confirm>,
+    Confirmed(id): Confirmed,
 ) -> Result<impl IntoResponse, ApiError> {
-    let room = room(&app)?;
-    body.check(&id)?;
-    Ok(EndedView::told("queue.reset", &id, room.reset_queue(&id).await?))
+    Ok(EndedView::told("queue.reset", &id, room(&app)?.reset_queue(&id).await?))
 }
 
 /// Stop letting people in; places are kept and clocks stand still.
@@ -396,10 +400,8 @@ async fn resume(
     responses((status = 200, description = "Closed.", body = QueueView)))]
 async fn maintenance(
     State(app): State<App>,
-    InQueue { queue_id: id }: InQueue,
-    Json(body): Json<Confirm>,
+    Confirmed(id): Confirmed,
 ) -> Result<impl IntoResponse, ApiError> {
-    body.check(&id)?;
     let view = QueueView::of(&room(&app)?.close_queue(&id).await?);
     Ok((Extension(Note::new("queue.maintenance", id.as_str())), view))
 }
@@ -661,12 +663,9 @@ async fn revoke_session(
     responses((status = 200, description = "How many ended.", body = EndedView)))]
 async fn revoke_all(
     State(app): State<App>,
-    InQueue { queue_id: id }: InQueue,
-    Json(body): Json<Confirm>,
+    Confirmed(id): Confirmed,
 ) -> Result<impl IntoResponse, ApiError> {
-    let room = room(&app)?;
-    body.check(&id)?;
-    Ok(EndedView::told("session.revoke_all", &id, room.terminate_all(&id).await?))
+    Ok(EndedView::told("session.revoke_all", &id, room(&app)?.terminate_all(&id).await?))
 }
 
 /// An invite to be signed.
