@@ -28,6 +28,11 @@ pub(crate) fn both(case: impl Fn(&mut Differential)) {
     }
 }
 
+/// Runs a case with RESP3 only, for what RESP2 has not.
+pub(crate) fn resp3(case: impl Fn(&mut Differential)) {
+    case(&mut Differential::on(&start_redis(), 3));
+}
+
 /// A server with everything on that cases use.
 pub(crate) fn start_redis() -> RedisServer {
     RedisServer::start_with(&["--enable-debug-command", "yes"])

@@ -1,6 +1,6 @@
 //! `CLIENT TRACKING`: who is told of which key, when, and in which words.
 
-use crate::harness::{Differential, both};
+use crate::harness::{Differential, both, resp3};
 
 /// Lines of one client, each with the same answer on both sides.
 fn lines(d: &mut Differential, client: usize, lines: &[&str]) {
@@ -88,10 +88,7 @@ fn options_that_do_not_go_together_are_refused() {
 
 #[test]
 fn one_who_has_read_a_key_is_told_once() {
-    both(|d| {
-        if d.resp() == 2 {
-            return;
-        }
+    resp3(|d| {
         let reader = d.client();
         lines(d, reader, &["CLIENT TRACKING ON", "GET k", "MGET a b c", "HGET h f", "TTL t"]);
         d.same("SET k 1");
@@ -133,10 +130,7 @@ fn one_who_has_read_a_key_is_told_once() {
 
 #[test]
 fn keys_that_die_are_told() {
-    both(|d| {
-        if d.resp() == 2 {
-            return;
-        }
+    resp3(|d| {
         let reader = d.client();
         for line in ["SET k v", "SET l v", "RPUSH list a"] {
             d.same(line);
@@ -154,10 +148,7 @@ fn keys_that_die_are_told() {
 
 #[test]
 fn no_loop_opt_in_and_opt_out() {
-    both(|d| {
-        if d.resp() == 2 {
-            return;
-        }
+    resp3(|d| {
         let reader = d.client();
         lines(d, reader, &["CLIENT TRACKING ON NOLOOP", "MGET a b", "SET a 1", "SET b 1"]);
         d.same("MSET a 2 b 2");
@@ -185,10 +176,7 @@ fn no_loop_opt_in_and_opt_out() {
 
 #[test]
 fn scripts_track_the_keys_they_declare() {
-    both(|d| {
-        if d.resp() == 2 {
-            return;
-        }
+    resp3(|d| {
         let reader = d.client();
         d.same("MSET k1 1 k2 1");
         lines(d, reader, &["CLIENT TRACKING ON", "EVAL \"redis.call('set', 'k3', 'x')\" 2 k1 k2"]);
@@ -215,10 +203,7 @@ fn scripts_track_the_keys_they_declare() {
 
 #[test]
 fn prefixes_are_broadcast() {
-    both(|d| {
-        if d.resp() == 2 {
-            return;
-        }
+    resp3(|d| {
         let (all, some) = (d.client(), d.client());
         d.same_on(all, "CLIENT TRACKING ON BCAST");
         d.same_on(some, "CLIENT TRACKING ON BCAST PREFIX a: PREFIX b: NOLOOP");
@@ -275,10 +260,7 @@ fn somebody_else_can_be_told() {
 
 #[test]
 fn messages_to_oneself_stand_where_they_belong() {
-    both(|d| {
-        if d.resp() == 2 {
-            return;
-        }
+    resp3(|d| {
         lines(d, 0, &["SUBSCRIBE c", "PUBLISH c hello", "PSUBSCRIBE c*", "PUBLISH c twice"]);
         d.same("CONFIG SET notify-keyspace-events KEA");
         lines(d, 0, &["PSUBSCRIBE __key*", "SET k 1"]);
