@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use store::redis::AsyncCommands;
 
-use crate::support::serve;
+use crate::support::{serve, until};
 
 #[tokio::test]
 async fn a_pipeline_is_answered_in_order() {
@@ -257,17 +257,12 @@ async fn buffers_of_connections_are_shown_and_given_back() {
     other.expect("+OK\r\n");
     assert!(buffer("name=other") > 32_768);
     // What is not needed is given back while it speaks, and all but a little when it is silent.
-    loop {
+    until("much is given back", || {
         other.send("PING\r\n");
         other.expect("+PONG\r\n");
-        if buffer("name=other") < 400_000 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    while buffer("name=other") > 4_096 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        buffer("name=other") < 400_000
+    });
+    until("nearly all is given back", || buffer("name=other") <= 4_096);
 }
 
 #[tokio::test]

@@ -82,3 +82,13 @@ impl Client {
         String::from_utf8_lossy(&rest).into_owned()
     }
 }
+
+/// Looks again and again until something is so, for half a minute at most.
+#[track_caller]
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
