@@ -26,7 +26,7 @@
 local lost, settled = finish({
   active = KEYS[1], claims = KEYS[2], leases = KEYS[3], finished = KEYS[4], parents = KEYS[5],
   settled = KEYS[6], blocked = KEYS[7], processed = KEYS[8], spent = KEYS[9], cancelled = KEYS[10],
-  events = KEYS[11], terms = KEYS[12], held = KEYS[13], now = ARGV[1], result_ttl = ARGV[2], events_max = ARGV[3], done = ARGV[4],
-  wake = ARGV[5], spent_ms = ARGV[6], prefix = ARGV[7],
+  events = KEYS[11], terms = KEYS[12], held = KEYS[13], now = ARGV[1], result_ttl = ARGV[2],
+  events_max = ARGV[3], done = ARGV[4], wake = ARGV[5], spent_ms = ARGV[6], prefix = ARGV[7],
 }, 8)
 return { settled and 'settled' or 'completed', spread(lost) }

@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use store::{
     Millis,
     redis::{AsyncCommands as _, FromRedisValue, ParsingError, Value},
+    script::Arg,
 };
 
 use crate::{
@@ -23,7 +24,6 @@ use crate::{
     complete::{Sheet, Success},
     config::seconds,
     fail::{Ending, Failure},
-    lanes::Arg,
     route::Route,
     scripts,
 };

@@ -6,9 +6,9 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
-use store::Key;
+use store::{Key, gather::Call, script::Arg};
 
-use crate::{Error, JobId, JobResult, Jobs, Lease, config::seconds, lanes::Arg, scripts};
+use crate::{Error, JobId, JobResult, Jobs, Lease, config::seconds, scripts};
 
 /// Largest result a job may have: 1 MiB.
 pub const RESULT_MAX: usize = 1 << 20;
@@ -28,6 +28,20 @@ impl Success {
     /// The type, which is the last word of the claim.
     fn kind(&self) -> &str {
         self.claim.splitn(3, ' ').nth(2).unwrap_or_default()
+    }
+}
+
+impl Call for Success {
+    type With = Jobs;
+    type Answer = bool;
+    type Error = store::Error;
+
+    fn size(&self) -> usize {
+        self.result.len() + 128
+    }
+
+    async fn make(jobs: &Jobs, batch: &[Self]) -> Result<Vec<bool>, store::Error> {
+        jobs.store_successes(batch).await
     }
 }
 
@@ -113,11 +127,7 @@ impl Jobs {
         took: Duration,
     ) -> Result<(), Error> {
         let success = self.success(lease, data, took)?;
-        let size = success.result.len() + 128;
-        let store = |batch: Vec<Arc<Success>>| async move {
-            self.store_successes(batch.iter().map(Arc::as_ref)).await
-        };
-        match self.inner.completions.submit(success, size, store).await? {
+        match self.inner.completions.call(self, success).await? {
             true => Ok(()),
             false => Err(Error::LeaseLost(lease.id().clone())),
         }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use store::{
     Key, Millis,
     redis::{self, AsyncCommands as _},
+    script::Arg,
 };
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     config::seconds,
     dispatch::When,
     fail::failed_result,
-    lanes::{Arg, Lanes, Place},
+    lanes::{Lanes, Place},
     scripts,
 };
 

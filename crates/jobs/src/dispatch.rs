@@ -3,14 +3,15 @@
 //! Invariant: a dispatch that returned is stored, and one that is repeated under the same id stores
 //! nothing twice. Calls at the same time share a round trip.
 
-use std::sync::Arc;
-
-use store::{Key, Millis};
+use store::{
+    Key, Millis,
+    gather::{CALLS_MAX, Call},
+    script::Arg,
+};
 
 use crate::{
     Error, Job, JobId, Jobs, NewJob,
-    combine::ITEMS_MAX,
-    lanes::{Arg, Lanes, Place},
+    lanes::{Lanes, Place},
     scripts,
 };
 
@@ -36,6 +37,20 @@ pub(crate) struct Ready {
     pub(crate) text: String,
 }
 
+impl Call for Ready {
+    type With = Jobs;
+    type Answer = Stored;
+    type Error = store::Error;
+
+    fn size(&self) -> usize {
+        self.text.len() + 128
+    }
+
+    async fn make(jobs: &Jobs, batch: &[Self]) -> Result<Vec<Stored>, store::Error> {
+        jobs.store_batch(batch).await
+    }
+}
+
 /// Where a job goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
@@ -55,7 +70,7 @@ pub(crate) enum Stored {
 /// Jobs that go to the store together.
 #[derive(Default)]
 struct Batch {
-    ready: Vec<Arc<Ready>>,
+    ready: Vec<Ready>,
     /// Whether the caller chose the id.
     chosen: Vec<bool>,
 }
@@ -82,9 +97,8 @@ impl Jobs {
         let chosen = new.id.clone();
         for _ in 0..DRAWS {
             let ready = self.ready(&new.job, chosen.clone().unwrap_or_else(JobId::random));
-            let (id, size) = (ready.id.clone(), ready.text.len() + 128);
-            let store = |batch: Vec<Arc<Ready>>| async move { self.store_batch(&batch).await };
-            match self.inner.dispatches.submit(ready, size, store).await? {
+            let id = ready.id.clone();
+            match self.inner.dispatches.call(self, ready).await? {
                 Stored::New => return Ok(Dispatched { id, new: true }),
                 // A random id cannot have been there before, so this call was a repetition.
                 Stored::Same => return Ok(Dispatched { id, new: chosen.is_none() }),
@@ -118,8 +132,8 @@ impl Jobs {
             batch.chosen.push(new.id.is_some());
             let ready = self.ready(&new.job, new.id.unwrap_or_else(JobId::random));
             bytes += ready.text.len();
-            batch.ready.push(Arc::new(ready));
-            if batch.ready.len() == 2 * ITEMS_MAX || bytes > 1 << 20 {
+            batch.ready.push(ready);
+            if batch.ready.len() == 2 * CALLS_MAX || bytes > 1 << 20 {
                 self.flush(&mut batch, &mut outcomes).await;
                 bytes = 0;
             }
@@ -161,10 +175,10 @@ impl Jobs {
         let job = Job::parse(ready.id.clone(), ready.text.as_bytes())
             .map_err(|error| Error::invalid(error.to_string()))?;
         for _ in 0..DRAWS {
-            let other = Arc::new(self.ready(&job, JobId::random()));
+            let other = self.ready(&job, JobId::random());
             let stored = self.store_batch(std::slice::from_ref(&other)).await?;
             if stored.first().is_some_and(|stored| *stored != Stored::Taken) {
-                return Ok(Dispatched { id: other.id.clone(), new: true });
+                return Ok(Dispatched { id: other.id, new: true });
             }
         }
         Err(Error::invalid("no free job id found"))
@@ -189,10 +203,7 @@ impl Jobs {
     }
 
     /// Stores jobs in one call, and says of each what the store said.
-    pub(crate) async fn store_batch(
-        &self,
-        batch: &[Arc<Ready>],
-    ) -> Result<Vec<Stored>, store::Error> {
+    pub(crate) async fn store_batch(&self, batch: &[Ready]) -> Result<Vec<Stored>, store::Error> {
         let keys = self.keys();
         let mut lanes = Lanes::default();
         let mut job_keys: Vec<Key> = Vec::with_capacity(2 * batch.len());

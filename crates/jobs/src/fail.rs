@@ -6,14 +6,14 @@
 use std::{collections::HashMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use store::{Key, Millis, redis::AsyncCommands as _};
+use store::{Key, Millis, redis::AsyncCommands as _, script::Arg};
 
 use crate::{
     Error, Job, JobError, JobId, JobResult, Jobs, Lease,
     config::seconds,
     job::Malformed,
     json::Fields,
-    lanes::{Arg, Lanes, Place},
+    lanes::{Lanes, Place},
     route::Server,
     scripts,
 };

@@ -4,13 +4,16 @@
 //! no script decodes what a stranger wrote. Invariant: an id leaves the strays once, and what cannot
 //! be understood goes to the dead letters with its reason instead of stopping anybody.
 
-use store::redis::{self, AsyncCommands as _};
+use store::{
+    redis::{self, AsyncCommands as _},
+    script::Arg,
+};
 
 use crate::{
     Error, Job, JobError, JobId, Jobs,
     config::seconds,
     fail::failed_result,
-    lanes::{Arg, Lanes, Place},
+    lanes::{Lanes, Place},
     scripts,
 };
 

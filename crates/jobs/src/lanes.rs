@@ -5,58 +5,13 @@
 
 use std::collections::HashMap;
 
-use store::{
-    Key,
-    redis::{RedisWrite, ToRedisArgs},
-};
+use store::{Key, script::Arg};
 
 use crate::{
     Job, Priority,
     keys::Keys,
     route::{Route, RouteId},
 };
-
-/// One argument of a script.
-#[derive(Clone, Debug)]
-pub(crate) enum Arg<'a> {
-    Word(&'a str),
-    Text(String),
-    Number(i64),
-}
-
-impl ToRedisArgs for Arg<'_> {
-    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        match self {
-            Self::Word(word) => out.write_arg(word.as_bytes()),
-            Self::Text(text) => out.write_arg(text.as_bytes()),
-            Self::Number(number) => number.write_redis_args(out),
-        }
-    }
-}
-
-impl<'a> From<&'a str> for Arg<'a> {
-    fn from(text: &'a str) -> Self {
-        Self::Word(text)
-    }
-}
-
-impl From<String> for Arg<'_> {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<usize> for Arg<'_> {
-    fn from(number: usize) -> Self {
-        Self::Number(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl From<i64> for Arg<'_> {
-    fn from(number: i64) -> Self {
-        Self::Number(number)
-    }
-}
 
 /// A route by its name, and everything a script wants to know of it.
 #[derive(Clone, Debug)]

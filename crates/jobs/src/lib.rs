@@ -14,7 +14,6 @@
 mod backoff;
 mod cancel;
 mod claim;
-mod combine;
 mod complete;
 mod config;
 pub mod cron;
@@ -49,8 +48,8 @@ mod workers;
 
 use std::{fmt, sync::Arc};
 
-use store::Store;
 pub use store::{Millis, events::EventId};
+use store::{Store, gather::Gather};
 use tokio::sync::OnceCell;
 
 pub use crate::{
@@ -82,13 +81,7 @@ pub use crate::{
     worker::{Fault, Outcome, Worker},
     workers::{WorkerInfo, WorkerView},
 };
-use crate::{
-    combine::Combine,
-    complete::Success,
-    dispatch::{Ready, Stored},
-    keys::Keys,
-    signals::Hub,
-};
+use crate::{complete::Success, dispatch::Ready, keys::Keys, signals::Hub};
 
 /// A job queue: one namespace of a store. A cheap clone.
 ///
@@ -110,10 +103,14 @@ struct Inner {
     store: Store,
     keys: Keys,
     config: Config,
-    dispatches: Combine<Ready, Stored>,
-    completions: Combine<Success, bool>,
+    dispatches: Gather<Ready>,
+    completions: Gather<Success>,
     hub: OnceCell<Hub>,
 }
+
+/// Calls of one kind that may be on their way at once. Two, so that the next is put together while
+/// one is under way.
+const LEADS: usize = 2;
 
 impl Jobs {
     /// The queue of a namespace on a store.
@@ -124,8 +121,8 @@ impl Jobs {
             store,
             keys,
             config,
-            dispatches: Combine::default(),
-            completions: Combine::default(),
+            dispatches: Gather::new(LEADS),
+            completions: Gather::new(LEADS),
             hub: OnceCell::new(),
         };
         Ok(Self { inner: Arc::new(inner) })

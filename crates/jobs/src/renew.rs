@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use store::Millis;
+use store::{Millis, script::Arg};
 
-use crate::{Error, Jobs, Lease, config::seconds, lanes::Arg, scripts};
+use crate::{Error, Jobs, Lease, config::seconds, scripts};
 
 /// What became of a lease that was to be renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

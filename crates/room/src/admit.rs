@@ -30,7 +30,7 @@ impl Room {
     }
 
     async fn let_in(&self, queue: &QueueId, most: usize, by_hand: bool) -> Result<Admitted, Error> {
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let mut admitted = Admitted::default();
         let mut moved = 0;
         while admitted.ids.len() < most {

@@ -45,7 +45,7 @@ impl Room {
         if visitor.user_id.len() > 200 || visitor.user_id.chars().any(char::is_control) {
             return Err(Error::invalid("user_id", "up to 200 characters"));
         }
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let pulse = self.pulse(queue).await?;
         // The session's id is written at admission, so its key can be named.
         let place = self.status(queue, id).await?;

@@ -66,6 +66,11 @@ impl Error {
         Self::Invalid { field, message: message.into() }
     }
 
+    /// Is it a script that failed?
+    pub(crate) fn is_of_script(&self) -> bool {
+        matches!(self, Self::Store(store::Error::Script { .. }))
+    }
+
     /// May the same call succeed later without anything being changed?
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_unavailable()) || matches!(self, Self::Busy)

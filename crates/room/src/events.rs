@@ -85,7 +85,7 @@ impl Room {
     pub async fn newest_events(&self, queue: &QueueId, count: usize) -> Result<Vec<Event>, Error> {
         self.pulse(queue).await?;
         let found: Vec<store::events::Event> = redis::cmd("XREVRANGE")
-            .arg(&self.keys(queue).events)
+            .arg(&self.known(queue).events)
             .arg("+")
             .arg("-")
             .arg("COUNT")
@@ -110,7 +110,7 @@ impl Room {
     }
 
     fn feed(&self, queue: &QueueId) -> Feed {
-        Feed::new(&self.0.store, self.keys(queue).events.clone(), KEPT)
+        Feed::new(&self.0.store, self.known(queue).events.clone(), KEPT)
     }
 }
 

@@ -346,7 +346,7 @@ impl Room {
         page_views: u32,
         epoch: Option<u32>,
     ) -> Result<Touched, Error> {
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let reply = scripts::touch::run(
             &self.0.store,
             scripts::touch::Keys {

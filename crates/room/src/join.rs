@@ -4,16 +4,12 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use ring::digest;
 use serde_json::{Map, Value};
-use store::{
-    Millis,
-    redis::{RedisWrite, ToRedisArgs},
-};
+use store::{Millis, gather::Call, script::Arg};
 
 use crate::{
-    Duplicates, Error, Estimate, Known, Level, NoEstimate, Place, PositionId, QueueId, Room,
+    Duplicates, Error, Estimate, Here, Level, NoEstimate, Place, PositionId, QueueId, Room,
     SessionId, State, address,
     estimate::{estimate, next_poll},
-    gather::Call,
     hour,
     invite::Invite,
     pulse::Pulse,
@@ -84,7 +80,7 @@ impl Room {
             key => key.as_deref(),
         };
         let pulse = self.pulse(queue).await?;
-        let known = self.keys(queue);
+        let here = self.here(queue);
         let ip_hash = match new.address {
             Some(ip) => self.0.addresses.hash(&self.0.store, &self.0.keys, ip).await?,
             None => String::new(),
@@ -115,7 +111,7 @@ impl Room {
             let id = PositionId::of_ticket(ticket, now, address::random()?);
             let session = SessionId::fresh();
             let join = Join { id, ticket, session, wish: Arc::clone(&wish) };
-            match known.joins.call(self, &known, join).await? {
+            match here.known.joins.call(&here, join).await? {
                 Came::Waiting { position, waiting } => {
                     let place = Place {
                         position: Some(position),
@@ -199,9 +195,11 @@ pub(crate) enum Came {
 }
 
 impl Call for Join {
+    type With = Here;
     type Answer = Came;
+    type Error = Error;
 
-    async fn make(room: &Room, known: &Known, calls: &[Self]) -> Result<Vec<Came>, Error> {
+    async fn make(Here { room, known }: &Here, calls: &[Self]) -> Result<Vec<Came>, Error> {
         let pulse = room.pulse(&known.queue).await?;
         let by_address = pulse.config.duplicates == Duplicates::Ip;
         let now = room.now();
@@ -218,24 +216,24 @@ impl Call for Join {
             places.extend(once.map(|once| known.once(once)));
             let invite = wish.invite.as_ref().filter(|invite| invite.uses > 0);
             places.extend(invite.map(|invite| known.invite(&invite.id)));
-            let text = |id: &PositionId| Arg::Own(id.to_string());
+            let text = |id: &PositionId| Arg::Text(id.to_string());
             let (uses, invite_ttl) = match invite {
                 Some(invite) => (invite.uses, (invite.expires.since(now).as_secs() + 60).max(60)),
                 None => (0, 0),
             };
             joins.extend([
-                Arg::Number(*ticket),
-                Arg::Own(session.to_string()),
+                (*ticket).into(),
+                Arg::Text(session.to_string()),
                 Arg::Number(wish.level.number().into()),
-                wish.held.as_ref().map_or(Arg::Text(""), text),
-                wish.dead.as_ref().map_or(Arg::Text(""), text),
-                Arg::Text(&wish.ip_address),
-                Arg::Text(&wish.ip_hash),
-                Arg::Text(&wish.user_agent),
-                Arg::Text(&wish.metadata),
-                Arg::Number(once.map_or(0, |_| once_ttl)),
+                wish.held.as_ref().map_or(Arg::Word(""), text),
+                wish.dead.as_ref().map_or(Arg::Word(""), text),
+                Arg::Word(&wish.ip_address),
+                Arg::Word(&wish.ip_hash),
+                Arg::Word(&wish.user_agent),
+                Arg::Word(&wish.metadata),
+                once.map_or(0, |_| once_ttl).into(),
                 Arg::Number(uses.into()),
-                Arg::Number(invite_ttl),
+                invite_ttl.into(),
             ]);
         }
         let reply = scripts::join::run(
@@ -269,6 +267,10 @@ impl Call for Join {
         reply.word("joins")?;
         calls.iter().map(|_| came(&mut reply)).collect()
     }
+
+    fn is_spoilt(error: &Error) -> bool {
+        error.is_of_script()
+    }
 }
 
 fn came(reply: &mut Values) -> Result<Came, Error> {
@@ -284,23 +286,6 @@ fn came(reply: &mut Values) -> Result<Came, Error> {
         "settings" => Came::Settings,
         other => return Err(reply.unexpected(other)),
     })
-}
-
-/// An argument of the script, of one of the kinds there are.
-enum Arg<'a> {
-    Text(&'a str),
-    Own(String),
-    Number(u64),
-}
-
-impl ToRedisArgs for Arg<'_> {
-    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        match self {
-            Arg::Text(text) => text.write_redis_args(out),
-            Arg::Own(text) => text.write_redis_args(out),
-            Arg::Number(number) => number.write_redis_args(out),
-        }
-    }
 }
 
 /// A place just made, without asking again.

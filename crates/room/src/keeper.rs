@@ -131,7 +131,7 @@ impl Keeper {
 
     async fn keep(&self, queue: &QueueId) -> Result<Swept, Error> {
         let room = &self.room;
-        let keys = room.keys(queue);
+        let keys = room.known(queue);
         let mut swept = Swept::default();
         type Survey = (String, Vec<String>, Vec<String>, Vec<String>, Vec<u64>);
         let (word, mut next, late, over, lengths): Survey = scripts::survey::run(
@@ -317,7 +317,7 @@ impl Keeper {
             // stands still or holds longer, and go on from there next time.
             Layout::Standalone => {
                 let Some(queue) = queues.first() else { return Ok(0) };
-                let keys = self.room.keys(queue);
+                let keys = self.room.known(queue);
                 let mut passed = self.passed.load(Ordering::Relaxed);
                 let ended = self.silent_in(&keys.heartbeat, queues, &mut passed).await;
                 self.passed.store(passed, Ordering::Relaxed);
@@ -326,7 +326,7 @@ impl Keeper {
             Layout::Cluster => {
                 let mut ended = 0;
                 for queue in queues {
-                    let keys = self.room.keys(queue);
+                    let keys = self.room.known(queue);
                     let only = std::slice::from_ref(queue);
                     ended += self.silent_in(&keys.heartbeat, only, &mut 0).await?;
                 }
@@ -391,7 +391,7 @@ impl Keeper {
         if silent.is_empty() {
             return Ok(gone);
         }
-        let any = room.keys(first);
+        let any = room.known(first);
         let mut foreign = Vec::new();
         let mut ids = Vec::new();
         for text in silent {
@@ -436,7 +436,7 @@ impl Keeper {
     async fn owner(&self, id: &PositionId, queues: &[QueueId]) -> Result<Option<QueueId>, Error> {
         let mut store = self.room.0.store.clone();
         for queue in queues {
-            let keys = self.room.keys(queue);
+            let keys = self.room.known(queue);
             let score: Option<f64> = redis::cmd("ZSCORE")
                 .arg(&keys.positions)
                 .arg(id.to_string())
@@ -451,7 +451,7 @@ impl Keeper {
 
     async fn end_in(&self, queue: &QueueId, ids: &[PositionId]) -> Result<Gone, Error> {
         let room = &self.room;
-        let keys = room.keys(queue);
+        let keys = room.known(queue);
         let now = room.now();
         let reply = scripts::expire::run(
             &room.0.store,

@@ -31,7 +31,7 @@ impl Room {
         id: &PositionId,
         reason: Reason,
     ) -> Result<Left, Error> {
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let now = self.now();
         let reply = scripts::leave::run(
             &self.0.store,

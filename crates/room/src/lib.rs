@@ -50,7 +50,6 @@ mod error;
 mod estimate;
 mod events;
 mod gate;
-mod gather;
 mod ids;
 mod invite;
 mod join;
@@ -83,7 +82,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::RwLock;
-use store::{Millis, Store};
+use store::{Millis, Store, gather::Gather};
 
 pub use store::{events::EventId, limit::Verdict};
 
@@ -114,7 +113,6 @@ pub use crate::{
     token::{Fault, PlaceToken},
 };
 use crate::{
-    gather::Gather,
     join::Join,
     keys::{QueueKeys, RoomKeys},
     pulse::Pulse,
@@ -191,6 +189,13 @@ struct Known {
     joins: Gather<Join>,
 }
 
+/// What calls that meet are made with: the room, and the queue they are for.
+#[derive(Debug)]
+struct Here {
+    room: Room,
+    known: Arc<Known>,
+}
+
 impl std::ops::Deref for Known {
     type Target = QueueKeys;
 
@@ -239,7 +244,11 @@ impl Room {
         self.0.store.now()
     }
 
-    fn keys(&self, queue: &QueueId) -> Arc<Known> {
+    fn here(&self, queue: &QueueId) -> Here {
+        Here { room: self.clone(), known: self.known(queue) }
+    }
+
+    fn known(&self, queue: &QueueId) -> Arc<Known> {
         if let Some(keys) = self.0.queues.read().get(queue) {
             return Arc::clone(keys);
         }

@@ -28,7 +28,7 @@ impl Room {
         count: usize,
     ) -> Result<Vec<Place>, Error> {
         self.pulse(queue).await?;
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let key = match which {
             Which::Waiting => &keys.positions,
             Which::Admitted => &keys.claims,
@@ -59,7 +59,7 @@ impl Room {
         count: usize,
     ) -> Result<Vec<Session>, Error> {
         self.pulse(queue).await?;
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let ids = self.page(&keys.deadlines, from, count).await?;
         let ids: Vec<SessionId> = ids.iter().filter_map(|id| SessionId::parse(id).ok()).collect();
         let sessions = stream::iter(ids)

@@ -108,7 +108,7 @@ impl Room {
     /// Reads a pass and looks whether its session still runs and nothing was revoked.
     pub async fn check_pass(&self, queue: &QueueId, token: &str) -> Result<Pass, Error> {
         let pass = self.read_pass(queue, token).await?;
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let (revoked, runs, epoch): (bool, bool, Option<u32>) = redis::pipe()
             .exists(keys.revocation(&pass.session.to_string()))
             .sismember(&keys.active, pass.session.to_string())
@@ -139,7 +139,7 @@ impl Room {
         self.pulse(queue).await?;
         self.0.gate.session_ended(token);
         redis::cmd("SET")
-            .arg(self.keys(queue).revocation(&token.to_string()))
+            .arg(self.known(queue).revocation(&token.to_string()))
             .arg(reason)
             .arg("EX")
             .arg(lasts.as_secs().clamp(1, 30 * 86_400))

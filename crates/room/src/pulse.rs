@@ -71,7 +71,7 @@ impl Room {
 
     /// The queue's pulse, read now.
     pub(crate) async fn fresh_pulse(&self, queue: &QueueId) -> Result<Arc<Pulse>, Error> {
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let now = self.now();
         type Read = (HashMap<String, String>, HashMap<String, String>, u64, u64, u64);
         let (meta, state, waiting, admitted, active): Read = redis::pipe()

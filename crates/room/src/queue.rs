@@ -51,7 +51,7 @@ impl Room {
     /// Makes a queue. Refuses settings out of bounds and a name that is taken.
     pub async fn create_queue(&self, id: &QueueId, config: QueueConfig) -> Result<Queue, Error> {
         config.check()?;
-        let keys = self.keys(id);
+        let keys = self.known(id);
         let now = self.now();
         let mut fields = config.fields();
         fields.push(("status", QueueStatus::Active.as_str().to_owned()));
@@ -172,7 +172,7 @@ impl Room {
             .filter(|(name, value)| old.get(name) != Some(value))
             .flat_map(|(name, value)| [name.to_owned(), value])
             .collect();
-        let keys = self.keys(id);
+        let keys = self.known(id);
         let reply = scripts::change::run(
             &self.0.store,
             scripts::change::Keys {
@@ -238,7 +238,7 @@ impl Room {
     }
 
     async fn set_status(&self, id: &QueueId, status: &str) -> Result<(), Error> {
-        let keys = self.keys(id);
+        let keys = self.known(id);
         let reply = scripts::set_status::run(
             &self.0.store,
             scripts::set_status::Keys {
@@ -263,7 +263,7 @@ impl Room {
     /// queue stays, with its settings. Whoever joins meanwhile may be ended as well.
     pub async fn reset_queue(&self, id: &QueueId) -> Result<Ended, Error> {
         self.fresh_pulse(id).await?;
-        let keys = self.keys(id);
+        let keys = self.known(id);
         redis::cmd("HINCRBY")
             .arg(&keys.state)
             .arg("epoch")
@@ -280,7 +280,7 @@ impl Room {
     /// admitted stays.
     pub async fn terminate_all(&self, id: &QueueId) -> Result<Ended, Error> {
         self.fresh_pulse(id).await?;
-        let keys = self.keys(id);
+        let keys = self.known(id);
         let mut store = self.0.store.clone();
         let mut ended = Ended::default();
         // Those who come in meanwhile are not meant.
@@ -300,7 +300,7 @@ impl Room {
     /// Ends everything in a queue and takes it away.
     pub async fn delete_queue(&self, id: &QueueId) -> Result<Ended, Error> {
         self.set_status(id, "deleting").await?;
-        let keys = self.keys(id);
+        let keys = self.known(id);
         let mut ended = Ended::default();
         // An instance that read the queue before may still admit; a few rounds see to that.
         for _ in 0..8 {
@@ -341,7 +341,7 @@ impl Room {
     }
 
     async fn end_all(&self, id: &QueueId) -> Result<Ended, Error> {
-        let keys = self.keys(id);
+        let keys = self.known(id);
         let mut store = self.0.store.clone();
         let mut ended = Ended::default();
         loop {

@@ -83,7 +83,7 @@ pub enum End {
 impl Room {
     /// A session.
     pub async fn session(&self, queue: &QueueId, id: &SessionId) -> Result<Session, Error> {
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let (fields, runs, until): (HashMap<String, String>, bool, Option<f64>) = redis::pipe()
             .hgetall(keys.session(id))
             .sismember(&keys.active, id.to_string())
@@ -97,7 +97,7 @@ impl Room {
     pub async fn queue_of_session(&self, id: &SessionId) -> Result<QueueId, Error> {
         let mut store = self.0.store.clone();
         for queue in self.queue_ids().await? {
-            let keys = self.keys(&queue);
+            let keys = self.known(&queue);
             let found: Option<String> = redis::cmd("HGET")
                 .arg(keys.session(id))
                 .arg("queue_id")
@@ -141,7 +141,7 @@ impl Room {
         id: &SessionId,
         end: End,
     ) -> Result<Session, Error> {
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let before = self.session(queue, id).await;
         let place = match &before {
             Ok(session) => keys.position(&session.position),

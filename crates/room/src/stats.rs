@@ -89,7 +89,7 @@ impl Room {
     /// A queue in numbers.
     pub async fn stats(&self, queue: &QueueId) -> Result<Stats, Error> {
         let pulse = self.fresh_pulse(queue).await?;
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let now = self.now();
         let names: Vec<String> =
             (0..24).rev().map(|h| hour(Millis(now.0 - h * 3_600_000))).collect();

@@ -1,18 +1,17 @@
 //! Where a place stands, and the sign of life that keeps it.
 //!
 //! Both are asked by many visitors at the same time; those of one queue are asked of the store
-//! together, as `gather.rs` says.
+//! together, as [`store::gather`] says.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value};
-use store::{Millis, redis};
+use store::{Millis, gather::Call, redis};
 
 use crate::{
-    Duplicates, Error, Known, Level, NoEstimate, Place, PositionId, QueueId, QueueStatus, Reason,
+    Duplicates, Error, Here, Level, NoEstimate, Place, PositionId, QueueId, QueueStatus, Reason,
     Room, SessionId, State,
     estimate::{estimate, next_poll},
-    gather::Call,
     pulse::Pulse,
     reply::{Reply, Values},
     scripts,
@@ -21,8 +20,8 @@ use crate::{
 impl Room {
     /// Where a place stands. Reads only: extends nothing, admits nobody.
     pub async fn status(&self, queue: &QueueId, id: &PositionId) -> Result<Place, Error> {
-        let known = self.keys(queue);
-        let (seen, told) = known.asks.call(self, &known, Ask(*id)).await?;
+        let here = self.here(queue);
+        let (seen, told) = here.known.asks.call(&here, Ask(*id)).await?;
         place(queue, id, None, &seen, told)
     }
 
@@ -36,11 +35,11 @@ impl Room {
         level: Option<Level>,
         address: Option<IpAddr>,
     ) -> Result<Place, Error> {
-        let known = self.keys(queue);
+        let here = self.here(queue);
         // Without them the store reads the record, which has both.
         let level = level.filter(|_| id.is_exact());
         let beat = Beat { id: *id, level, address };
-        let (seen, told) = known.beats.call(self, &known, beat).await?;
+        let (seen, told) = here.known.beats.call(&here, beat).await?;
         place(queue, id, level, &seen, told)
     }
 
@@ -53,7 +52,7 @@ impl Room {
         places: &mut [Place],
     ) -> Result<Vec<usize>, Error> {
         let pulse = self.pulse(queue).await?;
-        let keys = self.keys(queue);
+        let keys = self.known(queue);
         let mut gone = Vec::new();
         for (chunk, batch) in places.chunks_mut(LOOK).enumerate() {
             let reply = scripts::look::run(
@@ -99,9 +98,11 @@ impl Room {
 pub(crate) struct Ask(PositionId);
 
 impl Call for Ask {
+    type With = Here;
     type Answer = (Arc<Seen>, Told);
+    type Error = Error;
 
-    async fn make(room: &Room, known: &Known, calls: &[Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn make(Here { room, known }: &Here, calls: &[Self]) -> Result<Vec<Self::Answer>, Error> {
         let now = room.now();
         let reply = scripts::status::run(
             &room.0.store,
@@ -118,6 +119,10 @@ impl Call for Ask {
         let reply = Values::of(scripts::status::SCRIPT, reply)?;
         answers(reply, calls.len(), room.pulse(&known.queue).await?, now)
     }
+
+    fn is_spoilt(error: &Error) -> bool {
+        error.is_of_script()
+    }
 }
 
 /// A sign of life.
@@ -129,9 +134,11 @@ pub(crate) struct Beat {
 }
 
 impl Call for Beat {
+    type With = Here;
     type Answer = (Arc<Seen>, Told);
+    type Error = Error;
 
-    async fn make(room: &Room, known: &Known, calls: &[Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn make(Here { room, known }: &Here, calls: &[Self]) -> Result<Vec<Self::Answer>, Error> {
         let pulse = room.pulse(&known.queue).await?;
         let mut places = Vec::with_capacity(calls.len() * 2);
         places.extend(calls.iter().map(|call| known.position(&call.id)));
@@ -165,6 +172,10 @@ impl Call for Beat {
         )
         .await?;
         answers(Values::of(scripts::heartbeat::SCRIPT, reply)?, calls.len(), pulse, now)
+    }
+
+    fn is_spoilt(error: &Error) -> bool {
+        error.is_of_script()
     }
 }
 

@@ -29,6 +29,7 @@ mod error;
 pub mod events;
 pub mod expiry;
 mod faults;
+pub mod gather;
 mod key;
 pub mod lease;
 pub mod limit;

@@ -6,7 +6,10 @@
 //! digest and only on `NOSCRIPT` as text; a `NOSCRIPT` means that nothing ran, so that repeating is
 //! safe.
 
+mod arg;
 pub mod tidy;
+
+pub use self::arg::Arg;
 
 use std::{borrow::Borrow, fmt, sync::OnceLock};
 

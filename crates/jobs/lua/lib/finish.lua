@@ -3,12 +3,13 @@
 -- another's by now, and whether other jobs wait for one that was. What is repeated counts as done.
 --
 -- `q` names the keys active, claims, leases, terms, held, finished, parents, settled, blocked,
--- processed, spent, cancelled and events, the channels done and wake, and prefix, now, result_ttl, spent_ms and
--- events_max. The arguments are, of each claim: its text, its type, keep, how many jobs and how many
--- results, then the ids, then the results: one for all, or one of each.
+-- processed, spent, cancelled and events, the channels done and wake, and prefix, now, result_ttl,
+-- spent_ms and events_max. The arguments are, of each claim: its text, its type, keep, how many jobs
+-- and how many results, then the ids, then the results: one for all, or one of each.
 local function finish(q, at)
   local call = redis.call
-  local LOCK, STATUS, RESULT = q.prefix .. 'jobs:lock:', q.prefix .. 'jobs:status:', q.prefix .. 'jobs:result:'
+  local LOCK, STATUS = q.prefix .. 'jobs:lock:', q.prefix .. 'jobs:status:'
+  local RESULT = q.prefix .. 'jobs:result:'
   local now, ttl = q.now .. ' ', q.result_ttl
   local renewed = call('EXISTS', q.leases) == 1
   local lost, before, settled = {}, 0, false

@@ -3,10 +3,11 @@
 use store::{
     Millis,
     redis::{self, AsyncCommands as _},
+    script::Arg,
 };
 
 use super::Keeper;
-use crate::{Attempt, Error, lanes::Arg, scripts};
+use crate::{Attempt, Error, scripts};
 
 /// How many jobs one call forgets, and how many calls one round makes.
 const BATCH: usize = 200;

@@ -3,14 +3,12 @@
 use store::{
     Millis,
     redis::{self, AsyncCommands as _},
+    script::Arg,
 };
 
 use super::Scheduler;
 use crate::{
-    CatchUp, Cron, Error, Job, JobId, Overlap,
-    cron::CATCH_UP_MAX,
-    json::Fields,
-    lanes::{Arg, Place},
+    CatchUp, Cron, Error, Job, JobId, Overlap, cron::CATCH_UP_MAX, json::Fields, lanes::Place,
     scripts,
 };
 

@@ -3,6 +3,7 @@
 use store::{
     Key, Millis,
     redis::{self, AsyncCommands as _},
+    script::Arg,
 };
 
 use super::Scheduler;
@@ -10,7 +11,7 @@ use crate::{
     Error, Job, JobError, JobId,
     config::seconds,
     fail::failed_result,
-    lanes::{Arg, Lanes, Place},
+    lanes::{Lanes, Place},
     scripts,
 };
 

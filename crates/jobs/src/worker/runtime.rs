@@ -22,7 +22,7 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use store::Millis;
+use store::{Millis, gather::BYTES_MAX};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::{Service as _, ServiceExt as _};
@@ -31,7 +31,6 @@ use super::{Call, JobService, Options, Outcome};
 use crate::{
     Claimer, Error, JobError, JobId, JobType, Jobs, Labels, Lease, Renewal,
     claim::{CLAIM_MAX, Claimed},
-    combine::BYTES_MAX,
     complete::Success,
     fail::{Failure, Verdict},
     signals::{Signal, Signals},

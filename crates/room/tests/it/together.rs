@@ -9,8 +9,7 @@ use std::{
 
 use futures_util::future::join_all;
 use room::{
-    Error, Joined, Level, NewInvite, NewPlace, Options, Place, PositionId, Proof, QueueConfig,
-    Room, State,
+    Error, Level, NewInvite, NewPlace, Options, Place, PositionId, Proof, QueueConfig, Room, State,
 };
 use testkit::each_store;
 
@@ -33,6 +32,37 @@ async fn scripts_run(b: &Bench) -> u64 {
 /// From now on a call of the store takes a moment, in which others come.
 fn let_them_meet(b: &Bench) {
     b.test.faults.delay(std::time::Duration::from_millis(2));
+}
+
+type Calling<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// Starts calls, looks at some and gives others up, in an order that the seed draws. Says what the
+/// others came to; nobody may wait for ever.
+async fn give_some_up<'a, T>(
+    seed: u64,
+    steps: usize,
+    mut start: impl FnMut(&mut fastrand::Rng) -> Calling<'a, T>,
+) -> Vec<T> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut calls, mut done) = (Vec::<Calling<'a, T>>::new(), Vec::new());
+    for _ in 0..steps {
+        match random.u8(0..4) {
+            0 | 1 => calls.push(start(&mut random)),
+            2 if !calls.is_empty() => {
+                let at = random.usize(0..calls.len());
+                if let Poll::Ready(answer) = futures_util::poll!(&mut calls[at]) {
+                    done.push(answer.unwrap());
+                    drop(calls.swap_remove(at));
+                }
+            }
+            3 if !calls.is_empty() => drop(calls.swap_remove(random.usize(0..calls.len()))),
+            _ => tokio::task::yield_now().await,
+        }
+    }
+    let rest = tokio::time::timeout(seconds(60), join_all(calls)).await;
+    let rest = rest.unwrap_or_else(|_| panic!("somebody waits for ever (seed {seed})"));
+    done.extend(rest.into_iter().map(Result::unwrap));
+    done
 }
 
 /// One place of each kind, and what a sign of life must say of it.
@@ -205,42 +235,25 @@ each_store! {
 
     /// Whoever goes away half way, whether leading or waiting, leaves nobody behind.
     async fn callers_that_go_away_strand_nobody(t: TestStore) {
-        type Beat<'a> = Pin<Box<dyn Future<Output = Result<Place, Error>> + Send + 'a>>;
         let b = Bench::still(t).await;
         let mut ids = Vec::new();
         for _ in 0..12 {
             ids.push(b.join().await.id);
         }
+        let mut told = 0;
         for seed in 0..40 {
             // At times the store answers at once, at times it takes a moment.
             b.test.faults.delay(std::time::Duration::from_millis(seed % 2));
-            let mut random = fastrand::Rng::with_seed(seed);
-            let mut calls: Vec<Beat<'_>> = Vec::new();
-            for _ in 0..200 {
-                match random.u8(0..4) {
-                    0 | 1 => {
-                        let id = random.choice(&ids).unwrap();
-                        calls.push(Box::pin(b.room.heartbeat(&b.queue, id, None, None)));
-                    }
-                    2 if !calls.is_empty() => {
-                        let at = random.usize(0..calls.len());
-                        if let Poll::Ready(done) = futures_util::poll!(&mut calls[at]) {
-                            assert_eq!(done.unwrap().state, State::Waiting);
-                            drop(calls.swap_remove(at));
-                        }
-                    }
-                    3 if !calls.is_empty() => {
-                        drop(calls.swap_remove(random.usize(0..calls.len())));
-                    }
-                    _ => tokio::task::yield_now().await,
-                }
-            }
-            let rest = tokio::time::timeout(seconds(60), join_all(calls)).await;
-            let rest = rest.unwrap_or_else(|_| panic!("somebody waits for ever (seed {seed})"));
-            for call in rest {
-                assert_eq!(call.unwrap().state, State::Waiting);
+            let beats = give_some_up(seed, 200, |random| {
+                let id = random.choice(&ids).unwrap();
+                Box::pin(b.room.heartbeat(&b.queue, id, None, None))
+            });
+            for place in beats.await {
+                assert_eq!(place.state, State::Waiting);
+                told += 1;
             }
         }
+        assert!(told > 40, "{told} were told");
     }
 
     async fn joins_that_come_together_count_one_after_the_other(t: TestStore) {
@@ -357,41 +370,20 @@ each_store! {
 
     /// Whoever gives up joining half way may or may not have a place, and everybody else has one.
     async fn joins_that_are_given_up_strand_nobody(t: TestStore) {
-        type Join<'a> = Pin<Box<dyn Future<Output = Result<Joined, Error>> + Send + 'a>>;
         let b = Bench::still(t).await;
         let mut made = 0;
         for seed in 0..20 {
             b.test.faults.delay(std::time::Duration::from_millis(seed % 2));
-            let mut random = fastrand::Rng::with_seed(seed);
-            let mut calls: Vec<Join<'_>> = Vec::new();
-            for _ in 0..60 {
-                match random.u8(0..4) {
-                    0 | 1 => calls.push(Box::pin(b.room.join(&b.queue, NewPlace::default()))),
-                    2 if !calls.is_empty() => {
-                        let at = random.usize(0..calls.len());
-                        if let Poll::Ready(done) = futures_util::poll!(&mut calls[at]) {
-                            assert!(done.unwrap().new);
-                            made += 1;
-                            drop(calls.swap_remove(at));
-                        }
-                    }
-                    3 if !calls.is_empty() => {
-                        drop(calls.swap_remove(random.usize(0..calls.len())));
-                    }
-                    _ => tokio::task::yield_now().await,
-                }
-            }
-            let rest = tokio::time::timeout(seconds(60), join_all(calls)).await;
-            let rest = rest.unwrap_or_else(|_| panic!("somebody waits for ever (seed {seed})"));
-            made += rest.len();
-            for call in rest {
-                let joined = call.unwrap();
+            let joins =
+                give_some_up(seed, 60, |_| Box::pin(b.room.join(&b.queue, NewPlace::default())));
+            for joined in joins.await {
                 assert!(joined.new && joined.place.state == State::Waiting);
+                made += 1;
             }
         }
         b.test.faults.come_back();
         let waiting = b.room.queue(&b.queue).await.unwrap().waiting;
-        assert!(waiting >= made as u64, "{waiting} wait, {made} were told so");
+        assert!(waiting >= made, "{waiting} wait, {made} were told so");
         let list: i64 = b.redis(&["LLEN", "queue:concert-tickets:waiting:0"]).await;
         assert_eq!(list as u64, waiting);
     }
