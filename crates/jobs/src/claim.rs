@@ -251,7 +251,7 @@ impl Claimer {
                 counted = sheet.done(reply.lost.iter().copied()).ok();
             }
             match self.heed(reply, lease).await {
-                Ok((claimed, again)) if !claimed.leases.is_empty() || !again => {
+                Ok(claimed) if !claimed.leases.is_empty() || !claimed.more => {
                     return (counted, Ok(claimed));
                 }
                 Ok(_) => {}
@@ -265,16 +265,17 @@ impl Claimer {
         (counted, Ok(Claimed { more: true, ..Claimed::default() }))
     }
 
-    /// Does what a reply calls for, and says whether it is worth asking again.
-    async fn heed(&mut self, reply: Reply, lease: Duration) -> Result<(Claimed, bool), Error> {
+    /// Does what a reply calls for, and says what came of it.
+    async fn heed(&mut self, reply: Reply, lease: Duration) -> Result<Claimed, Error> {
         if reply.settled {
             self.jobs.settle().await;
         }
         let changed = self.refresh(reply.version, reply.server_version).await?;
         let strayed = reply.strays > 0 && self.jobs.ingest().await? > 0;
-        let claimed = self.accept(reply, lease).await?;
-        let again = changed || strayed || claimed.more;
-        Ok((claimed, again))
+        let mut claimed = self.accept(reply, lease).await?;
+        // What is known now may give more than what was asked for.
+        claimed.more |= changed || strayed;
+        Ok(claimed)
     }
 
     async fn ask(

@@ -289,7 +289,7 @@ impl Keys {
         self.key("jobs:done")
     }
 
-    /// channel: ids of running jobs that shall stop, and of jobs whose progress changed.
+    /// channel: ids of running jobs that shall stop, and `progress ID` of jobs whose progress changed.
     pub(crate) fn signal(&self) -> Key {
         self.key("jobs:signal")
     }

@@ -106,6 +106,7 @@ struct Inner {
     dispatches: Gather<Ready>,
     completions: Gather<Success>,
     hub: OnceCell<Hub>,
+    ends: OnceCell<Hub>,
 }
 
 /// Calls of one kind that may be on their way at once. Two, so that the next is put together while
@@ -124,6 +125,7 @@ impl Jobs {
             dispatches: Gather::new(LEADS),
             completions: Gather::new(LEADS),
             hub: OnceCell::new(),
+            ends: OnceCell::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

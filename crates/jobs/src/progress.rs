@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 use store::redis::{self, AsyncCommands as _};
 
-use crate::{Error, JobId, Jobs, Progress};
+use crate::{Error, JobId, Jobs, Progress, signals::PROGRESS};
 
 /// How long one log line may be.
 pub const LINE_MAX: usize = 4 * 1024;
@@ -32,7 +32,7 @@ impl Jobs {
         let () = redis::pipe()
             .set(self.keys().progress(id.as_str()), text)
             .ignore()
-            .publish(self.keys().signal(), id.as_str())
+            .publish(self.keys().signal(), format!("{PROGRESS}{id}"))
             .ignore()
             .query_async(&mut store)
             .await?;

@@ -12,7 +12,10 @@ use std::time::Duration;
 use store::Millis;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, Jobs, Leader, signals::Signal};
+use crate::{
+    Error, Jobs, Leader,
+    signals::{About, Signal, Signals},
+};
 
 /// How long a leader sleeps at most. A job that v1 puts off is noticed after this.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -57,7 +60,7 @@ impl Scheduler {
 
     /// Rounds while this process leads, until it is told to stop.
     pub async fn run(&self, leader: &Leader, cancel: CancellationToken) {
-        let mut signals = self.jobs.signals().await.ok();
+        let mut signals = self.jobs.signals(About::Line).await.ok();
         while !cancel.is_cancelled() {
             let pause = match self.round(leader).await {
                 Ok(pause) => pause,
@@ -70,7 +73,7 @@ impl Scheduler {
                 continue;
             }
             if signals.is_none() {
-                signals = self.jobs.signals().await.ok();
+                signals = self.jobs.signals(About::Line).await.ok();
             }
             tokio::select! {
                 () = cancel.cancelled() => {}
@@ -98,7 +101,7 @@ impl Scheduler {
 }
 
 /// Waits until something was put off that may be due earlier than what is known.
-async fn earlier(signals: &mut Option<crate::signals::Signals>) {
+async fn earlier(signals: &mut Option<Signals>) {
     match signals {
         None => std::future::pending().await,
         Some(signals) => loop {

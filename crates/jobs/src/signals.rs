@@ -1,11 +1,13 @@
 //! What is published about the queue, shared by everyone in the process who listens.
 //!
-//! One subscription per queue handle feeds all listeners. A listener that is too slow, and every
-//! listener after a reconnect, is told of the gap and looks at the data instead.
+//! One subscription per queue handle feeds those who listen for work and for jobs that shall stop, a
+//! second one those who wait for the end of a job: it is opened when somebody does, because a worker
+//! would hear of every job that anybody has done. A listener that is too slow, and every listener
+//! after a reconnect, is told of the gap and looks at the data instead.
 
 use std::sync::Arc;
 
-use store::Message;
+use store::{Key, Message};
 use tokio::sync::broadcast;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -13,6 +15,20 @@ use crate::{Error, Jobs};
 
 /// How many signals a listener may be behind.
 const BEHIND: usize = 4_096;
+
+/// Before the id of a job whose progress changed, which nobody here listens for.
+pub(crate) const PROGRESS: &str = "progress ";
+
+/// What one listens for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum About {
+    /// Jobs in line, and jobs put off.
+    Line,
+    /// Jobs that shall stop.
+    Running,
+    /// Jobs that have ended.
+    Ended,
+}
 
 /// What was published.
 #[derive(Clone, Debug)]
@@ -25,7 +41,7 @@ pub(crate) enum Signal {
     Later,
     /// These jobs have ended, one per line.
     Done(Arc<str>),
-    /// This job shall stop, or its progress changed.
+    /// This job shall stop.
     Job(Arc<str>),
     /// Something may have been missed.
     Gap,
@@ -33,11 +49,39 @@ pub(crate) enum Signal {
     Closed,
 }
 
-/// The subscription behind all listeners.
+impl Signal {
+    /// What a text on a channel means; `None` if it means nothing here.
+    fn read(about: About, text: &str) -> Option<Self> {
+        Some(match (about, text) {
+            (About::Line, "free") => Self::Free,
+            (About::Line, "later") => Self::Later,
+            (About::Line, route) => Self::Lane(route.into()),
+            (About::Ended, ids) => Self::Done(ids.into()),
+            (About::Running, text) if text.starts_with(PROGRESS) => return None,
+            (About::Running, id) => Self::Job(id.into()),
+        })
+    }
+}
+
+/// A subscription, and those who listen to each of its channels.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    sender: broadcast::Sender<Signal>,
+    topics: Vec<Topic>,
     _task: AbortOnDropHandle<()>,
+}
+
+#[derive(Clone, Debug)]
+struct Topic {
+    about: About,
+    channel: Key,
+    sender: broadcast::Sender<Signal>,
+}
+
+impl Topic {
+    fn tell(&self, signal: Signal) {
+        // Nobody listens at the moment: nothing to do.
+        let _ = self.sender.send(signal);
+    }
 }
 
 /// One listener.
@@ -57,37 +101,48 @@ impl Signals {
 
 impl Jobs {
     /// Listens to what is published about this queue from now on.
-    pub(crate) async fn signals(&self) -> Result<Signals, Error> {
-        let hub = self.inner.hub.get_or_try_init(|| self.open_hub()).await?;
-        Ok(Signals(hub.sender.subscribe()))
+    pub(crate) async fn signals(&self, about: About) -> Result<Signals, Error> {
+        let (hub, all): (_, &[About]) = match about {
+            About::Line | About::Running => (&self.inner.hub, &[About::Line, About::Running]),
+            About::Ended => (&self.inner.ends, &[About::Ended]),
+        };
+        let hub = hub.get_or_try_init(|| self.open_hub(all)).await?;
+        let topic = hub.topics.iter().find(|topic| topic.about == about);
+        let topic = topic.ok_or_else(|| Error::invalid("nobody listens to this channel"))?;
+        Ok(Signals(topic.sender.subscribe()))
     }
 
-    async fn open_hub(&self) -> Result<Hub, Error> {
+    async fn open_hub(&self, all: &[About]) -> Result<Hub, Error> {
         let keys = self.keys();
-        let (wake, done, signal) = (keys.wake(), keys.done(), keys.signal());
-        let channels = [wake.as_str(), done.as_str(), signal.as_str()];
+        let topic = |about: &About| Topic {
+            about: *about,
+            channel: match about {
+                About::Line => keys.wake(),
+                About::Running => keys.signal(),
+                About::Ended => keys.done(),
+            },
+            sender: broadcast::channel(BEHIND).0,
+        };
+        let topics: Vec<Topic> = all.iter().map(topic).collect();
+        let channels: Vec<&str> = topics.iter().map(|topic| topic.channel.as_str()).collect();
         let mut subscription = self.store().subscribe(&channels, &[]).await?;
-        let (sender, _) = broadcast::channel(BEHIND);
-        let publish = sender.clone();
+        let tell = topics.clone();
         let task = tokio::spawn(async move {
             while let Some(message) = subscription.recv().await {
-                let signal = match message {
-                    Message::Gap => Signal::Gap,
+                match message {
+                    Message::Gap => tell.iter().for_each(|topic| topic.tell(Signal::Gap)),
                     Message::Published { channel, payload, .. } => {
-                        let text = String::from_utf8_lossy(&payload);
-                        match text.as_ref() {
-                            "free" if channel == wake.as_str() => Signal::Free,
-                            "later" if channel == wake.as_str() => Signal::Later,
-                            route if channel == wake.as_str() => Signal::Lane(route.into()),
-                            ids if channel == done.as_str() => Signal::Done(ids.into()),
-                            id => Signal::Job(id.into()),
+                        let topic = tell.iter().find(|topic| topic.channel.as_str() == channel);
+                        if let Some(topic) = topic
+                            && let Some(signal) =
+                                Signal::read(topic.about, &String::from_utf8_lossy(&payload))
+                        {
+                            topic.tell(signal);
                         }
                     }
-                };
-                // Nobody listens at the moment: nothing to do.
-                let _ = publish.send(signal);
+                }
             }
         });
-        Ok(Hub { sender, _task: AbortOnDropHandle::new(task) })
+        Ok(Hub { topics, _task: AbortOnDropHandle::new(task) })
     }
 }

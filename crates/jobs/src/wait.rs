@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::{
     Claimed, Claimer, Error, JobId, JobResult, Jobs, Status,
-    signals::{Signal, Signals},
+    signals::{About, Signal, Signals},
 };
 
 /// How often the data itself is looked at, for what v1 clients do without telling.
@@ -24,7 +24,7 @@ impl Jobs {
     ) -> Result<(Status, Option<JobResult>), Error> {
         let until = Instant::now() + timeout;
         let deadline = self.now() + timeout;
-        let mut signals = self.signals().await?;
+        let mut signals = self.signals(About::Ended).await?;
         loop {
             match self.status(id).await? {
                 Some(status) if status.is_final() => return Ok((status, self.result(id).await?)),
@@ -64,7 +64,7 @@ impl Claimer {
         wait: Duration,
     ) -> Result<Claimed, Error> {
         let until = Instant::now() + wait;
-        let mut signals = self.jobs().signals().await?;
+        let mut signals = self.jobs().signals(About::Line).await?;
         loop {
             let claimed = self.claim_for(most, lease).await?;
             if !claimed.leases.is_empty() || Instant::now() >= until {

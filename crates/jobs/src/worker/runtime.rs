@@ -8,6 +8,9 @@
 //! in hand is renewed until its outcome is written or it is handed back; every task is joined before
 //! [`Prepared::run`] returns.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{HashMap, VecDeque},
     panic::AssertUnwindSafe,
@@ -33,7 +36,7 @@ use crate::{
     claim::{CLAIM_MAX, Claimed},
     complete::Success,
     fail::{Failure, Verdict},
-    signals::{Signal, Signals},
+    signals::{About, Signal, Signals},
 };
 
 /// How long to sleep when nobody calls: v1 producers push without telling.
@@ -63,6 +66,9 @@ const WORTH_A_RUNNER: usize = 16;
 /// How long a runner keeps its thread before others get a turn, and how long no job may end before
 /// one more runner looks at what is ahead.
 const TURN: Duration = Duration::from_millis(1);
+
+/// How many names of jobs that are not in hand are kept while a claim is under way.
+const NAMED_MAX: usize = 256;
 
 /// How long a handler that was told to stop may take to do so.
 const STOPPING: Duration = Duration::from_secs(2);
@@ -117,8 +123,12 @@ struct Shared {
     called: Notify,
     /// Calls the acknowledger: there are outcomes that no claim takes along for now.
     write: Notify,
+    /// Calls the renewer: a job was named before it was in hand.
+    look: Notify,
     /// A claim is under way.
     claiming: AtomicBool,
+    /// What was named while a claim was under way. Locked only by whoever has locked `in_hand`.
+    named: Mutex<Named>,
     /// Nothing is claimed any more.
     stopping: AtomicBool,
     /// No further outcome will come.
@@ -129,6 +139,14 @@ struct Shared {
     ended: AtomicU64,
     /// How long a handler takes, as a running mean in microseconds.
     mean_us: AtomicU64,
+}
+
+/// Jobs that shall stop and are not in hand, though a claim that is under way may bring them.
+#[derive(Debug, Default)]
+struct Named {
+    ids: Vec<Arc<str>>,
+    /// There were more than are kept.
+    any: bool,
 }
 
 /// An attempt that has ended.
@@ -161,6 +179,8 @@ impl Prepared {
         let shared = Arc::new(Shared::default());
         // Roles, heartbeat and renewal go on until the last outcome is written.
         let finished = CancellationToken::new();
+        // Whoever cancels a job that runs here is heard, so listening comes before claiming.
+        let stops = self.jobs.signals(About::Running).await.ok();
         let roles = async {
             if self.options.roles {
                 let name = format!("{}-{}", self.labels.server, JobId::random());
@@ -178,7 +198,7 @@ impl Prepared {
         tokio::join!(
             work,
             acknowledge,
-            self.renew(&shared, &finished),
+            self.renew(&shared, stops, &finished),
             self.heartbeat(&finished),
             roles,
         );
@@ -208,7 +228,11 @@ impl Prepared {
             }
             let ahead = self.start(shared, &mut runners, &mut extra);
             if signals.is_none() {
-                signals = self.jobs.signals().await.ok();
+                signals = self.jobs.signals(About::Line).await.ok();
+                if signals.is_some() {
+                    // Nobody listened until now.
+                    rest = None;
+                }
             }
             let prefetch = self.prefetch(shared);
             shared.low.store(prefetch / 2, Ordering::Relaxed);
@@ -226,7 +250,7 @@ impl Prepared {
             {
                 rest = None;
                 asked += wanted;
-                shared.claiming.store(true, Ordering::Relaxed);
+                shared.claims_under_way(true);
                 claiming.push(self.claim(shared, claimer, wanted));
             } else if !shared.outbox.lock().is_empty() {
                 shared.write.notify_one();
@@ -238,8 +262,8 @@ impl Prepared {
                 () = cancel.cancelled() => {}
                 Some(claim) = claiming.next() => {
                     asked -= claim.wanted;
-                    shared.claiming.store(!claiming.is_empty(), Ordering::Relaxed);
                     let (claimer, claimed) = self.claimed(shared, claim);
+                    shared.claims_under_way(!claiming.is_empty());
                     idle.push(claimer);
                     rest = claimed.err().map(|wait| Instant::now() + wait);
                 }
@@ -323,9 +347,14 @@ impl Prepared {
         }
         let next = match claimed {
             Ok(claimed) => {
-                let nothing = claimed.leases.is_empty() && !claimed.more;
+                // A claim that took all there was need not be followed by one that finds nothing:
+                // whatever comes to an empty lane calls.
+                let next = match claimed.more {
+                    true => Ok(()),
+                    false => Err(claimed.wait.unwrap_or(IDLE).min(IDLE)),
+                };
                 shared.take_in_hand(claimed.leases);
-                if nothing { Err(claimed.wait.unwrap_or(IDLE).min(IDLE)) } else { Ok(()) }
+                next
             }
             Err(error) => {
                 tracing::warn!(%error, "claim failed");
@@ -515,22 +544,46 @@ impl Prepared {
     }
 
     /// Keeps every lease in hand alive, and stops what was lost or cancelled.
-    async fn renew(&self, shared: &Shared, finished: &CancellationToken) {
+    async fn renew(
+        &self,
+        shared: &Shared,
+        mut signals: Option<Signals>,
+        finished: &CancellationToken,
+    ) {
         let every = self.jobs.config().lock_ttl / 3;
         let mut next = Instant::now() + every;
-        let mut signals: Option<Signals> = None;
+        // What was told before anybody listened is seen by a look at all of them.
+        let mut look = true;
         loop {
             if signals.is_none() {
-                signals = self.jobs.signals().await.ok();
+                signals = self.jobs.signals(About::Running).await.ok();
+                look = signals.is_some();
             }
-            tokio::select! {
-                () = finished.cancelled() => return,
-                () = tokio::time::sleep_until(next) => next = Instant::now() + every,
-                () = asked(shared, &mut signals) => {}
-            }
-            let leases: Vec<Arc<Lease>> = {
-                let in_hand = shared.in_hand.lock();
-                in_hand.values().map(|held| Arc::clone(&held.lease)).collect()
+            let retry = match signals {
+                Some(_) => next,
+                None => next.min(Instant::now() + TROUBLE),
+            };
+            let named = match std::mem::take(&mut look) {
+                true => None,
+                false => tokio::select! {
+                    () = finished.cancelled() => return,
+                    () = tokio::time::sleep_until(retry) => {
+                        if retry < next {
+                            continue;
+                        }
+                        next = Instant::now() + every;
+                        None
+                    }
+                    () = shared.look.notified() => None,
+                    named = asked(shared, &mut signals) => named,
+                },
+            };
+            let leases: Vec<Arc<Lease>> = match named {
+                Some(held) => vec![Arc::clone(&held.lease)],
+                None => {
+                    let in_hand = shared.in_hand.lock();
+                    in_hand.values().map(|held| Arc::clone(&held.lease)).collect()
+                }
             };
             if leases.is_empty() {
                 continue;
@@ -609,8 +662,12 @@ impl Shared {
     fn take_in_hand(&self, leases: Vec<Lease>) {
         let mut in_hand = self.in_hand.lock();
         let mut ahead = self.ahead.lock();
+        let named = self.named.lock();
         for lease in leases {
             let id = lease.id().clone();
+            if named.any || named.ids.iter().any(|named| id == **named) {
+                self.look.notify_one();
+            }
             let held = Arc::new(InHand {
                 lease: Arc::new(lease),
                 cancel: CancellationToken::new(),
@@ -619,6 +676,29 @@ impl Shared {
             in_hand.insert(id, Arc::clone(&held));
             ahead.push_back(held);
         }
+    }
+
+    /// Notes whether a claim is under way, which may bring jobs that are not in hand yet.
+    fn claims_under_way(&self, some: bool) {
+        let _in_hand = self.in_hand.lock();
+        self.claiming.store(some, Ordering::Relaxed);
+        if !some {
+            *self.named.lock() = Named::default();
+        }
+    }
+
+    /// The job of that name, if it is in hand; if it may be about to be, the name is kept.
+    fn named(&self, id: &Arc<str>) -> Option<Arc<InHand>> {
+        let in_hand = self.in_hand.lock();
+        let held = in_hand.get(&**id).map(Arc::clone);
+        if held.is_none() && self.claiming.load(Ordering::Relaxed) {
+            let mut named = self.named.lock();
+            match named.ids.len() < NAMED_MAX {
+                true => named.ids.push(Arc::clone(id)),
+                false => named.any = true,
+            }
+        }
+        held
     }
 
     /// The next job for a runner.
@@ -908,13 +988,16 @@ struct Claim {
 /// A claim under way.
 type Claiming = BoxFuture<'static, Claim>;
 
-/// Waits until a job in hand is named, or something may have been missed.
-async fn asked(shared: &Shared, signals: &mut Option<Signals>) {
+/// Waits until a job in hand is named, or, without a name, until something may have been missed.
+async fn asked(shared: &Shared, signals: &mut Option<Signals>) -> Option<Arc<InHand>> {
     let Some(signals) = signals else { return std::future::pending().await };
     loop {
         match signals.recv().await {
-            Signal::Job(id) if shared.in_hand.lock().contains_key(&*id) => return,
-            Signal::Gap => return,
+            Signal::Job(id) => match shared.named(&id) {
+                None => {}
+                held => return held,
+            },
+            Signal::Gap => return None,
             Signal::Closed => std::future::pending().await,
             _ => {}
         }

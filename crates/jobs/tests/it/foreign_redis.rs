@@ -1,10 +1,13 @@
-//! What a claim costs when others' jobs are ahead, counted by the server itself: its command
-//! statistics have every command a script calls. The built-in store keeps no such statistics.
+//! What a claim costs when others' jobs are ahead, and a job when nothing else is there, counted by
+//! the server itself: its command statistics have every command a script calls. The built-in store
+//! keeps no such statistics.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use jobs::{Claimer, Labels, NewJob, Target};
+use jobs::{Claimer, Labels, NewJob, Target, Worker, worker::State};
 use testkit::TestStore;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
@@ -63,4 +66,35 @@ async fn a_hundred_thousand_jobs_for_others_do_not_make_a_claim_dearer() {
     let lanes = jobs.unroutable().await.unwrap();
     let unroutable: usize = lanes.iter().map(|lane| lane.waiting.iter().sum::<usize>()).sum();
     assert_eq!(unroutable, 100_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_worker_makes_two_calls_for_a_job() {
+    let t = TestStore::redis().await;
+    let (jobs, raw) = (queue(&t), Raw::of(&t));
+    let (ran, mut runs) = tokio::sync::mpsc::unbounded_channel();
+    let handler = async |State(ran): State<UnboundedSender<()>>| ran.send(()).unwrap();
+    let worker = Worker::new(&jobs, Labels::new("w1").unwrap(), ran).handle("a", handler);
+    let worker = worker.roles(false);
+    let cancel = CancellationToken::new();
+    let task = tokio::spawn(worker.run(cancel.clone()));
+    // The first one teaches the scripts and the routes.
+    let mut since = tokio::time::Instant::now();
+    let count = 40;
+    for n in 0..=count {
+        let id = put(&jobs, job("a")).await;
+        runs.recv().await.unwrap();
+        let done = async || raw.status(&id).await.filter(|status| status == "completed");
+        testkit::until("it is done", done).await;
+        if n == 0 {
+            let () = raw.call(&["CONFIG", "RESETSTAT"]).await;
+            since = tokio::time::Instant::now();
+        }
+    }
+    let calls = calls(&raw).await["evalsha"];
+    // It is claimed and completed; besides it was dispatched. An idle worker looks each second.
+    let most = 3 * count + since.elapsed().as_secs() + count / 4;
+    assert!(calls <= most, "{calls} calls for {count} jobs");
+    cancel.cancel();
+    tokio::time::timeout(Duration::from_secs(30), task).await.unwrap().unwrap().unwrap();
 }
