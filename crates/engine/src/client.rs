@@ -61,7 +61,7 @@ impl Core {
     }
 
     /// Ends another session at once; its connection is to be closed.
-    fn kill(&mut self, id: SessionId) {
+    pub(crate) fn kill(&mut self, id: SessionId) {
         self.end_session(id);
         self.output.closing.push(id);
     }
@@ -143,7 +143,7 @@ fn sent_bytes(argv: &[&[u8]]) -> usize {
 }
 
 /// A session as one line of CLIENT LIST.
-fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
+pub(crate) fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
     let mut flags = String::new();
     let mut mark = |on: bool, letter: char| {
         if on {
@@ -187,7 +187,7 @@ fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
             " age={} idle={} flags={flags} db={} sub={} psub={} ssub={} multi={queued} \
              qbuf={unread} qbuf-free={room} argv-mem=0 multi-mem=0 rbs=1024 rbp=0 obl=0 oll=0 \
              omem={unsent} tot-mem={total} \
-             events=r cmd={} user=default redir={} resp={}\n",
+             events=r cmd={} user=",
             seconds(session.created_ms),
             seconds(session.last_ms),
             session.db,
@@ -195,11 +195,12 @@ fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
             s.patterns.len(),
             s.shards.len(),
             session.last_command.map_or_else(|| "NULL".to_owned(), command::name_of),
-            ctx.core.tracking.redirect(session.id),
-            session.resp,
         )
         .as_bytes(),
     );
+    line.extend_from_slice(session.user.as_ref().map_or(&b"(superuser)"[..], |user| user.name()));
+    let redirect = ctx.core.tracking.redirect(session.id);
+    line.extend_from_slice(format!(" redir={redirect} resp={}\n", session.resp).as_bytes());
     line
 }
 
@@ -247,11 +248,13 @@ struct Victims<'a> {
     address: Option<&'a [u8]>,
     local: Option<&'a [u8]>,
     kind: Option<Kind>,
+    user: Option<Vec<u8>>,
     skip_me: bool,
 }
 
 fn kill(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let mut victims = Victims { id: None, address: None, local: None, kind: None, skip_me: true };
+    let mut victims =
+        Victims { id: None, address: None, local: None, kind: None, user: None, skip_me: true };
     let old_style = ctx.argv.len() == 3;
     if old_style {
         victims.address = Some(ctx.arg(2));
@@ -267,6 +270,9 @@ fn kill(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
                 && victims.address.is_none_or(|a| a == session.address.as_bytes())
                 && victims.local.is_none_or(|a| a == local_address(ctx).as_bytes())
                 && victims.kind.is_none_or(|kind| kind == Kind::of(session))
+                && victims.user.as_ref().is_none_or(|name| {
+                    session.user.as_ref().is_some_and(|user| user.name() == name)
+                })
                 && !(session.id == own && victims.skip_me)
                 && !session.trusted
         })
@@ -299,9 +305,12 @@ fn read_victims<'a>(ctx: &Ctx<'a>, victims: &mut Victims<'a>) -> Result<(), Erro
             () if args::is(word, "ADDR") => victims.address = Some(value),
             () if args::is(word, "LADDR") => victims.local = Some(value),
             () if args::is(word, "USER") => {
-                if **value != *b"default" {
-                    return Err(Error::about("ERR No such user '", value, "'"));
-                }
+                let user = ctx.core.acl.user(value);
+                victims.user = Some(
+                    user.ok_or_else(|| Error::about("ERR No such user '", value, "'"))?
+                        .name()
+                        .to_vec(),
+                );
             }
             () if args::is(word, "SKIPME") && args::is(value, "YES") => victims.skip_me = true,
             () if args::is(word, "SKIPME") && args::is(value, "NO") => victims.skip_me = false,

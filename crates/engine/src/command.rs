@@ -11,9 +11,9 @@ use crate::engine::Core;
 use crate::error::{self, Error};
 use crate::session::Session;
 use crate::{
-    Now, Reply, bitops, client, command_info, config, connection, debug, dump, expire, generic,
-    geo, hyperloglog, info, keys, latency, memory, migrate, multi, pubsub, script, server, slowlog,
-    sort, t_hash, t_list, t_set, t_stream, t_string, t_zset,
+    Now, Reply, acl, bitops, client, command_info, config, connection, debug, dump, expire,
+    generic, geo, hyperloglog, info, keys, latency, memory, migrate, multi, pubsub, script, server,
+    slowlog, sort, t_hash, t_list, t_set, t_stream, t_string, t_zset,
 };
 
 /// What a command's function works with.
@@ -49,9 +49,9 @@ impl<'a> Ctx<'a> {
         let (seconds, micros) = (us.div_euclid(1_000_000), us.rem_euclid(1_000_000));
         let from = if self.session.in_script { "lua" } else { self.session.address.as_str() };
         let mut line = format!("{seconds}.{micros:06} [{} {from}]", self.session.db).into_bytes();
-        for argument in self.argv {
+        for argument in acl::shown(self.argv) {
             line.extend_from_slice(b" \"");
-            for byte in *argument {
+            for byte in argument {
                 match byte {
                     b'\\' | b'"' => line.extend_from_slice(&[b'\\', *byte]),
                     b'\n' => line.extend_from_slice(b"\\n"),
@@ -183,7 +183,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
         client::COMMANDS,
         config::COMMANDS,
         server::COMMANDS,
-        server::ACL,
+        acl::COMMANDS,
         crate::persist::COMMANDS,
         script::FUNCTIONS,
         info::COMMANDS,
@@ -326,11 +326,18 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
              option in the configuration file, and then restart the server.",
         ));
     }
-    if !ctx.session.authenticated && command.flags & NO_AUTH == 0 {
+    if !ctx.session.authenticated
+        && command.flags & NO_AUTH == 0
+        && ctx.core.acl.asks_for_password()
+    {
         return Err(error::NO_AUTH);
     }
     if ctx.session.multi.is_some() && command.flags & NO_MULTI != 0 {
         return Err(Error::fixed("ERR Command not allowed inside a transaction"));
+    }
+    if ctx.session.restricted {
+        let place = ctx.place();
+        ctx.permit(command, place).map_err(|denied| denied.error(command))?;
     }
     if let Some(busy) = &ctx.core.busy {
         return if command.flags & ALLOW_BUSY == 0 { Err(busy.clone()) } else { Ok(()) };
@@ -532,6 +539,9 @@ fn check_in_script(
     }
     if command.flags & NOSCRIPT != 0 {
         return Err(Error::fixed("ERR This Redis command is not allowed from script"));
+    }
+    if ctx.session.restricted {
+        ctx.permit(command, acl::Where::Script).map_err(acl::Denied::error_in_script)?;
     }
     if rules.read_only && command.flags & (WRITE | MAY_REPLICATE) != 0 {
         return Err(Error::fixed("ERR Write commands are not allowed from read-only scripts."));

@@ -3,6 +3,7 @@
 mod docs;
 mod key_flags;
 
+pub(crate) use self::key_flags::{Words, by_arguments as words_by_arguments, of as words_of};
 use crate::command::{self, Command, Ctx, LOADING, STALE};
 use crate::error::{Error, SYNTAX};
 use crate::{Reply, args, keys, scan};
@@ -120,7 +121,7 @@ pub(crate) fn categories(name: &str, command: &Command) -> Vec<&'static str> {
 }
 
 /// A command by its full name, `config|get`, with its container if it has one.
-fn find(name: &[u8]) -> Option<(&'static Command, Option<&'static Command>)> {
+pub(crate) fn find(name: &[u8]) -> Option<(&'static Command, Option<&'static Command>)> {
     let mut parts = name.split(|b| *b == b'|');
     let container = command::find(parts.next()?)?;
     let Some(sub) = parts.next() else { return Some((container, None)) };
@@ -197,11 +198,8 @@ fn getkeys(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn getkeysandflags(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let argv = ctx.argv.get(2..).unwrap_or_default();
     let (command, positions) = find_keys(argv)?;
-    let gets = command.name == "set" && argv.iter().skip(3).any(|word| args::is(word, "GET"));
-    let words: &[key_flags::Words] = match gets {
-        true => &[&["RW", "access", "update"]],
-        false => key_flags::of(&command::full_name(command, argv)),
-    };
+    let name = command::full_name(command, argv);
+    let words = words_by_arguments(&name, argv).unwrap_or_else(|| words_of(&name));
     let keys = positions.iter().filter_map(|at| argv.get(*at)).enumerate().map(|(n, key)| {
         let words = words.get(n).or(words.last()).copied().unwrap_or_default();
         let words = words.iter().map(|word| Reply::status(word)).collect();

@@ -3,13 +3,10 @@
 use crate::command::{ALLOW_BUSY, Command, Ctx, FAST, LOADING, NO_AUTH, NOSCRIPT, STALE};
 use crate::error::{Error, SYNTAX};
 use crate::session::Replies;
-use crate::{Reply, args, client, number};
+use crate::{Reply, acl, args, client, number};
 
 /// The version of Redis whose behaviour this is.
 pub(crate) const VERSION: &str = "7.0.15";
-
-const WRONG_PASSWORD: Error =
-    Error::fixed("WRONGPASS invalid username-password pair or user is disabled.");
 
 const FLAGS: u32 = NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY;
 
@@ -53,7 +50,9 @@ fn reset(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     session.name.clear();
     session.replies = Replies::On;
     session.no_evict = false;
-    session.authenticated = ctx.core.config.requirepass.is_empty();
+    if !session.trusted {
+        session.become_default(&ctx.core.acl);
+    }
     Ok(Reply::status("RESET"))
 }
 
@@ -71,39 +70,19 @@ fn select(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn auth(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (user, password) = match ctx.argv {
         [_, password] => {
-            if ctx.core.config.requirepass.is_empty() {
+            if ctx.core.acl.default_user().needs_no_password() {
                 return Err(Error::fixed(
                     "ERR AUTH <password> called without any password configured for the default \
                      user. Are you sure your configuration is correct?",
                 ));
             }
-            (b"default".as_slice(), *password)
+            (acl::DEFAULT, *password)
         }
         [_, user, password] => (*user, *password),
         _ => return Err(SYNTAX),
     };
-    authenticate(ctx, user, password)?;
+    ctx.log_in(user, password)?;
     Ok(Reply::Ok)
-}
-
-/// There is one user, and without a password any will do.
-fn authenticate(ctx: &mut Ctx<'_>, user: &[u8], password: &[u8]) -> Result<(), Error> {
-    let wanted = &ctx.core.config.requirepass;
-    if user != b"default" || !(wanted.is_empty() || equal(wanted, password)) {
-        return Err(WRONG_PASSWORD);
-    }
-    ctx.session.authenticated = true;
-    Ok(())
-}
-
-/// Takes as long for a near miss as for a wide one.
-fn equal(secret: &[u8], guess: &[u8]) -> bool {
-    let mut difference = secret.len() ^ guess.len();
-    for (n, byte) in guess.iter().enumerate() {
-        let other = secret.get(n % secret.len().max(1)).copied().unwrap_or(0);
-        difference |= usize::from(byte ^ other);
-    }
-    difference == 0
 }
 
 fn hello(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
@@ -120,7 +99,7 @@ fn hello(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     while let [word, tail @ ..] = rest {
         rest = match tail {
             [user, password, tail @ ..] if args::is(word, "AUTH") => {
-                authenticate(ctx, user, password)?;
+                ctx.log_in(user, password)?;
                 tail
             }
             [name, tail @ ..] if args::is(word, "SETNAME") => {

@@ -143,6 +143,7 @@ pub(crate) struct Core {
     pub(crate) pause: Option<Pause>,
     /// Sessions that see every command.
     pub(crate) monitors: Vec<SessionId>,
+    pub(crate) acl: crate::acl::Acl,
     pub(crate) slowlog: Slowlog,
     pub(crate) latency: Latency,
     pub(crate) lazyfree: Lazyfree,
@@ -228,6 +229,8 @@ impl Engine {
         });
         let mut engine = Engine { core };
         engine.core.count_memory();
+        let password = engine.core.config.requirepass.clone();
+        engine.core.set_default_password(&password);
         engine
     }
 
@@ -368,8 +371,8 @@ impl Core {
         self.stats.connections += 1;
         self.next_session += 1;
         let id = SessionId(self.next_session);
-        let authenticated = self.config.requirepass.is_empty();
-        let session = Session::new(id, address.to_owned(), authenticated);
+        let mut session = Session::new(id, address.to_owned());
+        session.become_default(&self.acl);
         self.sessions.insert(id, Some(Box::new(session)));
         id
     }

@@ -104,12 +104,19 @@ fn georadius(argv: &[&[u8]]) -> Positions {
 }
 
 fn migrate(argv: &[&[u8]]) -> Positions {
-    for at in 6..argv.len() {
-        if args::is(argv.get(at).copied().unwrap_or_default(), "KEYS")
-            && argv.get(3).is_some_and(|key| key.is_empty())
-        {
-            return (at + 1..argv.len()).collect();
-        }
+    let mut at = 6;
+    while let Some(word) = argv.get(at) {
+        at += match () {
+            () if args::is(word, "KEYS") => {
+                return match argv.get(3) {
+                    Some([]) => (at + 1..argv.len()).collect(),
+                    _ => Positions::new(),
+                };
+            }
+            () if args::is(word, "AUTH") => 2,
+            () if args::is(word, "AUTH2") => 3,
+            () => 1,
+        };
     }
     SmallVec::from_slice(&[3])
 }

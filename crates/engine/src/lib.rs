@@ -7,6 +7,7 @@
 //! Read [`Engine`] first, then `command.rs` (how a command is found and run), `db.rs` (the
 //! keyspace), one of the `t_*.rs` files (a data type and its commands).
 
+mod acl;
 mod args;
 mod bitops;
 mod blocked;

@@ -6,7 +6,7 @@ use crate::command::{
 use crate::engine::Core;
 use crate::error::{self, Error};
 use crate::session::Session;
-use crate::{Reply, SessionId};
+use crate::{Reply, SessionId, acl};
 
 /// The commands queued since MULTI.
 #[derive(Debug, Default)]
@@ -69,21 +69,31 @@ fn exec(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         let mut inner =
             Ctx { core: &mut *ctx.core, session: &mut *ctx.session, now: ctx.now, argv: &argv };
         let reply = match command::find_with_subcommand(&argv) {
-            Ok(command) => {
-                let began = inner.core.clock();
-                let reply = command::call(&mut inner, command);
-                if let (Some(began), Some(now)) = (began, inner.core.clock()) {
-                    let took = now.saturating_sub(began);
-                    inner.core.time_in_session(inner.now, inner.session, command, &argv, took);
+            Ok(command) => match inner.permit(command, acl::Where::Multi) {
+                Err(denied) => {
+                    let error = denied.error_in_exec();
+                    inner.core.count_error(&error, false);
+                    Reply::Error(error)
                 }
-                reply
-            }
+                Ok(()) => run_queued(&mut inner, command),
+            },
             Err(error) => Reply::Error(error),
         };
         replies.push(reply);
     }
     ctx.session.in_exec = false;
     Ok(Reply::Array(replies))
+}
+
+/// Runs a command of a transaction and notes how long it took.
+fn run_queued(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
+    let began = ctx.core.clock();
+    let reply = command::call(ctx, command);
+    if let (Some(began), Some(now)) = (began, ctx.core.clock()) {
+        let took = now.saturating_sub(began);
+        ctx.core.time_in_session(ctx.now, ctx.session, command, ctx.argv, took);
+    }
+    reply
 }
 
 fn watch(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

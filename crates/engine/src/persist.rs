@@ -26,7 +26,7 @@ impl Engine {
     pub fn connect_trusted(&mut self, address: &str) -> SessionId {
         let id = self.connect(address);
         if let Some(Some(session)) = self.core.sessions.get_mut(&id) {
-            session.authenticated = true;
+            session.become_nobody();
             session.trusted = true;
         }
         id

@@ -402,7 +402,7 @@ impl Running {
         let world = World {
             core: Box::default(),
             lent: false,
-            session: Session::new(crate::SessionId(0), String::new(), true),
+            session: Session::new(crate::SessionId(0), String::new()),
             now: Now::from_millis(0),
             rules: ScriptRules::default(),
         };
@@ -420,6 +420,14 @@ impl Running {
         session.loading = caller.loading;
         session.trusted = caller.trusted;
         session.no_touch = caller.no_touch;
+        session.restricted = caller.restricted;
+        if caller.restricted {
+            // For checks, and for the log of what they refuse.
+            session.user.clone_from(&caller.user);
+            session.address.clone_from(&caller.address);
+            session.name.clone_from(&caller.name);
+            session.last_command = caller.last_command;
+        }
         self.world.now = now;
         self.world.rules = rules;
         self.name = name;
@@ -433,15 +441,7 @@ impl Running {
         let Some(numbers) = texts_of_numbers(&list.array, count) else {
             return Answer::Misuse(BAD_ARGUMENTS.to_vec());
         };
-        let mut numbers = numbers.iter();
-        let argv: SmallVec<[&[u8]; 16]> = list
-            .array
-            .iter()
-            .map(|value| match value {
-                Value::String(s) => s,
-                _ => numbers.next().map(Vec::as_slice).unwrap_or_default(),
-            })
-            .collect();
+        let argv = argv_of(&list.array, &numbers);
         match command::find_for_script(&argv) {
             Ok(command) => self.world.run(control, command, &argv),
             Err(error) => {
@@ -477,13 +477,12 @@ impl Running {
     /// May the script call this? None if there is no such command.
     fn may_call(&self, packed: &[u8]) -> Option<bool> {
         let Some(Packed::Tree(Value::Table(list))) = Packed::tree(packed) else { return None };
-        let argv: Vec<&[u8]> = list
-            .array
-            .iter()
-            .map(|value| if let Value::String(s) = value { s } else { &b""[..] })
-            .collect();
-        // There are no users with fewer rights than others.
-        command::find_with_subcommand(&argv).ok().map(|_| true)
+        let numbers = texts_of_numbers(&list.array, list.array.len())?;
+        let argv = argv_of(&list.array, &numbers);
+        let command = command::find_with_subcommand(&argv).ok()?;
+        let session = &self.world.session;
+        let user = session.user.as_ref().filter(|_| session.restricted);
+        Some(user.is_none_or(|user| user.check(command, &argv).is_ok()))
     }
 
     /// `redis.log`
@@ -528,6 +527,16 @@ fn texts_of_numbers(values: &[Value<'_>], count: usize) -> Option<SmallVec<[Vec<
         }
     }
     Some(texts)
+}
+
+/// The arguments of a call, with the numbers among them as text.
+fn argv_of<'a>(values: &[Value<'a>], numbers: &'a [Vec<u8>]) -> SmallVec<[&'a [u8]; 16]> {
+    let mut numbers = numbers.iter();
+    let text = |value: &Value<'a>| match value {
+        Value::String(s) => *s,
+        _ => numbers.next().map(Vec::as_slice).unwrap_or_default(),
+    };
+    values.iter().map(text).collect()
 }
 
 fn script_load(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

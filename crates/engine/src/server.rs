@@ -4,7 +4,6 @@ use crate::blocked::Wait;
 use crate::command::{
     self, ADMIN, Command, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NOSCRIPT, READONLY, STALE, WRITE,
 };
-use crate::command_info::{CATEGORIES, categories};
 use crate::db::Db;
 use crate::error::{Error, SYNTAX};
 use crate::{Reply, args, number};
@@ -211,58 +210,4 @@ fn cluster_off(_: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn lolwut(_: &mut Ctx<'_>) -> Result<Reply, Error> {
     let text = format!("Tidegate, as Redis ver. {}\n", crate::connection::VERSION);
     Ok(Reply::Verbatim(*b"txt", text.into_bytes()))
-}
-
-/// Users: there is one, and it may do everything.
-pub(crate) const ACL: &[Command] =
-    &[Command::new("acl", -2, 0, command::container).subcommands(&[
-        Command::new("whoami", 2, NOSCRIPT | LOADING | STALE, |_| Ok(Reply::bulk("default"))),
-        Command::new("users", 2, ADMIN | NOSCRIPT | LOADING | STALE, |_| {
-            Ok(Reply::bulks(["default"]))
-        }),
-        Command::new("list", 2, ADMIN | NOSCRIPT | LOADING | STALE, acl_list),
-        Command::new("cat", -2, NOSCRIPT | LOADING | STALE, acl_cat),
-        Command::new("log", -2, ADMIN | NOSCRIPT | LOADING | STALE, acl_log),
-        Command::new("help", 2, LOADING | STALE, |_| {
-            Ok(command::help(
-                "ACL",
-                &[
-                    ("CAT", "Categories of commands."),
-                    ("LIST", "Users and what they may do: one, everything."),
-                    ("LOG [<count>|RESET]", "What was refused: nothing."),
-                    ("USERS", "Names of users."),
-                    ("WHOAMI", "The user of this connection."),
-                ],
-            ))
-        }),
-    ])];
-
-fn acl_list(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let pass = if ctx.core.config.requirepass.is_empty() { " nopass" } else { "" };
-    Ok(Reply::bulks([format!("user default on{pass} sanitize-payload ~* &* +@all")]))
-}
-
-fn acl_cat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    match ctx.argv {
-        [_, _] => Ok(Reply::bulks(CATEGORIES)),
-        [_, _, name] => {
-            if !CATEGORIES.iter().any(|c| name.eq_ignore_ascii_case(c.as_bytes())) {
-                return Err(Error::about("ERR Unknown category '", name, "'"));
-            }
-            let wanted = name.to_ascii_lowercase();
-            let fits = |name: &str, command: &'static Command| {
-                categories(name, command).iter().any(|c| c.as_bytes() == wanted)
-            };
-            let names = command::all_with_names().filter(|(name, command)| fits(name, command));
-            Ok(Reply::bulks(names.map(|(name, _)| name)))
-        }
-        _ => Err(Error::subcommand(ctx.argv)),
-    }
-}
-
-fn acl_log(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    match ctx.argv {
-        [_, _, word] if args::is(word, "RESET") => Ok(Reply::Ok),
-        _ => Ok(Reply::Array(Vec::new())),
-    }
 }

@@ -1,7 +1,10 @@
 //! A session: what the engine knows of one client.
 
+use std::sync::Arc;
+
 use hashbrown::HashSet;
 
+use crate::acl::User;
 use crate::blocked::Blocked;
 use crate::command::Command;
 use crate::engine::{Core, Engine};
@@ -19,8 +22,13 @@ pub(crate) struct Session {
     pub(crate) db: usize,
     /// 2 or 3.
     pub(crate) resp: u8,
-    /// Has it shown the password, or is none needed?
+    /// Has it shown a password, or was none needed when it began?
     pub(crate) authenticated: bool,
+    /// Whose it is; nobody's if it is the process's own, or a script's whose caller may do
+    /// everything.
+    pub(crate) user: Option<Arc<User>>,
+    /// Is there anything that its user may not do? Then each command is checked.
+    pub(crate) restricted: bool,
     /// `CLIENT SETNAME`
     pub(crate) name: Vec<u8>,
     /// The peer's address, for `CLIENT LIST`.
@@ -87,12 +95,14 @@ pub(crate) enum Replies {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, address: String, authenticated: bool) -> Session {
+    pub(crate) fn new(id: SessionId, address: String) -> Session {
         Session {
             id,
             db: 0,
             resp: 2,
-            authenticated,
+            authenticated: true,
+            user: None,
+            restricted: false,
             name: Vec::new(),
             address,
             in_script: false,
@@ -143,7 +153,7 @@ impl Engine {
 
     /// Has the session shown its password, or needs none?
     pub fn is_authenticated(&self, id: SessionId) -> bool {
-        self.core.session(id).is_some_and(|session| session.authenticated)
+        self.core.session(id).is_some_and(|session| self.core.is_authenticated(session))
     }
 
     /// Does the session listen to channels?
@@ -159,5 +169,6 @@ impl Engine {
     /// Sessions that begin from now on must show this password; none if empty.
     pub fn set_password(&mut self, password: &[u8]) {
         self.core.config.requirepass = password.to_vec();
+        self.core.set_default_password(password);
     }
 }

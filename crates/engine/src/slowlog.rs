@@ -125,7 +125,7 @@ impl Slow {
             id: 0,
             at_s: now.ms() / 1000,
             took_us: microseconds(took),
-            argv: shorten(argv),
+            argv: shorten(&crate::acl::shown(argv)),
             address: session.address.clone(),
             name: session.name.clone(),
         }

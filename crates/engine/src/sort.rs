@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
-use crate::command::{Command, Ctx, DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
+use crate::command::{self, Command, Ctx, DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
 use crate::db::NEVER;
 use crate::error::{Error, SYNTAX, WRONG_TYPE};
 use crate::notify::Class;
@@ -19,12 +19,12 @@ pub(crate) const COMMANDS: &[Command] = &[
 ];
 
 fn sort(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let order = Order::read(ctx.argv, true)?;
+    let order = Order::read(ctx, "sort")?;
     run(ctx, order)
 }
 
 fn sort_ro(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let order = Order::read(ctx.argv, false)?;
+    let order = Order::read(ctx, "sort_ro")?;
     run(ctx, order)
 }
 
@@ -41,7 +41,9 @@ struct Order<'a> {
 }
 
 impl<'a> Order<'a> {
-    fn read(argv: &'a [&'a [u8]], may_store: bool) -> Result<Order<'a>, Error> {
+    fn read(ctx: &Ctx<'a>, name: &str) -> Result<Order<'a>, Error> {
+        let (argv, may_store) = (ctx.argv, name == "sort");
+        let reads_all = may_read_all(ctx, name);
         let mut order = Order::default();
         let mut rest = argv.get(2..).unwrap_or_default();
         loop {
@@ -69,10 +71,16 @@ impl<'a> Order<'a> {
                     tail
                 }
                 [word, pattern, tail @ ..] if args::is(word, "BY") => {
+                    if !reads_all && pattern.contains(&b'*') {
+                        return Err(denied("BY"));
+                    }
                     order.by = Some(*pattern);
                     tail
                 }
                 [word, pattern, tail @ ..] if args::is(word, "GET") => {
+                    if !reads_all {
+                        return Err(denied("GET"));
+                    }
                     order.get.push(*pattern);
                     tail
                 }
@@ -80,6 +88,17 @@ impl<'a> Order<'a> {
             };
         }
     }
+}
+
+/// May the user of the session read whatever a pattern leads to?
+fn may_read_all(ctx: &Ctx<'_>, name: &str) -> bool {
+    let user = ctx.session.user.as_ref().filter(|_| ctx.session.restricted);
+    let command = command::find(name.as_bytes());
+    user.zip(command).is_none_or(|(user, command)| user.may_read_all(command, ctx.argv))
+}
+
+fn denied(option: &str) -> Error {
+    Error::new(format!("ERR {option} option of SORT denied due to insufficient ACL permissions."))
 }
 
 /// An element with what it is sorted by.

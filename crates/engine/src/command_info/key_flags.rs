@@ -1,13 +1,39 @@
 //! What commands do with their keys, in the words of `COMMAND GETKEYSANDFLAGS`.
 
+use crate::args;
+
 /// The words for a key: may the command read it and write it, and what for.
-pub(super) type Words = &'static [&'static str];
+pub(crate) type Words = &'static [&'static str];
 
 /// The words for the first key of a command, the second and so on; those of the last hold for all
 /// that follow. What is not listed only reads the content.
-pub(super) fn of(full_name: &str) -> &'static [Words] {
+pub(crate) fn of(full_name: &str) -> &'static [Words] {
     let found = GROUPS.iter().find(|(_, names)| names.contains(&full_name));
     found.map_or(&[&["RO", "access"]], |(words, _)| words)
+}
+
+/// The words where they depend on what is asked of the command.
+pub(crate) fn by_arguments(full_name: &str, argv: &[&[u8]]) -> Option<&'static [Words]> {
+    match full_name {
+        "set" if argv.iter().skip(3).any(|word| args::is(word, "GET")) => {
+            Some(&[&["RW", "access", "update"]])
+        }
+        "bitfield" if only_gets(argv) => Some(&[&["RO", "access"]]),
+        _ => None,
+    }
+}
+
+/// Does a BITFIELD only read?
+fn only_gets(argv: &[&[u8]]) -> bool {
+    let mut rest = argv.get(2..).unwrap_or_default();
+    loop {
+        rest = match rest {
+            [] => return true,
+            [word, _, _, tail @ ..] if args::is(word, "GET") => tail,
+            [word, _, tail @ ..] if args::is(word, "OVERFLOW") => tail,
+            _ => return false,
+        };
+    }
 }
 
 const GROUPS: &[(&[Words], &[&str])] = &[
@@ -80,7 +106,7 @@ const GROUPS: &[(&[Words], &[&str])] = &[
         &[&["RW", "access", "delete"]],
         &[
             "blmpop", "blpop", "brpop", "bzmpop", "bzpopmax", "bzpopmin", "getdel", "lmpop",
-            "lpop", "rpop", "spop", "zmpop", "zpopmax", "zpopmin",
+            "lpop", "migrate", "rpop", "spop", "zmpop", "zpopmax", "zpopmin",
         ],
     ),
     (

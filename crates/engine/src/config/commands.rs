@@ -322,7 +322,10 @@ impl Core {
             "maxmemory-samples" => config.maxmemory_samples = count(),
             "lfu-log-factor" => config.lfu_log_factor = small(),
             "lfu-decay-time" => config.lfu_decay_time = small(),
-            "requirepass" => config.requirepass = value.clone(),
+            "requirepass" => {
+                config.requirepass = value.clone();
+                self.set_default_password(&value);
+            }
             "notify-keyspace-events" => {
                 config.notify_events = notify::parse(&value).unwrap_or_default();
             }

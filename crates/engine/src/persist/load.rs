@@ -63,7 +63,7 @@ impl Engine {
     pub fn connect_loader(&mut self) -> SessionId {
         let id = self.connect("loader");
         if let Some(Some(session)) = self.core.sessions.get_mut(&id) {
-            session.authenticated = true;
+            session.become_nobody();
             session.loading = true;
         }
         id

@@ -47,7 +47,7 @@ impl<'a> Meanwhile<'a> {
 
     /// Has the session shown its password, or needs none?
     pub fn is_authenticated(&self, id: SessionId) -> bool {
-        self.core.session(id).is_some_and(|session| session.authenticated)
+        self.core.session(id).is_some_and(|session| self.core.is_authenticated(session))
     }
 
     /// Is the session over once its replies are sent?

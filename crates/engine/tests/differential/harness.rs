@@ -28,6 +28,13 @@ pub(crate) fn both(case: impl Fn(&mut Differential)) {
     }
 }
 
+/// Runs a case in both protocols, each on a server of its own: for what outlives FLUSHALL.
+pub(crate) fn apart(case: impl Fn(&mut Differential)) {
+    for resp in [2, 3] {
+        case(&mut Differential::on(&start_redis(), resp));
+    }
+}
+
 /// Runs a case with RESP3 only, for what RESP2 has not.
 pub(crate) fn resp3(case: impl Fn(&mut Differential)) {
     case(&mut Differential::on(&start_redis(), 3));
@@ -161,10 +168,15 @@ impl Differential {
 
     /// Runs on both, compares nothing: to set something up that answers by chance.
     pub(crate) fn run(&mut self, line: &str) {
+        self.run_on(0, line);
+    }
+
+    /// The same, from another client.
+    pub(crate) fn run_on(&mut self, client: ClientNumber, line: &str) {
         let argv = words(line);
-        self.history.push(line.to_owned());
-        let ours = self.run_engine(0, &argv);
-        self.run_redis(0, &argv, ours.len());
+        self.history.push(format!("[{client}] {line}"));
+        let ours = self.run_engine(client, &argv);
+        self.run_redis(client, &argv, ours.len());
     }
 
     /// A command that has to wait, on both. [`Differential::served`] gets its answer.
@@ -278,6 +290,9 @@ impl Differential {
         for (session, reply) in output.deliveries {
             let resp = self.engine.protocol(session);
             self.delivered.entry(session).or_default().extend(Wire::of(&reply, resp));
+        }
+        for session in output.closing {
+            self.engine.disconnect(session);
         }
     }
 

@@ -4,6 +4,7 @@
 //! group the hand-written cases, `walk.rs` the seeded random walk over all commands.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, missing_docs)]
 
+mod acl;
 mod dump;
 mod functions;
 mod generic;

@@ -1,6 +1,7 @@
 //! Behaviour of the engine alone: commands in, replies out, time as an argument.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod acl;
 mod expire;
 mod hash;
 mod kit;

@@ -1,6 +1,7 @@
 //! The built-in store as clients in other languages see it: over a socket.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod acl;
 mod busy;
 mod clients;
 mod migrate;

@@ -1,0 +1,135 @@
+//! Commands by number, with what decides who may run them: a user's rights are a set of numbers.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use hashbrown::HashMap;
+
+use crate::command::{self, Command};
+use crate::command_info::{self, CATEGORIES, Words};
+
+/// One command or subcommand.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// `config|get`
+    pub(super) name: String,
+    pub(super) command: &'static Command,
+    /// Numbers of its subcommands.
+    pub(super) parts: Range<usize>,
+    pub(super) is_part: bool,
+    /// A bit for each of [`CATEGORIES`].
+    categories: u32,
+    /// What it does with its keys, unless that depends on the arguments.
+    pub(super) words: &'static [Words],
+}
+
+impl Entry {
+    pub(super) fn is_in(&self, category: usize) -> bool {
+        self.categories >> category & 1 == 1
+    }
+}
+
+static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+    let named: Vec<_> = command::all_with_names().collect();
+    let entry = |(number, (name, command)): (usize, (String, &'static Command))| {
+        let found = command_info::categories(&name, command);
+        let bits = (0u32..).zip(CATEGORIES).filter(|(_, category)| found.contains(category));
+        Entry {
+            parts: number + 1..number + 1 + command.subcommands.len(),
+            is_part: name.contains('|'),
+            categories: bits.fold(0, |bits, (bit, _)| bits | 1 << bit),
+            words: command_info::words_of(&name),
+            name,
+            command,
+        }
+    };
+    named.into_iter().enumerate().map(entry).collect()
+});
+
+static NUMBERS: LazyLock<HashMap<usize, usize>> = LazyLock::new(|| {
+    let number = |(number, entry): (usize, &Entry)| (address(entry.command), number);
+    ENTRIES.iter().enumerate().map(number).collect()
+});
+
+fn address(command: &'static Command) -> usize {
+    std::ptr::from_ref(command) as usize
+}
+
+/// Every command, each followed by its subcommands.
+pub(super) fn all() -> &'static [Entry] {
+    &ENTRIES
+}
+
+/// A command with its number.
+pub(super) fn find(command: &'static Command) -> Option<(usize, &'static Entry)> {
+    let number = *NUMBERS.get(&address(command))?;
+    Some((number, ENTRIES.get(number)?))
+}
+
+/// The number of the command with this full name, in any case.
+pub(super) fn find_named(name: &[u8]) -> Option<(usize, &'static Entry)> {
+    command_info::find(name).and_then(|(command, _)| find(command))
+}
+
+/// The full name of a command, as bytes.
+pub(super) fn name_of(command: &'static Command) -> &'static [u8] {
+    find(command).map_or(command.name, |(_, entry)| entry.name.as_str()).as_bytes()
+}
+
+/// The number of a category, in any case.
+pub(super) fn category(name: &[u8]) -> Option<usize> {
+    CATEGORIES.iter().position(|category| name.eq_ignore_ascii_case(category.as_bytes()))
+}
+
+/// A set of command numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Numbers([u64; WORDS]);
+
+/// Room for this many words of 64 commands.
+const WORDS: usize = 8;
+
+impl Numbers {
+    pub(super) fn none() -> Numbers {
+        Numbers([0; WORDS])
+    }
+
+    pub(super) fn all() -> Numbers {
+        Numbers([u64::MAX; WORDS])
+    }
+
+    pub(super) fn has(&self, number: usize) -> bool {
+        self.0.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    pub(super) fn set(&mut self, number: usize, on: bool) {
+        if let Some(word) = self.0.get_mut(number / 64) {
+            let bit = 1 << (number % 64);
+            if on { *word |= bit } else { *word &= !bit }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_number_that_fits() {
+        assert!(all().len() <= WORDS * 64, "{}", all().len());
+        for (number, entry) in all().iter().enumerate() {
+            assert_eq!(find(entry.command).map(|(n, _)| n), Some(number), "{}", entry.name);
+            assert_eq!(find_named(entry.name.as_bytes()).map(|(n, _)| n), Some(number));
+        }
+    }
+
+    #[test]
+    fn subcommands_follow_their_command() {
+        for entry in all().iter().filter(|entry| !entry.is_part) {
+            let names = all().get(entry.parts.clone()).unwrap_or_default();
+            assert_eq!(names.len(), entry.command.subcommands.len(), "{}", entry.name);
+            for part in names {
+                assert!(part.name.starts_with(&format!("{}|", entry.name)), "{}", part.name);
+            }
+        }
+    }
+}

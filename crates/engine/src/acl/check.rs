@@ -1,0 +1,208 @@
+//! May a user run this command with these arguments?
+
+use smallvec::SmallVec;
+
+use super::catalogue::{self, Entry};
+use super::user::{READ, Selector, User, WRITE};
+use crate::command::{Command, NO_AUTH};
+use crate::error::Error;
+use crate::{command_info, error, keys, scan};
+
+/// What a user may not, the more telling the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Denied {
+    /// The command.
+    Command,
+    /// The key that is this argument.
+    Key(usize),
+    /// The channel that is this argument.
+    Channel(usize),
+}
+
+impl Denied {
+    /// What a client is told that sent the command.
+    pub(crate) fn error(self, command: &'static Command) -> Error {
+        match self {
+            Denied::Command => {
+                let name = catalogue::name_of(command);
+                Error::about("NOPERM this user has no permissions to run the '", name, "' command")
+            }
+            Denied::Key(_) => Error::fixed(
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+            ),
+            Denied::Channel(_) => Error::fixed(
+                "NOPERM this user has no permissions to access one of the channels used as \
+                 arguments",
+            ),
+        }
+    }
+
+    /// What EXEC answers in place of a command that could still be queued.
+    pub(crate) fn error_in_exec(self) -> Error {
+        let why = match self {
+            Denied::Command => "no permission to execute the command or subcommand",
+            Denied::Key(_) => "no permission to touch the specified keys",
+            Denied::Channel(_) => "no permission to access one of the channels used as arguments",
+        };
+        Error::new(format!(
+            "NOPERM ACLs rules changed between the moment the transaction was accumulated and \
+             the EXEC call. This command is no longer allowed for the following reason: {why}"
+        ))
+    }
+
+    /// What a script is told.
+    pub(crate) fn error_in_script(self) -> Error {
+        Error::fixed(match self {
+            Denied::Command => {
+                "ERR The user executing the script can't run this command or subcommand"
+            }
+            Denied::Key(_) => {
+                "ERR The user executing the script can't access at least one of the keys \
+                 mentioned in the command arguments"
+            }
+            Denied::Channel(_) => {
+                "ERR The user executing the script can't publish to the channel mentioned in the \
+                 command"
+            }
+        })
+    }
+}
+
+/// A command with its arguments, and what of them matters.
+#[derive(Debug)]
+struct Request<'a> {
+    number: usize,
+    command: &'static Command,
+    argv: &'a [&'a [u8]],
+    /// Positions of keys, each with what is done with it.
+    keys: SmallVec<[(usize, u8); 8]>,
+    /// Positions of channels.
+    channels: std::ops::Range<usize>,
+    /// Are they patterns of channels?
+    patterns: bool,
+}
+
+impl<'a> Request<'a> {
+    fn new(command: &'static Command, argv: &'a [&'a [u8]]) -> Option<Request<'a>> {
+        let (number, entry) = catalogue::find(command)?;
+        let (channels, patterns) = match command.name {
+            "publish" | "spublish" => (1..2, false),
+            "subscribe" | "ssubscribe" => (1..argv.len(), false),
+            "psubscribe" => (1..argv.len(), true),
+            _ => (0..0, false),
+        };
+        let keys = if command.name.starts_with('s') && command.name.ends_with("subscribe")
+            || command.name == "spublish"
+        {
+            // Channels that stand where keys do, for the sake of clusters.
+            SmallVec::new()
+        } else {
+            keys_with_access(entry, argv)
+        };
+        Some(Request { number, command, argv, keys, channels, patterns })
+    }
+
+    fn argument(&self, at: usize) -> &'a [u8] {
+        self.argv.get(at).copied().unwrap_or_default()
+    }
+}
+
+fn keys_with_access(entry: &Entry, argv: &[&[u8]]) -> SmallVec<[(usize, u8); 8]> {
+    let positions = keys::positions(entry.command, argv).unwrap_or_default();
+    if positions.is_empty() {
+        return SmallVec::new();
+    }
+    let words = command_info::words_by_arguments(&entry.name, argv).unwrap_or(entry.words);
+    let access = |n: usize| {
+        let words = words.get(n).or(words.last()).copied().unwrap_or_default();
+        words.iter().fold(0, |access, word| match *word {
+            "access" => access | READ,
+            "insert" | "delete" | "update" => access | WRITE,
+            _ => access,
+        })
+    };
+    let in_range = positions.into_iter().filter(|at| *at < argv.len());
+    in_range.enumerate().map(|(n, at)| (at, access(n))).collect()
+}
+
+impl User {
+    /// May it run this command with these arguments?
+    pub(crate) fn check(&self, command: &'static Command, argv: &[&[u8]]) -> Result<(), Denied> {
+        let request = Request::new(command, argv).ok_or(Denied::Command)?;
+        let mut worst = Denied::Command;
+        for selector in self.all_selectors() {
+            match selector.check(&request) {
+                Ok(()) => return Ok(()),
+                Err(denied) => worst = worst.max(denied),
+            }
+        }
+        Err(worst)
+    }
+
+    /// May it run this command, and with the same rights read any key there is?
+    pub(crate) fn may_read_all(&self, command: &'static Command, argv: &[&[u8]]) -> bool {
+        let Some(request) = Request::new(command, argv) else { return false };
+        let reads_all = |selector: &Selector| {
+            let all = |(access, keys): &(u8, Box<[u8]>)| access & READ != 0 && **keys == *b"*";
+            selector.all_keys || selector.keys.iter().any(all)
+        };
+        self.all_selectors().any(|s| reads_all(s) && s.check(&request).is_ok())
+    }
+
+    /// May it listen to the channel, or to channels by this very pattern?
+    pub(super) fn may_listen(&self, channel: &[u8], is_pattern: bool) -> bool {
+        self.all_selectors().any(|selector| selector.has_channel(channel, is_pattern))
+    }
+}
+
+impl Selector {
+    fn check(&self, request: &Request<'_>) -> Result<(), Denied> {
+        if !self.has_command(request) {
+            return Err(Denied::Command);
+        }
+        if !self.all_keys {
+            for (at, access) in &request.keys {
+                if !self.has_key(request.argument(*at), *access) {
+                    return Err(Denied::Key(*at));
+                }
+            }
+        }
+        if !self.all_channels {
+            for at in request.channels.clone() {
+                if !self.has_channel(request.argument(at), request.patterns) {
+                    return Err(Denied::Channel(at));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has_command(&self, request: &Request<'_>) -> bool {
+        if self.all_commands
+            || request.command.flags & NO_AUTH != 0
+            || self.commands.has(request.number)
+        {
+            return true;
+        }
+        let first = error::c_string(request.argument(1));
+        let allowed = self.first_arguments.get(&request.number);
+        request.argv.len() > 1
+            && allowed.is_some_and(|all| all.iter().any(|word| word.eq_ignore_ascii_case(first)))
+    }
+
+    fn has_key(&self, key: &[u8], access: u8) -> bool {
+        let fits = |(allowed, pattern): &(u8, Box<[u8]>)| {
+            allowed & access == access && scan::matches(pattern, key, false)
+        };
+        self.keys.iter().any(fits)
+    }
+
+    fn has_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
+        let mut channels = self.channels.iter().map(|allowed| &**allowed);
+        self.all_channels
+            || channels.any(|allowed| match is_pattern {
+                true => allowed == channel,
+                false => scan::matches(allowed, channel, false),
+            })
+    }
+}
