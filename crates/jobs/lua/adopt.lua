@@ -34,7 +34,7 @@ if kind == 'lost' and not status and redis.call('EXISTS', KEYS[14]) == 0 then
   redis.call('SET', KEYS[12], 'waiting')
   local lane = { registry = KEYS[9], key = KEYS[10], rid = ARGV[6], priority = tonumber(ARGV[7]),
     spec = ARGV[8], server = ARGV[9], mask = s.more[1] }
-  line_push(s, { lane }, { { id, 1, ARGV[10] } }, ARGV[2])
+  line_push(s, { lane }, { id, 1, ARGV[10] }, ARGV[2])
   emit(KEYS[8], ARGV[3], 'adopted', ARGV[1], { id })
   line_close(s)
   return { 'adopted' }

@@ -14,35 +14,45 @@
 --
 -- Keeps: a job that is answered for is stored, has a status and is in exactly one of waiting (front
 -- or back as v1 would push it) and delayed. Repeating does nothing.
-local now, wake, lanes_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[4])
+local call = redis.call
+local wake, lanes_count = ARGV[2], tonumber(ARGV[4])
 local lanes, want = {}, {}
 for n = 1, lanes_count do
-  local at = 4 + 4 * (n - 1)
-  lanes[n] = { registry = KEYS[6 + 2 * n - 1], key = KEYS[6 + 2 * n], rid = ARGV[at + 1],
-    priority = tonumber(ARGV[at + 2]), spec = ARGV[at + 3], server = ARGV[at + 4] }
-  want[n] = 'm:' .. lanes[n].rid
+  local at, key = 4 * n, 4 + 2 * n
+  local rid = ARGV[at + 1]
+  lanes[n] = { registry = KEYS[key + 1], key = KEYS[key + 2], rid = rid,
+    priority = tonumber(ARGV[at + 2]), spec = ARGV[at + 3], server = ARGV[at + 4], mask = false,
+    list = false }
+  want[n] = 'm:' .. rid
 end
-local s = line_open(KEYS[1], KEYS[2], KEYS[3], now, want)
+local s = line_open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], want)
 for n = 1, lanes_count do lanes[n].mask = s.more[n] end
 
 local job_keys, job_args = 6 + 2 * lanes_count, 4 + 4 * lanes_count
 local jobs = (#ARGV - job_args) / 6
 -- Are all of them new, as they nearly always are? Then one call stores them all.
-local data_keys, seen, fresh = {}, {}, true
-for j = 1, jobs do
-  local id = ARGV[job_args + 6 * j - 5]
-  fresh = fresh and not seen[id]
-  data_keys[j], seen[id] = KEYS[job_keys + 2 * j - 1], true
+local fresh = false
+if jobs == 1 then
+  fresh = call('EXISTS', KEYS[job_keys + 1]) == 0
+else
+  local data_keys, seen = {}, {}
+  fresh = true
+  for j = 1, jobs do
+    local id = ARGV[job_args + 6 * j - 5]
+    fresh = fresh and not seen[id]
+    data_keys[j], seen[id] = KEYS[job_keys + 2 * j - 1], true
+  end
+  fresh = fresh and call('EXISTS', spread(data_keys)) == 0
 end
-fresh = fresh and redis.call('EXISTS', spread(data_keys)) == 0
 
-local reply, entries, later, expiring, store, ids = { 'dispatched' }, {}, {}, {}, {}, {}
-local count, stored = 0, 0
+-- A table that begins with the size it has for one job need not grow for it.
+local reply, store, ids = { 'dispatched' }, { 0, 0, 0, 0 }, { 0 }
+local count, stored, entered = 0, 0, 0
+local entries, later, expiring = nil, nil, nil
 for j = 1, jobs do
-  local at = job_args + 6 * (j - 1)
-  local id, place, data = ARGV[at + 1], ARGV[at + 3], ARGV[at + 6]
-  local data_key = data_keys[j]
-  if fresh or redis.call('SET', data_key, data, 'NX') then
+  local at, key = job_args + 6 * (j - 1), job_keys + 2 * j - 1
+  local id, place, data, data_key = ARGV[at + 1], ARGV[at + 3], ARGV[at + 6], KEYS[key]
+  if fresh or call('SET', data_key, data, 'NX') then
     reply[j + 1] = 'new'
     count = count + 1
     ids[count] = id
@@ -50,34 +60,42 @@ for j = 1, jobs do
       store[stored + 1], store[stored + 2] = data_key, data
       stored = stored + 2
     end
-    store[stored + 1] = KEYS[job_keys + 2 * j]
+    store[stored + 1] = KEYS[key + 1]
     store[stored + 2] = place == 'later' and 'delayed' or 'waiting'
     stored = stored + 2
     if place == 'later' then
+      later = later or {}
       later[#later + 1] = ARGV[at + 4]
       later[#later + 1] = id
     else
-      entries[#entries + 1] = { id, tonumber(ARGV[at + 2]), place }
+      local lane = tonumber(ARGV[at + 2])
+      if entries then
+        entries[entered + 1], entries[entered + 2], entries[entered + 3] = id, lane, place
+      else
+        entries = { id, lane, place }
+      end
+      entered = entered + 3
     end
     if ARGV[at + 5] ~= '' then
+      expiring = expiring or {}
       expiring[#expiring + 1] = ARGV[at + 5]
       expiring[#expiring + 1] = id
     end
-  elseif redis.call('GET', data_key) == data then
+  elseif call('GET', data_key) == data then
     reply[j + 1] = 'same'
   else
     reply[j + 1] = 'taken'
   end
 end
 if count > 0 then
-  redis.call('MSET', spread(store))
-  if #later > 0 then
-    redis.call('ZADD', KEYS[4], spread(later))
-    redis.call('PUBLISH', wake, 'later')
+  call('MSET', spread(store, 1, stored))
+  if later then
+    call('ZADD', KEYS[4], spread(later))
+    call('PUBLISH', wake, 'later')
   end
-  if #expiring > 0 then redis.call('ZADD', KEYS[5], spread(expiring)) end
-  line_push(s, lanes, entries, wake)
-  emit(KEYS[6], ARGV[3], 'dispatched', now, ids)
+  if expiring then call('ZADD', KEYS[5], spread(expiring)) end
+  if entries then line_push(s, lanes, entries, wake) end
+  emit(KEYS[6], ARGV[3], 'dispatched', ARGV[1], count == 1 and ids[1] or ids)
 end
 line_close(s)
 return reply

@@ -82,7 +82,9 @@ for j = 1, (#ARGV - job_args) / 9 do
       redis.call('PUBLISH', wake, 'later')
     elseif mode == 'now' or mode == 'head' then
       redis.call('SET', status, 'waiting')
-      entries[#entries + 1] = { id, tonumber(ARGV[at + 4]), mode == 'now' and 'back' or mode }
+      local n = #entries
+      entries[n + 1], entries[n + 2] = id, tonumber(ARGV[at + 4])
+      entries[n + 3] = mode == 'now' and 'back' or mode
     elseif mode == 'dead' then
       redis.call('LPUSH', KEYS[5], id)
       redis.call('SET', status, 'dead')

@@ -37,7 +37,8 @@ for j = 1, (#ARGV - job_args) / 4 do
     if kind == 'lane' then
       -- What was looked at in doubt is near the front of its lane if it has its place there.
       if not redis.call('LPOS', lanes[n].key, id, 'MAXLEN', 400) then
-        entries[#entries + 1] = { id, n, 'listed' }
+        local last = #entries
+        entries[last + 1], entries[last + 2], entries[last + 3] = id, n, 'listed'
       end
     elseif kind == 'limbo' then
       redis.call('ZADD', KEYS[4], 'NX', ARGV[4], id)

@@ -47,7 +47,8 @@ for j = 1, (#ARGV - 11) / 2 do
   else
     redis.call('SET', data_key, data)
     redis.call('SET', status_key, 'waiting')
-    entries[#entries + 1] = { id, 1, ARGV[11] }
+    local n = #entries
+    entries[n + 1], entries[n + 2], entries[n + 3] = id, 1, ARGV[11]
     ids[#ids + 1] = id
   end
 end

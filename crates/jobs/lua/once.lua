@@ -64,7 +64,7 @@ else
   redis.call('SET', KEYS[13], 'waiting')
   local lane = { registry = KEYS[10], key = KEYS[11], rid = ARGV[6], priority = tonumber(ARGV[7]),
     spec = ARGV[8], server = ARGV[9], mask = s.more[1] }
-  line_push(s, { lane }, { { id, 1, place } }, ARGV[2])
+  line_push(s, { lane }, { id, 1, place }, ARGV[2])
 end
 emit(KEYS[7], ARGV[3], 'dispatched', now, { id })
 line_close(s)

@@ -37,7 +37,8 @@ for j = 1, (#ARGV - job_args) / 4 do
     redis.call('ZREM', KEYS[4], id)
     if kind == 'lane' then
       redis.call('SET', KEYS[key + 1], 'waiting')
-      entries[#entries + 1] = { id, tonumber(ARGV[at + 3]), 'back' }
+      local n = #entries
+      entries[n + 1], entries[n + 2], entries[n + 3] = id, tonumber(ARGV[at + 3]), 'back'
       ids[#ids + 1] = id
     elseif kind == 'bad' then
       redis.call('LPUSH', KEYS[5], id)

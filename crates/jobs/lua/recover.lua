@@ -44,7 +44,7 @@ if ARGV[7] == 'now' then
   redis.call('SET', KEYS[13], 'waiting')
   local lane = { registry = KEYS[10], key = KEYS[11], rid = ARGV[8], priority = tonumber(ARGV[9]),
     spec = ARGV[10], server = ARGV[11], mask = s.more[1] }
-  line_push(s, { lane }, { { id, 1, 'back' } }, ARGV[2])
+  line_push(s, { lane }, { id, 1, 'back' }, ARGV[2])
 else
   redis.call('LPUSH', KEYS[6], id)
   redis.call('SET', KEYS[13], 'dead')

@@ -27,7 +27,7 @@ redis.call('SET', KEYS[9], 'waiting')
 redis.call('DEL', KEYS[10])
 local lane = { registry = KEYS[6], key = KEYS[7], rid = ARGV[5], priority = tonumber(ARGV[6]),
   spec = ARGV[7], server = ARGV[8], mask = s.more[1] }
-line_push(s, { lane }, { { id, 1, ARGV[9] } }, ARGV[2])
+line_push(s, { lane }, { id, 1, ARGV[9] }, ARGV[2])
 emit(KEYS[5], ARGV[3], 'replayed', ARGV[1], { id })
 line_close(s)
 return { 'replayed' }

@@ -51,7 +51,8 @@ for j = 1, (#ARGV - job_args) / 5 do
         redis.call('PUBLISH', wake, 'later')
       else
         redis.call('SET', KEYS[key + 2], 'waiting')
-        entries[#entries + 1] = { id, tonumber(ARGV[at + 3]), verdict }
+        local n = #entries
+        entries[n + 1], entries[n + 2], entries[n + 3] = id, tonumber(ARGV[at + 3]), verdict
       end
     end
   end

@@ -290,45 +290,81 @@ impl Claimer {
             .unwrap_or_else(|| (0..10).map(|_| fastrand::alphanumeric()).collect());
         let (keys, config) = (self.jobs.keys(), self.jobs.config());
         let now = self.jobs.now();
-        let reply = scripts::claim::run(
-            self.jobs.store(),
-            scripts::claim::Keys {
-                waiting: keys.waiting(),
-                active: keys.active(),
-                paused: keys.paused(),
-                index: keys.index(),
-                strays: keys.strays(),
-                claims: keys.claims(),
-                leases: keys.leases(),
-                terms: keys.terms(),
-                held: keys.held(),
-                blocked: keys.blocked(),
-                events: keys.events(),
-                finished: keys.finished(),
-                parents: keys.parents(),
-                settled: keys.settled(),
-                processed: keys.processed(),
-                spent: keys.spent(),
-                cancelled: keys.cancelled(),
-            },
-            scripts::claim::Args {
-                now_ms: now,
-                server: self.labels.server.as_str(),
-                request: &request,
-                most,
-                lock_ttl_s: seconds(lease),
-                lease_until_ms: now + lease,
-                prefix: keys.prefix(),
-                events_max: config.events_max,
-                result_ttl_s: seconds(config.result_ttl),
-                done: keys.done(),
-                wake: keys.wake(),
-                spent_ms: done.spent,
-                record: &self.record,
-                routes: self.book.args.len() / 4,
-                rest: self.book.args.iter().chain(&done.args),
-            },
-        )
+        let routes = self.book.args.len() / 4;
+        let (lock_ttl_s, server) = (seconds(lease), self.labels.server.as_str());
+        let reply = if done.args.is_empty() {
+            scripts::claim::run(
+                self.jobs.store(),
+                scripts::claim::Keys {
+                    active: keys.active(),
+                    claims: keys.claims(),
+                    terms: keys.terms(),
+                    held: keys.held(),
+                    events: keys.events(),
+                    blocked: keys.blocked(),
+                    waiting: keys.waiting(),
+                    paused: keys.paused(),
+                    index: keys.index(),
+                    strays: keys.strays(),
+                },
+                scripts::claim::Args {
+                    now_ms: now,
+                    prefix: keys.prefix(),
+                    events_max: config.events_max,
+                    server,
+                    request: &request,
+                    most,
+                    lock_ttl_s,
+                    lease_until_ms: now + lease,
+                    record: &self.record,
+                    routes,
+                    rest: &self.book.args,
+                },
+            )
+        } else {
+            let (done_channel, wake) = (keys.done(), keys.wake());
+            let head = [
+                seconds(config.result_ttl).into(),
+                Arg::Word(done_channel.as_str()),
+                Arg::Word(wake.as_str()),
+                Arg::Number(i64::try_from(done.spent).unwrap_or(i64::MAX)),
+            ];
+            scripts::exchange::run(
+                self.jobs.store(),
+                scripts::exchange::Keys {
+                    active: keys.active(),
+                    claims: keys.claims(),
+                    terms: keys.terms(),
+                    held: keys.held(),
+                    events: keys.events(),
+                    blocked: keys.blocked(),
+                    waiting: keys.waiting(),
+                    paused: keys.paused(),
+                    index: keys.index(),
+                    strays: keys.strays(),
+                    leases: keys.leases(),
+                    finished: keys.finished(),
+                    parents: keys.parents(),
+                    settled: keys.settled(),
+                    processed: keys.processed(),
+                    spent: keys.spent(),
+                    cancelled: keys.cancelled(),
+                },
+                scripts::exchange::Args {
+                    now_ms: now,
+                    prefix: keys.prefix(),
+                    events_max: config.events_max,
+                    server,
+                    request: &request,
+                    most,
+                    lock_ttl_s,
+                    lease_until_ms: now + lease,
+                    record: &self.record,
+                    routes,
+                    rest: self.book.args.iter().chain(&head).chain(&done.args),
+                },
+            )
+        }
         .await;
         match reply {
             Ok(reply) => Ok((request, reply)),

@@ -9,26 +9,35 @@ script!(pub(crate) dispatch {
 });
 
 script!(pub(crate) claim {
+    keys: [active, claims, terms, held, events, blocked, waiting, paused, index, strays],
+    args: [
+        now_ms, prefix, events_max, server, request, most, lock_ttl_s, lease_until_ms, record,
+        routes, ..rest
+    ],
+    lib: ["spread", "emit", "line_open", "line_take", "line_close", "take"],
+});
+
+script!(pub(crate) exchange {
     keys: [
-        waiting, active, paused, index, strays, claims, leases, blocked, events, finished, parents,
-        settled, processed, spent, cancelled, terms, held
+        active, claims, terms, held, events, blocked, waiting, paused, index, strays, leases,
+        finished, parents, settled, processed, spent, cancelled
     ],
     args: [
-        now_ms, server, request, most, lock_ttl_s, lease_until_ms, prefix, events_max, result_ttl_s,
-        done, wake, spent_ms, record, routes, ..rest
+        now_ms, prefix, events_max, server, request, most, lock_ttl_s, lease_until_ms, record,
+        routes, ..rest
     ],
     lib: [
-        "spread", "weight", "emit", "free", "settle", "part", "finish", "line_open", "line_take",
-        "line_close"
+        "spread", "emit", "free", "settle", "part", "finish", "line_open", "line_take",
+        "line_close", "take"
     ],
 });
 
 script!(pub(crate) complete {
     keys: [
-        active, claims, leases, finished, parents, settled, blocked, processed, spent, cancelled,
-        events, terms, held, ..keys
+        active, claims, terms, held, events, blocked, leases, finished, parents, settled, processed,
+        spent, cancelled, ..keys
     ],
-    args: [now_ms, result_ttl_s, events_max, done, wake, spent_ms, prefix, ..rest],
+    args: [now_ms, prefix, events_max, result_ttl_s, done, wake, spent_ms, ..rest],
     lib: ["spread", "emit", "free", "settle", "part", "finish"],
 });
 
@@ -171,8 +180,8 @@ mod tests {
     testkit::scripts_test!(
         "jobs",
         [
-            adopt, cancel, claim, compact, complete, dispatch, fail, forget, ingest, lead, occur,
-            once, promote, recover, remove, renew, replay, resolve, schedule, walk,
+            adopt, cancel, claim, compact, complete, dispatch, exchange, fail, forget, ingest,
+            lead, occur, once, promote, recover, remove, renew, replay, resolve, schedule, walk,
         ]
     );
 }

@@ -2,7 +2,7 @@
 -- keeps about the latest `most`. `ids` is a list, or text with an id per line.
 local function emit(events, most, event, now, ids, why)
   if type(ids) == 'table' then ids = table.concat(ids, '\n') end
-  if tonumber(most) > 0 and ids ~= '' then
+  if most ~= '0' and ids ~= '' then
     redis.call('XADD', events, 'MAXLEN', '~', most, '*', 'event', event, 'at', now,
       'ids', ids, 'why', why or '')
   end

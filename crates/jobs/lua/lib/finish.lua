@@ -1,19 +1,20 @@
--- finish(q, at) -- writes the results of jobs that succeeded, if they are still their worker's, from
--- the arguments that begin at `at`. Answers the numbers of the jobs that were not done, which are
--- another's by now, and whether other jobs wait for one that was. What is repeated counts as done.
+-- finish(more, at, ttl, done, wake, spent_ms) -- writes the results of jobs that succeeded, if they
+-- are still their worker's. Answers the numbers of the jobs that were not done, which are another's
+-- by now, and whether other jobs wait for one that was. What is repeated counts as done.
 --
--- `q` names the keys active, claims, leases, terms, held, finished, parents, settled, blocked,
--- processed, spent, cancelled and events, the channels done and wake, and prefix, now, result_ttl,
--- spent_ms and events_max. The arguments are, of each claim: its text, its type, keep, how many jobs
+-- KEYS 1 to 6 are active, claims, terms, held, events and blocked, and from `more` on leases,
+-- finished, parents, settled, processed, spent and cancelled; ARGV 1 to 3 are now_ms, prefix and
+-- events_max. From `at` on the arguments are, of each claim: its text, its type, keep, how many jobs
 -- and how many results, then the ids, then the results: one for all, or one of each.
-local function finish(q, at)
-  local call = redis.call
-  local LOCK, STATUS = q.prefix .. 'jobs:lock:', q.prefix .. 'jobs:status:'
-  local RESULT = q.prefix .. 'jobs:result:'
-  local now, ttl = q.now .. ' ', q.result_ttl
-  local renewed = call('EXISTS', q.leases) == 1
+local function finish(more, at, ttl, done, wake, spent_ms)
+  local call, now, prefix = redis.call, ARGV[1] .. ' ', ARGV[2]
+  local claims, leases, cancelled = KEYS[2], KEYS[more], KEYS[more + 6]
+  local parents, blocked = KEYS[more + 2], KEYS[6]
+  -- Nearly always there is none of these.
+  local special = call('EXISTS', leases, cancelled, parents, blocked) > 0
   local lost, before, settled = {}, 0, false
-  local statuses, locks, finished, count, ended, names, counts = {}, {}, {}, 0, 0, {}, {}
+  local statuses, locks, finished, names = { 0, 0 }, { 0 }, { 0 }, nil
+  local count, ended, counts = 0, 0, {}
   while at < #ARGV do
     local text, kind, keep = ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1'
     local jobs, results = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
@@ -21,14 +22,14 @@ local function finish(q, at)
     local each, result = results > 1 and jobs or 0, ARGV[to + 1]
     -- Mostly all are held, and none is named twice: then the ids stay where they are.
     local ids, first, last = ARGV, from, to
-    local held, all = call('HMGET', q.claims, spread(ARGV, from, to)), true
+    local held, all = call('HMGET', claims, spread(ARGV, from, to)), true
     for j = 1, jobs do
       if held[j] ~= text then
         all = false
         break
       end
     end
-    if not all or call('HDEL', q.claims, spread(ARGV, from, to)) < jobs then
+    if not all or call('HDEL', claims, spread(ARGV, from, to)) < jobs then
       local seen, own = {}, {}
       ids, first, last = {}, 1, 0
       for j = 1, jobs do
@@ -37,17 +38,18 @@ local function finish(q, at)
         if held[j] == text and not seen[id] then
           last = last + 1
           seen[id], ids[last], own[last] = true, id, own_result
-        elseif not seen[id] and (held[j] or call('GET', RESULT .. id) ~= own_result) then
+        elseif not seen[id] and (held[j] or call('GET', prefix .. 'jobs:result:' .. id) ~= own_result) then
           lost[#lost + 1] = before + j
         end
       end
-      if last > 0 then call('HDEL', q.claims, spread(ids)) end
+      if last > 0 then call('HDEL', claims, spread(ids)) end
       -- From here on the results stand behind the ids.
       for j = 1, last do ids[last + j] = own[j] end
       each = last
     end
-    local done = last - first + 1
-    if done > 0 then
+    local taken = last - first + 1
+    if taken > 0 then
+      local LOCK, STATUS, RESULT = prefix .. 'jobs:lock:', prefix .. 'jobs:status:', prefix .. 'jobs:result:'
       for j = first, last do
         local id = ids[j]
         count = count + 1
@@ -60,30 +62,31 @@ local function finish(q, at)
           finished[ended] = now .. id
         end
       end
-      call('SREM', q.active, spread(ids, first, last))
-      local own = renewed and call('ZREM', q.leases, spread(ids, first, last)) or 0
-      if own < done then part(q.terms, q.held, text, done - own) end
-      if call('EXISTS', q.cancelled) == 1 then call('HDEL', q.cancelled, spread(ids, first, last)) end
-      if call('EXISTS', q.parents) == 1 then
-        settled = settle(q.parents, q.settled, { spread(ids, first, last) }) or settled
+      call('SREM', KEYS[1], spread(ids, first, last))
+      local own = 0
+      if special then
+        own = call('ZREM', leases, spread(ids, first, last))
+        call('HDEL', cancelled, spread(ids, first, last))
+        settled = settle(parents, KEYS[more + 3], { spread(ids, first, last) }) or settled
       end
-      counts[kind] = (counts[kind] or 0) + done
-      names[#names + 1] = table.concat(ids, '\n', first, last)
+      if own < taken then part(KEYS[3], KEYS[4], text, taken - own) end
+      counts[kind] = (counts[kind] or 0) + taken
+      local list = taken == 1 and ids[first] or table.concat(ids, '\n', first, last)
+      names = names and names .. '\n' .. list or list
     end
     before, at = before + jobs, to + results + 1
   end
   if count > 0 then
     call('MSET', spread(statuses))
     call('DEL', spread(locks))
-    if ended > 0 then call('LPUSH', q.finished, spread(finished)) end
+    if ended > 0 then call('LPUSH', KEYS[more + 1], spread(finished)) end
     for kind, places in pairs(counts) do
-      free(q.prefix .. 'ratelimit:concurrent:' .. kind, places, q.blocked, kind, q.wake)
+      free(prefix .. 'ratelimit:concurrent:' .. kind, places, special and blocked, kind, wake)
     end
-    call('INCRBY', q.processed, count)
-    call('INCRBY', q.spent, q.spent_ms)
-    local all = table.concat(names, '\n')
-    call('PUBLISH', q.done, all)
-    emit(q.events, q.events_max, 'completed', q.now, all)
+    call('INCRBY', KEYS[more + 4], count == 1 and '1' or count)
+    if spent_ms ~= '0' then call('INCRBY', KEYS[more + 5], spent_ms) end
+    call('PUBLISH', done, names)
+    emit(KEYS[5], ARGV[3], 'completed', ARGV[1], names)
   end
   return lost, settled
 end

@@ -5,75 +5,81 @@
 -- The index remembers the ids at both ends of the list, `head` and `tail`: what lies between them
 -- has a place in a lane (or is among the strays), what lies beyond them is new. New ids are noted in
 -- `strays`, from where a client reads the jobs and gives them their lanes. Work is bounded: at most
--- 500 ids are noted per call, and none while 2000 wait there.
+-- 500 ids are noted per call at either end, and none at the tail while 2000 wait there.
+--
+-- Numbers are left as the texts they are stored as where nobody may want to count with them.
 local function line_open(waiting, index, strays, now, more)
-  local fields = { 'seq', 'base', 'head', 'tail', 'at', 'looked', 'tombs' }
-  for i = 1, #more do fields[7 + i] = more[i] end
-  local found = redis.call('HMGET', index, spread(fields))
+  local call = redis.call
+  local found = call('HMGET', index, 'seq', 'base', 'head', 'tail', 'at', 'looked', 'tombs',
+    spread(more))
+  local tombs = found[7]
   local s = {
-    waiting = waiting, index = index, strays = strays,
-    seq = tonumber(found[1]) or 0,       -- the last number given to an entry
-    base = tonumber(found[2]) or 0,      -- number minus base is where an entry should be
+    waiting = waiting, index = index,
+    found = found,                       -- what the index said
+    more = { spread(found, 8) },         -- and what it said of the further fields
+    seq = found[1] or 0,                 -- the last number given to an entry
+    base = found[2] or 0,                -- number minus base is where an entry should be
     head = found[3] or '', tail = found[4] or '',
-    at = tonumber(found[5]) or -1,       -- where the tail mark is, when it is not at the end
-    looked = tonumber(found[6]) or 0,    -- when the head was last looked at in doubt
-    tombs = tonumber(found[7]) or 0,
+    at = -1,                             -- where the tail mark is, when it is not at the end
+    looked = false,                      -- when the head was looked at in doubt, if it was now
+    tombs = tombs and tombs ~= '0' and tonumber(tombs) or 0,
     clean = true,                        -- is everything up to the end known?
+    moved = false,                       -- may other ids be at the ends now?
     set = {},                            -- more fields of the index to write
-    more = {},
   }
-  for i = 1, #more do s.more[i] = found[7 + i] end
-
-  local function stray(ids)
-    local fresh = {}
-    for i = 1, #ids do
-      if ids[i] ~= '-' then fresh[#fresh + 1] = ids[i] end
-    end
-    if #fresh > 0 then redis.call('RPUSH', strays, spread(fresh)) end
-  end
-
-  local whole = false
-  local last = redis.call('LINDEX', waiting, -1)
+  local last = call('LINDEX', waiting, '-1')
   if not last then
     s.head, s.tail = '', ''
-  elseif last ~= s.tail then
-    local at = false
+    return s
+  end
+
+  local whole, behind, before = false, nil, nil
+  if last ~= s.tail then
+    local at, known = false, tonumber(found[5]) or -1
     if s.tail ~= '' then
-      if s.at >= 0 and redis.call('LINDEX', waiting, s.at) == s.tail then
-        at = s.at
+      if known >= 0 and call('LINDEX', waiting, known) == s.tail then
+        at = known
       else
-        at = redis.call('LPOS', waiting, s.tail, 'RANK', -1)
+        at = call('LPOS', waiting, s.tail, 'RANK', '-1')
       end
     end
     local from = at and at + 1 or 0
     whole = from == 0
     s.at = from - 1
-    if redis.call('LLEN', strays) < 2000 then
-      local ids = redis.call('LRANGE', waiting, from, from + 499)
-      stray(ids)
-      s.at = s.at + #ids
+    if call('LLEN', strays) < 2000 then
+      behind = call('LRANGE', waiting, from, from + 499)
+      s.at = s.at + #behind
     end
-    s.clean = redis.call('LLEN', waiting) == s.at + 1
-    if s.at >= 0 then s.tail = redis.call('LINDEX', waiting, s.at) else s.tail = '' end
+    s.clean = call('LLEN', waiting) == s.at + 1
+    if s.at >= 0 then s.tail = call('LINDEX', waiting, s.at) else s.tail = '' end
   end
-
-  local first = last and redis.call('LINDEX', waiting, 0)
-  if first and first ~= s.head then
+  local first = call('LINDEX', waiting, '0')
+  if first ~= s.head then
     if whole then
       s.head = first
     else
-      local at = s.head ~= '' and redis.call('LPOS', waiting, s.head, 'MAXLEN', 500)
+      local at = s.head ~= '' and call('LPOS', waiting, s.head, 'MAXLEN', '500')
+      local looked, now_ms = tonumber(found[6]) or 0, tonumber(now)
       if at then
-        stray(redis.call('LRANGE', waiting, 0, at - 1))
+        before = call('LRANGE', waiting, 0, at - 1)
         s.head = first
-      elseif now - s.looked >= 20 or now < s.looked then
+      elseif now_ms - looked >= 20 or now_ms < looked then
         -- The old head was popped by somebody else. Whether the new one was behind it or was
         -- pushed since cannot be told, so the first few are looked at; twice does no harm.
-        stray(redis.call('LRANGE', waiting, 0, 15))
+        before = call('LRANGE', waiting, '0', '15')
         s.head = first
         s.looked = now
       end
     end
+  end
+  if behind or before then
+    local fresh = {}
+    for _, ids in ipairs({ behind or {}, before or {} }) do
+      for i = 1, #ids do
+        if ids[i] ~= '-' then fresh[#fresh + 1] = ids[i] end
+      end
+    end
+    if #fresh > 0 then call('RPUSH', strays, spread(fresh)) end
   end
   return s
 end

@@ -1,0 +1,31 @@
+--!df flags=allow-undeclared-keys
+-- jobs/exchange -- writes the results of the jobs that a worker has done, and hands it the next.
+--
+-- KEYS   1 active     set     ids that run
+--        2 claims     hash    id -> 'token worker type' of who runs it
+--        3 terms      zset    tokens of claims; score = until when their jobs are held
+--        4 held       hash    token -> how many jobs run under that term
+--        5 events     stream  what happened
+--        6 blocked    set     types that somebody wanted while they were at their limit
+--        7 waiting    list    ids in line, as v1 knows them; the truth about who waits
+--        8 paused     set     types that must not start
+--        9 index      hash    marks of the line, masks of the routes, the latest claim per worker
+--        10 strays    list    ids in line that have no lane yet
+--        11 leases    zset    ids that run under a lease of their own
+--        12 finished  list    'ms id' of ended jobs, newest first
+--        13 parents   set     ids that other jobs wait for
+--        14 settled   list    ended ids that other jobs wait for
+--        15 processed string  how many jobs succeeded
+--        16 spent     string  how many milliseconds they took
+--        17 cancelled hash    ids that shall stop
+-- ARGV   1 now_ms  2 prefix  3 events_max  4 server  5 request  6 most  7 lock_ttl_s
+--        8 lease_until_ms  9 record  10 routes  11 ..rest
+--        of each route: rid, type, max_concurrent or '', max_per_minute or ''; then result_ttl_s,
+--        done, wake and spent_ms, and what succeeded, as `finish` takes it
+-- REPLY  as `claim`
+--
+-- Undeclared keys: as in `claim`, and those of the jobs that are done.
+--
+-- Keeps: what `complete` keeps, then what `claim` keeps: a place that is freed can be taken.
+local at = 11 + 4 * tonumber(ARGV[10])
+return take(finish(11, at + 4, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]))
