@@ -8,8 +8,9 @@
 //! Read in this order: [`Embedded`], [`Batch`], `embedded/value.rs` (redis-rs's commands and values
 //! on one side, the engine's on the other), `embedded/session.rs` (calls that wait),
 //! `embedded/files.rs` (what is in the folder), `embedded/log.rs` (how it is written),
-//! `embedded/commit.rs` (when, and when replies go out), `embedded/busy.rs` (when a script keeps everybody waiting), `embedded/sync.rs` (how the log
-//! reaches the disk), `embedded/replay.rs` and `embedded/open.rs` (how
+//! `embedded/commit.rs` (when, and when replies go out), `embedded/serve.rs` (callers that find the
+//! lock taken), `embedded/busy.rs` (when a script keeps everybody waiting), `embedded/sync.rs` (how
+//! the log reaches the disk), `embedded/replay.rs` and `embedded/open.rs` (how
 //! it is read back), `embedded/compact.rs` (how it stays short), `embedded/keeper.rs` (the
 //! threads), `embedded/check.rs` (looking at a folder from outside).
 
@@ -25,6 +26,7 @@ mod migrate;
 mod open;
 mod port;
 mod replay;
+mod serve;
 mod session;
 mod sync;
 #[cfg(test)]
@@ -46,9 +48,9 @@ pub use engine::{
     Buffers, Error as EngineError, Outcome, Reply, SessionId, format_double, split_quoted,
 };
 use engine::{Config, Engine, Garbage, Now, Output, ScriptControl};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, RedisResult, Value};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use self::busy::Meanwhile;
 pub use self::check::{Report, Torn, check, repair};
@@ -61,6 +63,7 @@ use self::{
     disk::Disk,
     keeper::{Compaction, Keeper},
     log::{Cure, Log},
+    serve::{Held, Left},
     sync::{Bell, Durable},
     value::{Argv, reply_value},
 };
@@ -88,6 +91,8 @@ pub struct Embedded {
 /// What all clones and the keeper share.
 struct Shared {
     state: Mutex<State>,
+    /// What calls that found the lock taken have left for whoever has it.
+    left: Arc<Left>,
     clock: Clock,
     /// When the log reaches the disk; `CONFIG SET appendfsync` changes it.
     fsync: AtomicU8,
@@ -118,8 +123,8 @@ struct State {
     /// The session of everything that goes through [`crate::Store`] itself.
     common: SessionId,
     outlets: HashMap<SessionId, Outlet>,
-    /// Deliveries that wait for a record to be written, or with `always` to reach the disk.
-    held: VecDeque<(u64, Delivery)>,
+    /// What waits for a record to be written, or with `always` to reach the disk.
+    held: VecDeque<(u64, Due)>,
     company: Company,
 }
 
@@ -130,6 +135,45 @@ pub struct Delivery {
     pub session: SessionId,
     /// The reply to a call that was blocked, or a pushed message.
     pub reply: Reply,
+}
+
+/// What somebody is to be told once the records before it are where they belong.
+#[derive(Debug)]
+enum Due {
+    /// A session.
+    Delivery(Delivery),
+    /// A call in the process, whose command somebody else ran.
+    Answer {
+        answer: oneshot::Sender<Reply>,
+        reply: Reply,
+        /// Are some of the records its own?
+        changed: bool,
+    },
+}
+
+impl Due {
+    /// The records cannot be written: tells that to those whom it concerns.
+    fn fail(&mut self, error: &EngineError) {
+        match self {
+            Self::Delivery(Delivery { reply: Reply::Push(_), .. })
+            | Self::Answer { changed: false, .. } => {}
+            Self::Delivery(Delivery { reply, .. }) | Self::Answer { reply, .. } => {
+                *reply = Reply::Error(error.clone());
+            }
+        }
+    }
+
+    fn hand_out(self, outlets: &HashMap<SessionId, Outlet>) {
+        match self {
+            Self::Delivery(delivery) => {
+                if let Some(outlet) = outlets.get(&delivery.session) {
+                    outlet.deliver(delivery);
+                }
+            }
+            // A caller that has gone wants no answer.
+            Self::Answer { answer, reply, .. } => drop(answer.send(reply)),
+        }
+    }
 }
 
 /// Takes deliveries for many sessions, as a listener does. Called under the store's lock: must not
@@ -220,17 +264,17 @@ impl Embedded {
     pub(crate) async fn command(&self, cmd: &Cmd) -> RedisResult<Value> {
         // Nothing here waits, so a caller in a loop would never let others run.
         tokio::task::coop::consume_budget().await;
-        let argv = Argv::of(cmd);
-        let (outcome, commit) = {
-            let mut batch = match self.enter().await {
-                Ok(batch) => batch,
-                Err(busy) => return Ok(reply_value(argv.with(|argv| self.refused(argv, &busy)))),
-            };
+        let ran = self.shared.try_batch().map(|mut batch| {
             let common = batch.common();
-            let outcome = argv.with(|argv| batch.execute(common, argv));
+            let outcome = Argv::of(cmd).with(|argv| batch.execute(common, argv));
+            batch.serve();
             (outcome, batch.commit_soon())
+        });
+        let reply = match ran {
+            Some((outcome, commit)) => commit.settle(self, settled(outcome)).await,
+            None => self.leave(cmd).await,
         };
-        Ok(reply_value(commit.settle(self, settled(outcome)).await))
+        Ok(reply_value(reply))
     }
 
     /// Runs a pipeline under one lock.
@@ -281,6 +325,7 @@ impl Embedded {
     pub(crate) fn status(&self) -> (String, Option<String>) {
         let reason = loop {
             if let Some(state) = self.shared.state.try_lock_for(STATUS) {
+                let state = self.shared.held(state);
                 let trouble = state.log.as_ref().and_then(|log| log.trouble.as_ref());
                 break trouble.map(|trouble| format!("writes are refused: {}", trouble.reason));
             }
@@ -309,7 +354,7 @@ impl Embedded {
     /// How many scripts were refused so far because their keys do not share a cluster slot; see
     /// [`Options::strict_scripts`].
     pub fn slots_crossed(&self) -> u64 {
-        self.shared.state.lock().engine.slots_crossed()
+        self.shared.lock().engine.slots_crossed()
     }
 
     /// Waits until a client asks the process to end (`SHUTDOWN`). Whoever owns the process should
@@ -355,7 +400,10 @@ impl Shared {
         }
         engine.show_setting("appendfsync", options.fsync.name());
         let (control, ports) = (engine.script_control(), Ports::default());
-        busy::serve(&control, &ports, &clock);
+        let left = Arc::new(Left::default());
+        // While a script runs, the common session is its own.
+        let aside = engine.connect_trusted("store");
+        busy::serve(&control, &ports, &left, aside, &clock);
         port::follow_settings(&mut engine, &ports);
         migrate::allow(&mut engine);
         let state = State {
@@ -368,6 +416,7 @@ impl Shared {
         };
         let shared = Arc::new(Self {
             state: Mutex::new(state),
+            left,
             clock,
             fsync: AtomicU8::new(options.fsync as u8),
             durable: watch::Sender::new(Durable { synced, failed: 0 }),
@@ -387,10 +436,10 @@ impl Shared {
     }
 
     fn batch(&self) -> Batch<'_> {
-        self.begin(self.state.lock())
+        self.begin(self.lock())
     }
 
-    fn begin<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Batch<'a> {
+    fn begin<'a>(&'a self, mut state: Held<'a>) -> Batch<'a> {
         let now = Now::from_millis(self.clock.now().0);
         let (mut denied, mut first) = (false, 0);
         let State { engine, log, .. } = &mut *state;
@@ -410,10 +459,13 @@ impl Shared {
             shared: self,
             state,
             now,
-            deliveries: Vec::new(),
+            due: Vec::new(),
             closing: Vec::new(),
             denied,
             first,
+            own: None,
+            served: 0,
+            write_now: false,
             ended: false,
         }
     }
@@ -465,13 +517,13 @@ impl Shared {
 
     /// What would end the log's trouble, if it has one.
     fn trouble(&self) -> Option<Cure> {
-        let state = self.state.lock();
+        let state = self.lock();
         state.log.as_ref()?.trouble.as_ref().map(|trouble| trouble.cure)
     }
 
     /// Tries to write what found the disk full before.
     fn write_again(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let Some(log) = &mut state.log else { return };
         match log.write_again() {
             Ok(()) => {
@@ -484,12 +536,12 @@ impl Shared {
     }
 
     fn has_log(&self) -> bool {
-        self.state.lock().log.is_some()
+        self.lock().log.is_some()
     }
 
     /// Is the log so long that a new base is worth it: as long as the base, and no less than this?
     fn is_long(&self, least: u64) -> bool {
-        let state = self.state.lock();
+        let state = self.lock();
         state
             .log
             .as_ref()
@@ -499,7 +551,7 @@ impl Shared {
 
     /// Brings everything to disk at the end.
     fn close(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if let Some(log) = &mut state.log
             && let Err(error) = log.close()
         {
@@ -555,14 +607,20 @@ fn transaction(batch: &mut Batch<'_>, session: SessionId, pipeline: &Pipeline) -
 /// The lock, held for a number of commands. Dropping it commits.
 pub struct Batch<'a> {
     shared: &'a Shared,
-    state: MutexGuard<'a, State>,
+    state: Held<'a>,
     now: Now,
-    deliveries: Vec<Delivery>,
+    due: Vec<Due>,
     closing: Vec<SessionId>,
     /// Writes were refused from the start.
     denied: bool,
     /// The last record made before.
     first: u64,
+    /// The last record made before others were served.
+    own: Option<u64>,
+    /// How many calls of others were served.
+    served: u32,
+    /// Somebody waits for the log to be written.
+    write_now: bool,
     ended: bool,
 }
 
@@ -621,9 +679,9 @@ impl Batch<'_> {
     /// What commands caused besides their own replies.
     fn handle(&mut self, output: Output) {
         self.closing.extend(output.closing);
-        self.deliveries.extend(
-            output.deliveries.into_iter().map(|(session, reply)| Delivery { session, reply }),
-        );
+        let deliveries = output.deliveries.into_iter();
+        self.due
+            .extend(deliveries.map(|(session, reply)| Due::Delivery(Delivery { session, reply })));
         let shared = self.shared;
         if output.snapshot {
             shared.bell.work();

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use engine::{Error, Now, Outcome, Reply, ScriptControl, SessionId};
 use parking_lot::Mutex;
 
-use super::{Batch, Embedded, Port, Shared};
+use super::{Batch, Embedded, Port, Shared, serve::Left, settled};
 use crate::Clock;
 
 /// How long a caller keeps its thread waiting for the lock: longer than any command but a script
@@ -59,14 +59,23 @@ impl Meanwhile<'_, '_> {
     }
 }
 
-/// Has listeners called while a script keeps everybody waiting.
-pub(super) fn serve(control: &ScriptControl, ports: &Ports, clock: &Clock) {
-    let (ports, clock) = (Arc::clone(ports), clock.clone());
+/// Has listeners called while a script keeps everybody waiting, and answers what was left for
+/// whoever has the lock.
+pub(super) fn serve(
+    control: &ScriptControl,
+    ports: &Ports,
+    left: &Arc<Left>,
+    session: SessionId,
+    clock: &Clock,
+) {
+    let (ports, left, clock) = (Arc::clone(ports), Arc::clone(left), clock.clone());
     control.while_busy(move |engine| {
+        let now = Now::from_millis(clock.now().0);
         let ports = ports.lock().clone();
         for port in ports {
-            port.busy(&mut Meanwhile { engine, now: Now::from_millis(clock.now().0) });
+            port.busy(&mut Meanwhile { engine, now });
         }
+        left.refuse(|argv| settled(engine.execute(now, session, argv)));
     });
 }
 
@@ -126,10 +135,10 @@ impl Embedded {
 
 impl Shared {
     pub(super) fn try_batch(&self) -> Option<Batch<'_>> {
-        self.state.try_lock().map(|state| self.begin(state))
+        self.try_lock().map(|state| self.begin(state))
     }
 
     pub(super) fn try_batch_for(&self, most: Duration) -> Option<Batch<'_>> {
-        self.state.try_lock_for(most).map(|state| self.begin(state))
+        self.state.try_lock_for(most).map(|state| self.begin(self.held(state)))
     }
 }

@@ -10,7 +10,7 @@ use std::{fmt, sync::atomic::Ordering};
 
 use engine::{Error, Reply};
 
-use super::{Batch, Embedded, Outlet, Shared, State, busy};
+use super::{Batch, Embedded, Outlet, Shared, State};
 use crate::Fsync;
 
 /// Records that are left for the next write together, in bytes; above that they are written.
@@ -108,15 +108,13 @@ impl Sharing<'_> {
     async fn wait(self) -> Result<(), Error> {
         // The turn of others: their records go with these.
         tokio::task::yield_now().await;
-        loop {
-            if self.is_written() {
-                return Ok(());
-            }
-            // Records are few and written fast, so only a script keeps others waiting for long.
-            if let Some(mut state) = self.shared.state.try_lock_for(busy::PATIENCE) {
-                return self.write(&mut state);
-            }
-            tokio::time::sleep(busy::LOOK).await;
+        if self.is_written() {
+            return Ok(());
+        }
+        let written = self.shared.try_lock().map(|mut state| self.write(&mut state));
+        match written {
+            Some(written) => written,
+            None => self.shared.leave_write(self.changed).await,
         }
     }
 
@@ -139,7 +137,7 @@ impl Drop for Sharing<'_> {
         // Messages may wait for these records. Whoever has the lock now writes them, the keeper at
         // the latest.
         if !self.is_written()
-            && let Some(mut state) = self.shared.state.try_lock()
+            && let Some(mut state) = self.shared.try_lock()
         {
             // The caller has gone; those who share the write find the error by themselves.
             let _ = self.shared.write(&mut state);
@@ -167,12 +165,12 @@ pub(super) struct Company {
 
 impl Company {
     /// Is it worth waiting for others?
-    fn expected(&mut self) -> bool {
+    fn expected(&mut self, calls: u32) -> bool {
         if self.alone > 0 {
             self.alone -= 1;
             return false;
         }
-        self.sharing = self.sharing.saturating_add(1);
+        self.sharing = self.sharing.saturating_add(calls);
         true
     }
 
@@ -208,18 +206,19 @@ impl<'a> Batch<'a> {
         let State { log, held, company, .. } = &mut *self.state;
         let log = log.as_mut()?;
         let shares = !self.denied
+            && !self.write_now
             && log.written < log.lsn
             && log.unwritten() < SHARED_MOST
             && self.closing.is_empty()
             && self.shared.fsync() != Fsync::Always
-            && company.expected();
+            && company.expected(1 + self.served);
         if !shares {
             return None;
         }
         let lsn = log.lsn;
-        held.extend(self.deliveries.drain(..).map(|delivery| (lsn, delivery)));
+        held.extend(self.due.drain(..).map(|due| (lsn, due)));
         self.ended = true;
-        let changed = lsn > self.first;
+        let changed = self.changed();
         Some(Sharing { shared: self.shared, lsn, changed })
     }
 
@@ -228,12 +227,17 @@ impl<'a> Batch<'a> {
             return Commit::Done;
         }
         let mut commit = Commit::Done;
+        let mut failed = None;
         let mut hold = 0;
         // A store that refuses writes anyway goes on answering; what expires meanwhile is written
         // with the rest.
         if !self.denied {
             if let Err(error) = self.shared.write(&mut self.state) {
-                commit = Commit::Failed(error);
+                // What only read goes on also when nothing can be written.
+                if self.changed() {
+                    commit = Commit::Failed(error.clone());
+                }
+                failed = Some(error);
             } else if let Some(log) = &self.state.log
                 && log.written > log.synced
                 && self.shared.fsync() == Fsync::Always
@@ -248,16 +252,14 @@ impl<'a> Batch<'a> {
             engine.log_sizes(log.bytes(), log.base_bytes);
         }
         // Outlets never wait, so they may be used under the lock, which keeps deliveries in order.
-        for mut delivery in self.deliveries.drain(..) {
-            if let Commit::Failed(error) = &commit
-                && !matches!(delivery.reply, Reply::Push(_))
-            {
-                delivery.reply = Reply::Error(error.clone());
+        for mut due in self.due.drain(..) {
+            if let Some(error) = &failed {
+                due.fail(error);
             }
             if hold > 0 {
-                held.push_back((hold, delivery));
-            } else if let Some(outlet) = outlets.get(&delivery.session) {
-                outlet.deliver(delivery);
+                held.push_back((hold, due));
+            } else {
+                due.hand_out(outlets);
             }
         }
         for session in self.closing.drain(..) {

@@ -101,7 +101,7 @@ pub(super) fn start_over(shared: &Shared, stop: &AtomicBool) -> Result<(), Faile
         if stop.load(Ordering::Relaxed) {
             return Err(Failed::Stopped);
         }
-        cursor = shared.state.lock().engine.snapshot(at, KEYS, &mut writer.effects).next;
+        cursor = shared.lock().engine.snapshot(at, KEYS, &mut writer.effects).next;
         writer.step()?;
     }
     let base_bytes = writer.finish(lsn)?;
@@ -116,7 +116,7 @@ pub(super) fn start_over(shared: &Shared, stop: &AtomicBool) -> Result<(), Faile
 impl Shared {
     /// What a compaction works on; none if the log is in trouble.
     fn begin_compaction(&self) -> Option<(Arc<dyn Disk>, Manifest, u64)> {
-        let state = self.state.lock();
+        let state = self.lock();
         let log = state.log.as_ref().filter(|log| log.trouble.is_none())?;
         let manifest = log.manifest.clone();
         let generation = manifest.next_generation();
@@ -126,7 +126,7 @@ impl Shared {
     /// Lets the log go on in a new file: the last record of the old ones. None if the log has come
     /// into trouble meanwhile; the new file then stays empty.
     fn rotate(&self, manifest: &Manifest, file: Arc<dyn DiskFile>) -> Option<u64> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let log = state.log.as_mut()?;
         log.manifest = manifest.clone();
         if log.trouble.is_some() || self.write(&mut state).is_err() {
@@ -138,7 +138,7 @@ impl Shared {
     }
 
     fn end_compaction(&self, manifest: Manifest, base_bytes: u64) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if let Some(log) = &mut state.log {
             log.manifest = manifest;
             log.base_bytes = base_bytes;
@@ -149,7 +149,7 @@ impl Shared {
     }
 
     fn begin_start_over(&self) -> Option<(Arc<dyn Disk>, u64, u64)> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let log = state.log.as_mut()?;
         log.forget_pending();
         Some((Arc::clone(&log.disk), log.manifest.next_generation(), log.lsn))
@@ -162,7 +162,7 @@ impl Shared {
         lsn: u64,
         base_bytes: u64,
     ) -> io::Result<()> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let Some(log) = &mut state.log else { return Ok(()) };
         log.start_over(manifest, file, lsn, base_bytes)?;
         state.after_sync();

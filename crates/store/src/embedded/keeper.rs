@@ -90,6 +90,9 @@ fn keep(shared: &Shared, bell: &Bell, compaction: &Compaction) {
         loop {
             let rung = bell.wait(TICK);
             asked |= rung.work;
+            if rung.serve {
+                shared.serve_left();
+            }
             if rung.stop {
                 stop.store(true, Ordering::Relaxed);
                 break;

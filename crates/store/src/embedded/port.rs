@@ -35,12 +35,12 @@ impl Embedded {
 
     /// Clients connect at this port, as INFO and CONFIG shall show it.
     pub fn show_port(&self, number: u16) {
-        self.shared.state.lock().engine.show_port(number);
+        self.shared.lock().engine.show_port(number);
     }
 
     /// Clients that connect from now on must show this password; none if empty.
     pub fn set_password(&self, password: &str) {
-        self.shared.state.lock().engine.set_password(password.as_bytes());
+        self.shared.lock().engine.set_password(password.as_bytes());
     }
 }
 

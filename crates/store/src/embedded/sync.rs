@@ -5,10 +5,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use engine::Reply;
 use parking_lot::{Condvar, Mutex};
 
-use super::{Delivery, Shared, State};
+use super::{Delivery, Due, Shared, State};
 use crate::Fsync;
 
 /// How far the log is on disk, for those who wait.
@@ -30,12 +29,19 @@ pub(super) struct Bell {
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Rung {
     pub(super) work: bool,
+    /// Commands were left for whoever has the lock, and nobody has it.
+    pub(super) serve: bool,
     pub(super) stop: bool,
 }
 
 impl Bell {
     pub(super) fn work(&self) {
         self.rung.lock().work = true;
+        self.changed.notify_one();
+    }
+
+    pub(super) fn serve(&self) {
+        self.rung.lock().serve = true;
         self.changed.notify_one();
     }
 
@@ -47,11 +53,11 @@ impl Bell {
     /// Waits until the bell rings, at most so long; takes the work off.
     pub(super) fn wait(&self, most: Duration) -> Rung {
         let mut rung = self.rung.lock();
-        if !rung.work && !rung.stop {
+        if !rung.work && !rung.serve && !rung.stop {
             self.changed.wait_for(&mut rung, most);
         }
         let now = *rung;
-        rung.work = false;
+        (rung.work, rung.serve) = (false, false);
         now
     }
 }
@@ -76,7 +82,7 @@ impl Shared {
     /// Brings what is written so far to disk.
     pub(super) fn sync(&self) {
         let (sealed, file, lsn) = {
-            let state = self.state.lock();
+            let state = self.lock();
             let Some(log) = &state.log else { return };
             if log.trouble.is_some() || log.written <= log.synced {
                 return;
@@ -84,7 +90,7 @@ impl Shared {
             (log.sealed.clone(), Arc::clone(&log.file), log.written)
         };
         let result = sealed.iter().chain([&file]).try_for_each(|file| file.sync());
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let Some(log) = &mut state.log else { return };
         match result {
             Ok(()) => {
@@ -130,9 +136,8 @@ impl State {
         if self.engine.has_deliveries() {
             let output = self.engine.take_output();
             let deliveries = output.deliveries.into_iter();
-            self.held.extend(
-                deliveries.map(|(session, reply)| (log.synced, Delivery { session, reply })),
-            );
+            let due = |(session, reply)| Due::Delivery(Delivery { session, reply });
+            self.held.extend(deliveries.map(|delivery| (log.synced, due(delivery))));
         }
         let synced = log.synced;
         self.hand_out(synced);
@@ -147,16 +152,11 @@ impl State {
             if late && log.trouble.is_none() {
                 break;
             }
-            let Some((_, mut delivery)) = self.held.pop_front() else { break };
-            if late
-                && let Some(trouble) = &log.trouble
-                && !matches!(delivery.reply, Reply::Push(_))
-            {
-                delivery.reply = Reply::Error(trouble.reply());
+            let Some((_, mut due)) = self.held.pop_front() else { break };
+            if late && let Some(trouble) = &log.trouble {
+                due.fail(&trouble.reply());
             }
-            if let Some(outlet) = self.outlets.get(&delivery.session) {
-                outlet.deliver(delivery);
-            }
+            due.hand_out(&self.outlets);
         }
     }
 }

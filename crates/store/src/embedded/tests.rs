@@ -3,6 +3,7 @@
 //! A disk in memory stands in for the real one. It knows what was only written and what was
 //! synced, can fail at any operation, and can lose power.
 
+mod left;
 mod real_disk;
 mod sharing;
 

@@ -14,17 +14,17 @@ use tokio::task::JoinSet;
 use super::{EIO, ENOSPC, Failure, Memory, open};
 use crate::{Clock, Fsync, Options, embedded::Embedded};
 
-fn start(disk: &Memory, fsync: Fsync) -> Embedded {
+pub(super) fn start(disk: &Memory, fsync: Fsync) -> Embedded {
     let options = Options { fsync, ..Options::default() };
     Embedded::start(Some(Arc::new(disk.clone())), &options, Clock::system()).unwrap()
 }
 
-fn set(key: &str, value: &str) -> Cmd {
+pub(super) fn set(key: &str, value: &str) -> Cmd {
     cmd("SET").arg(key).arg(value).clone()
 }
 
 /// What a store finds that is opened after this one was killed.
-fn after_kill(disk: &Memory, key: &str) -> Option<String> {
+pub(super) fn after_kill(disk: &Memory, key: &str) -> Option<String> {
     open(&disk.after_kill()).get(key)
 }
 
