@@ -99,17 +99,6 @@ pub struct Claimed {
     pub wait: Option<Duration>,
 }
 
-/// A job that succeeded, to be told with the next claim.
-#[derive(Clone, Debug)]
-pub struct Done<'a> {
-    /// The job and the lease on it.
-    pub lease: &'a Lease,
-    /// What it came to, if anything.
-    pub data: Option<Box<RawValue>>,
-    /// How long the handler ran.
-    pub took: Duration,
-}
-
 /// Claims jobs for one worker.
 #[derive(Debug)]
 pub struct Claimer {
@@ -200,18 +189,17 @@ impl Claimer {
         self.exchange(most, lease, &[]).await.1
     }
 
-    /// Ends jobs with success and takes the next, in one call: what a worker does all day. Says of
-    /// each whether it counts; one that does not is not this worker's any more.
-    ///
-    /// What is done comes first, so that the places it frees can be taken.
+    /// Ends jobs with success, each with what it came to and how long it took, and takes the next in
+    /// the same call, as a [`Worker`](crate::Worker) does. Says of each whether it counts.
+    #[doc(hidden)]
     pub async fn complete_and_claim(
         &mut self,
-        done: Vec<Done<'_>>,
+        done: impl IntoIterator<Item = (&Lease, Option<Box<RawValue>>, Duration)>,
         most: usize,
     ) -> Result<(Vec<bool>, Claimed), Error> {
         let successes: Vec<Success> = done
             .into_iter()
-            .map(|done| self.jobs.success(done.lease, done.data, done.took))
+            .map(|(lease, data, took)| self.jobs.success(lease, data, took))
             .collect::<Result<_, _>>()?;
         let successes: Vec<&Success> = successes.iter().collect();
         if most == 0 {

@@ -33,6 +33,8 @@ pub struct Keeper {
 struct Memory {
     /// Where the walk through the running jobs is.
     active_cursor: u64,
+    /// The walk for the jobs of terms that have ended.
+    terms: Option<reclaim::Walk>,
     /// Where the walk through all keys is.
     scan_cursor: u64,
     /// Suspects, and since when they look that way.

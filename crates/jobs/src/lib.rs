@@ -55,7 +55,7 @@ use tokio::sync::OnceCell;
 pub use crate::{
     backoff::{Growth, WAIT_MAX},
     cancel::Cancelled,
-    claim::{CLAIM_MAX, Claimed, Claimer, Done, Lease},
+    claim::{CLAIM_MAX, Claimed, Claimer, Lease},
     complete::RESULT_MAX,
     config::Config,
     cron::Cron,

@@ -25,6 +25,15 @@ use crate::{
 const BATCH: usize = 500;
 const BATCHES: usize = 40;
 
+/// A walk through all that run, for the jobs of terms that have ended.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    tokens: HashSet<String>,
+    /// The terms of which there were jobs.
+    found: HashSet<String>,
+    cursor: u64,
+}
+
 /// How long a v1 job must look lost before it is taken for lost.
 const SURE: Duration = Duration::from_secs(5);
 
@@ -51,36 +60,45 @@ impl Keeper {
         Ok(reclaimed + self.reclaim_terms().await?)
     }
 
-    /// Takes back jobs that were never renewed and whose claim's term has ended.
+    /// Takes back jobs that were never renewed and whose claim's term has ended. Where they are
+    /// among all that run is found by a walk; where it is long, it goes on in the next round.
     async fn reclaim_terms(&self) -> Result<usize, Error> {
         let keys = self.jobs.keys();
         let mut store = self.jobs.store().clone();
         let now = self.jobs.now();
-        let tokens: HashSet<String> =
-            store.zrangebyscore_limit(keys.terms(), "-inf", now.0, 0, BATCH.cast_signed()).await?;
-        if tokens.is_empty() {
-            return Ok(0);
-        }
+        let begun = self.memory.lock().terms.take();
+        let mut walk = match begun {
+            Some(walk) => walk,
+            None => {
+                let most = BATCH.cast_signed();
+                let tokens: HashSet<String> =
+                    store.zrangebyscore_limit(keys.terms(), "-inf", now.0, 0, most).await?;
+                if tokens.is_empty() {
+                    return Ok(0);
+                }
+                Walk { tokens, ..Walk::default() }
+            }
+        };
         let token = |claim: &str| claim.split(' ').next().unwrap_or_default().to_owned();
-        let (mut reclaimed, mut cursor, mut found) = (0, 0, HashSet::new());
-        loop {
-            let (next, claims) = self.claims(cursor).await?;
-            let lost: Vec<(String, String)> =
-                claims.into_iter().filter(|(_, claim)| tokens.contains(&token(claim))).collect();
-            found.extend(lost.iter().map(|(_, claim)| token(claim)));
-            let ids: Vec<String> = lost.into_iter().map(|(id, _)| id).collect();
+        let mut reclaimed = 0;
+        for _ in 0..BATCHES {
+            let (next, mut claims) = self.claims(walk.cursor).await?;
+            claims.retain(|(_, claim)| walk.tokens.contains(&token(claim)));
+            walk.found.extend(claims.iter().map(|(_, claim)| token(claim)));
+            let ids: Vec<String> = claims.into_iter().map(|(id, _)| id).collect();
             reclaimed += self.reclaim_these(&ids, now).await?;
-            cursor = next;
-            if cursor == 0 {
-                break;
+            walk.cursor = next;
+            if next == 0 {
+                // A term without jobs was left behind by a program that does not count.
+                for token in walk.tokens.difference(&walk.found) {
+                    let mut pipe = redis::pipe();
+                    pipe.atomic().zrem(keys.terms(), token).hdel(keys.held(), token);
+                    let () = pipe.query_async(&mut store).await?;
+                }
+                return Ok(reclaimed);
             }
         }
-        // A term without jobs was left behind by a program that does not count.
-        for token in tokens.difference(&found) {
-            let mut pipe = redis::pipe();
-            pipe.atomic().zrem(keys.terms(), token).hdel(keys.held(), token);
-            let () = pipe.query_async(&mut store).await?;
-        }
+        self.memory.lock().terms = Some(walk);
         Ok(reclaimed)
     }
 

@@ -133,6 +133,8 @@ struct Shared {
     stopping: AtomicBool,
     /// No further outcome will come.
     closed: AtomicBool,
+    /// How many runners have not looked at what is ahead yet.
+    fresh: AtomicUsize,
     /// How many runners wait for their jobs, as opposed to working on them.
     waiting: AtomicUsize,
     /// How many attempts have ended.
@@ -195,13 +197,16 @@ impl Prepared {
             self.acknowledge(&shared).await;
             finished.cancel();
         };
-        tokio::join!(
-            work,
-            acknowledge,
-            self.renew(&shared, stops, &finished),
-            self.heartbeat(&finished),
-            roles,
-        );
+        // Each is polled only when it was called itself: there is always something to do for one of
+        // them and hardly ever for all.
+        let mut loops = FuturesUnordered::<BoxFuture<'_, ()>>::new();
+        loops.push(Box::pin(work));
+        loops.push(Box::pin(acknowledge));
+        loops.push(Box::pin(self.renew(&shared, stops, &finished)));
+        loops.push(Box::pin(self.heartbeat(&finished)));
+        loops.push(Box::pin(roles));
+        while loops.next().await.is_some() {}
+        drop(loops);
         if let Err(error) = self.jobs.unregister(&self.labels.server).await {
             tracing::debug!(%error, "worker not taken off the list");
         }
@@ -256,7 +261,9 @@ impl Prepared {
                 shared.write.notify_one();
             }
             let until = rest.unwrap_or_else(|| Instant::now() + IDLE);
-            let more_could_run = ahead > 0 && runners.len() < most;
+            // Those who are about to start take what they were started for.
+            let more_could_run =
+                ahead > shared.fresh.load(Ordering::Relaxed) && runners.len() < most;
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {}
@@ -396,6 +403,7 @@ impl Prepared {
         };
         while runners.len() < enough.min(self.options.concurrency) {
             let (shared, jobs) = (Arc::clone(shared), self.jobs.clone());
+            shared.fresh.fetch_add(1, Ordering::Relaxed);
             runners.spawn(run(shared, jobs, self.service.clone()));
         }
         ahead
@@ -834,6 +842,7 @@ impl Shared {
 /// A runner: works off what is ahead, one job after the other.
 async fn run(shared: Arc<Shared>, jobs: Jobs, mut service: JobService) {
     let mut turn = Instant::now();
+    shared.fresh.fetch_sub(1, Ordering::Relaxed);
     while let Some(held) = shared.next() {
         let started = Instant::now();
         let outcome = held.run(&shared, &jobs, &mut service).await;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use jobs::{Claimer, Done, JobId, JobType, Labels, Lease, Target};
+use jobs::{Claimer, JobId, JobType, Labels, Lease, Target};
 
 use crate::support::*;
 
 /// Hands in jobs without a result and takes more: which of them counted, and what came.
 async fn swap(w: &mut Claimer, done: &[&Lease], most: usize) -> (Vec<bool>, Vec<Lease>) {
-    let done = done.iter().map(|lease| Done { lease, data: None, took: NO_TIME }).collect();
+    let done = done.iter().map(|lease| (*lease, None, NO_TIME));
     let (counted, claimed) = w.complete_and_claim(done, most).await.unwrap();
     (counted, claimed.leases)
 }
@@ -26,8 +26,7 @@ testkit::each_store! {
         let done = first
             .iter()
             .zip([Some(data), None, None])
-            .map(|(lease, data)| Done { lease, data, took: Duration::from_millis(5) })
-            .collect();
+            .map(|(lease, data)| (lease, data, Duration::from_millis(5)));
         let (counted, claimed) = w.complete_and_claim(done, 5).await.unwrap();
         assert_eq!(counted, [true; 3]);
         assert_eq!(claimed.leases[0].id(), &ids[3]);

@@ -31,6 +31,28 @@ testkit::each_store! {
         check_invariants(&raw).await;
     }
 
+    async fn a_lost_job_is_found_among_very_many_that_run(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = put(&jobs, job("a")).await;
+        take(&mut worker(&jobs, "w1")).await;
+        // More than are looked at in one round.
+        for first in (0..25_000).step_by(1_000) {
+            let names: Vec<String> = (first..first + 1_000).map(|n| format!("other{n}")).collect();
+            let mut line = vec!["HSET", "bridge:jobs:claims"];
+            line.extend(names.iter().flat_map(|name| [name.as_str(), "99 w9 b"]));
+            let _: i64 = raw.call(&line).await;
+        }
+        t.clock.advance(LEASE);
+        let (keeper, mut reclaimed) = (jobs.keeper(), 0);
+        for _ in 0..4 {
+            reclaimed += keeper.tick().await.unwrap().reclaimed;
+        }
+        assert_eq!(reclaimed, 1);
+        assert_eq!(raw.status(&id).await.as_deref(), Some("waiting"));
+        let terms: i64 = raw.call(&["ZCARD", "bridge:jobs:terms"]).await;
+        assert_eq!(terms, 0);
+    }
+
     async fn a_renewed_lease_is_left_alone(t: TestStore) {
         let jobs = queue(&t);
         put(&jobs, job("a")).await;

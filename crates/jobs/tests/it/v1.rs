@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use jobs::{JobId, Labels, Worker, worker::State};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
+
 use crate::support::*;
 
 /// What v1's dispatch sends, one command after the other.
@@ -107,6 +111,52 @@ testkit::each_store! {
         all.sort();
         assert_eq!(seen, all, "each job once");
         assert!(take_ids(&mut w, 9).await.is_empty());
+        check_invariants(&raw).await;
+    }
+
+    async fn a_quick_worker_of_ours_and_a_v1_worker_share_a_line_at_full_speed(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        // Claimed in large batches, under terms, each taking along what is done.
+        let (ran, mut runs) = tokio::sync::mpsc::unbounded_channel();
+        let handler = async |id: JobId, State(ran): State<UnboundedSender<String>>| {
+            ran.send(id.to_string()).unwrap();
+        };
+        let ours = Worker::new(&jobs, Labels::new("w1").unwrap(), ran).handle("a", handler);
+        let (count, mut all) = (1_200, Vec::new());
+        for n in 0..count / 4 {
+            let batch = (0..3).map(|k| job("a").priority(if (n + k) % 5 == 0 { 8 } else { 5 }));
+            for new in jobs.dispatch_all(batch).await {
+                all.push(new.unwrap().id.to_string());
+            }
+            let id = format!("v-{n}");
+            v1_dispatch(&raw, &id, "a", if n % 7 == 0 { 9 } else { 5 }, "{}").await;
+            all.push(id);
+        }
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(ours.run(cancel.clone()));
+        let mut seen = Vec::new();
+        let theirs = async {
+            while seen.len() < count {
+                if let Some(id) = v1_pop(&raw, "v1").await {
+                    v1_finish(&raw, &id).await;
+                    seen.push(id);
+                }
+                while let Ok(id) = runs.try_recv() {
+                    seen.push(id);
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), theirs).await.expect("all have run");
+        cancel.cancel();
+        task.await.unwrap().unwrap();
+        seen.sort();
+        all.sort();
+        assert_eq!(seen, all, "each job once");
+        for id in &all {
+            let status = raw.get(&format!("bridge:jobs:status:{id}")).await;
+            assert_eq!(status.as_deref(), Some("completed"), "{id}");
+        }
         check_invariants(&raw).await;
     }
 
