@@ -180,7 +180,7 @@ pub(crate) struct Stats {
 }
 
 /// Counters of one command.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(crate) struct CommandStats {
     pub(crate) calls: u64,
     pub(crate) rejected: u64,
@@ -200,8 +200,8 @@ impl Stats {
     }
 
     /// Counters of a command; none if it was never tried.
-    pub(crate) fn of(&self, command: &'static Command) -> Option<CommandStats> {
-        self.per_command.get(&(std::ptr::from_ref(command) as usize)).copied()
+    pub(crate) fn of(&self, command: &'static Command) -> Option<&CommandStats> {
+        self.per_command.get(&(std::ptr::from_ref(command) as usize))
     }
 
     /// An error was answered.

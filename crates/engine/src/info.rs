@@ -26,7 +26,7 @@ const SECTIONS: &[(&str, bool, Section)] = &[
     ("Modules", true, |_, _| {}),
     ("Commandstats", false, commandstats),
     ("Errorstats", true, errorstats),
-    ("Latencystats", false, |_, _| {}),
+    ("Latencystats", false, latencystats),
     ("Cluster", true, |_, out| line(out, "cluster_enabled", 0)),
     ("Keyspace", true, keyspace),
 ];
@@ -347,6 +347,24 @@ fn commandstats(ctx: &Ctx<'_>, out: &mut String) {
                 stats.failed
             ),
         );
+    }
+}
+
+fn latencystats(ctx: &Ctx<'_>, out: &mut String) {
+    if ctx.core.latency.untracked {
+        return;
+    }
+    let wanted = ctx.core.setting("latency-tracking-info-percentiles", "50 99 99.9");
+    let wanted = String::from_utf8_lossy(&wanted);
+    let wanted: Vec<(&str, f64)> =
+        wanted.split_whitespace().filter_map(|p| Some((p, p.parse().ok()?))).collect();
+    for (name, command) in command::all_with_names() {
+        let Some(stats) = ctx.core.stats.of(command).filter(|s| s.took.total() > 0) else {
+            continue;
+        };
+        let found = wanted.iter().map(|(p, n)| format!("p{p}={:.3}", stats.took.percentile(*n)));
+        let found: Vec<String> = found.collect();
+        line(out, &format!("latency_percentiles_usec_{name}"), found.join(","));
     }
 }
 

@@ -102,7 +102,9 @@ impl Core {
     fn note_time(&mut self, now: Now, command: &'static Command, took: Duration) -> bool {
         let stats = self.stats.of_mut(command);
         stats.total += took;
-        stats.took.add(took);
+        if !self.latency.untracked {
+            stats.took.add(took);
+        }
         if self.latency.threshold_ms > 0 {
             let fast = command.flags & command::FAST != 0;
             self.latency.note(now, if fast { "fast-command" } else { "command" }, took);

@@ -191,6 +191,21 @@ fn text(name: &str, value: &[u8]) -> Result<Vec<u8>, String> {
             Some(flags) => Ok(notify::letters(flags)),
             None => Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".to_owned()),
         },
+        "latency-tracking-info-percentiles" => {
+            let mut kept = Vec::new();
+            for word in words {
+                let percent = number::parse_f64(word)
+                    .ok_or("Invalid latency-tracking-info-percentiles parameters")?;
+                if !(0.0..=100.0).contains(&percent) {
+                    return Err("latency-tracking-info-percentiles parameters should sit between \
+                                [0.0,100.0]"
+                        .to_owned());
+                }
+                let shown = format!("{percent:.6}");
+                kept.push(shown.trim_end_matches('0').trim_end_matches('.').to_owned());
+            }
+            Ok(kept.join(" ").into_bytes())
+        }
         "save" => {
             let fits = |(n, word): (usize, &&[u8])| {
                 number::parse_i64(word).is_some_and(|v| v >= i64::from(n % 2 == 0))
@@ -341,6 +356,7 @@ impl Core {
             "stream-node-max-bytes" => config.stream_node_max_bytes = count(),
             "tracking-table-max-keys" => self.tracking.most_keys = count(),
             "latency-monitor-threshold" => self.latency.threshold_ms = size(),
+            "latency-tracking" => self.latency.untracked = value == b"no",
             "slowlog-max-len" => self.slowlog.limit(count()),
             "slowlog-log-slower-than" => {
                 self.slowlog.slower_than_us = number::parse_i64(&value).unwrap_or(-1);

@@ -6,8 +6,8 @@
 //! whatever happens.
 
 use std::mem;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use mlua::state::{GcIncParams, GcMode};
 use mlua::{
@@ -103,8 +103,7 @@ impl Vm {
             small: AtomicBool::new(false),
         });
         let functions = host_functions(&lua, &host)?;
-        let prelude: Table =
-            lua.load(include_str!("prelude.lua")).set_name("=prelude").call(functions)?;
+        let prelude: Table = prelude(&lua)?.call(functions)?;
         let hooked = Arc::clone(&host);
         // For all threads: one for the main thread would be taken out by the first coroutine.
         lua.set_global_hook(
@@ -134,6 +133,10 @@ impl Vm {
 
     /// Bytes the interpreter holds.
     pub(super) fn used_memory(&self) -> usize {
+        if self.lua.used_memory() < SMALL {
+            // What is garbage would count until the interpreter has grown to several times this.
+            let _ = self.lua.gc_collect();
+        }
         self.lua.used_memory()
     }
 
@@ -409,6 +412,22 @@ fn running_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
         })?,
     )?;
     Ok(())
+}
+
+/// What scripts find, without the names and lines that nobody is shown: they take as much room
+/// again. Compiled once, in an interpreter of its own, which keeps what that leaves behind.
+fn prelude(lua: &Lua) -> mlua::Result<Function> {
+    static STRIPPED: OnceLock<Vec<u8>> = OnceLock::new();
+    const NAME: &str = "=prelude";
+    if STRIPPED.get().is_none() {
+        let scratch = Lua::new_with(StdLib::STRING, LuaOptions::new())?;
+        let whole = scratch.load(include_str!("prelude.lua")).set_name(NAME).into_function()?;
+        let dump: Function = scratch.globals().get::<Table>("string")?.get("dump")?;
+        let bytes: LuaString = dump.call((whole, true))?;
+        STRIPPED.get_or_init(|| bytes.as_bytes().to_vec());
+    }
+    let bytes = STRIPPED.get().map(Vec::as_slice).unwrap_or_default();
+    lua.load(bytes).set_name(NAME).into_function()
 }
 
 /// Source and line of the script's function nearest to the top of the stack.

@@ -382,6 +382,14 @@ fn clients_and_connections() {
             "READONLY",
             "CLUSTER INFO",
             "LATENCY LATEST",
+            "LATENCY GRAPH nosuch",
+            "LATENCY GRAPH",
+            "CONFIG SET latency-tracking-info-percentiles \"0.0 50.0 99.900 100\"",
+            "CONFIG GET latency-tracking-info-percentiles",
+            "CONFIG SET latency-tracking-info-percentiles \"10 a\"",
+            "CONFIG SET latency-tracking-info-percentiles \"10 101\"",
+            "CONFIG SET latency-tracking-info-percentiles \"\"",
+            "CONFIG GET latency-tracking-info-percentiles",
             "MODULE LIST",
             "ACL WHOAMI",
             "ACL USERS",
@@ -448,7 +456,7 @@ fn what_commands_are_is_said_alike() {
             let name = String::from_utf8(name).unwrap();
             // These are of a later Redis, or hold subcommands that are not here, or say in words
             // what they are.
-            let other = ["client|setinfo", "waitaof", "acl", "client", "module", "latency"];
+            let other = ["client|setinfo", "waitaof", "client", "module"];
             let noted = [
                 "bitfield", "eval", "eval_ro", "fcall", "fcall_ro", "getex", "pfcount", "set",
                 "sort", "sort_ro", "xadd",

@@ -87,3 +87,15 @@ fn an_error_of_a_script_is_counted_also_behind_one_that_went_well() {
     let errors = kit.text("INFO errorstats");
     assert!(errors.contains("errorstat_ERR:count=2\r\n"), "{errors}");
 }
+
+#[test]
+fn the_interpreter_takes_little_when_it_is_idle() {
+    let mut kit = Kit::new();
+    for _ in 0..1000 {
+        kit.run("EVAL \"return redis.call('incr', KEYS[1])\" 1 x");
+    }
+    let info = kit.text("INFO memory");
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory_lua:")).unwrap();
+    let bytes: usize = line.trim().parse().unwrap();
+    assert!(bytes < 125_000, "{bytes}");
+}

@@ -227,6 +227,15 @@ async fn times_of_commands_are_counted() {
     client.expect(format!("*4\r\n{parts}:2\r\n$14\r\nhistogram_usec\r\n*"));
     let usec = served.info("commandstats", "cmdstat_set").await;
     assert!(usec.starts_with("calls=2,usec="), "{usec}");
+    let percentiles = served.info("latencystats", "latency_percentiles_usec_set").await;
+    let names: Vec<_> = percentiles.split(',').map(|part| part.split('=').next()).collect();
+    assert_eq!(names, [Some("p50"), Some("p99"), Some("p99.9")], "{percentiles}");
+    let mut client = served.client();
+    client.send("CONFIG SET latency-tracking no\r\nCONFIG RESETSTAT\r\nSET a b\r\n");
+    client.expect("+OK\r\n+OK\r\n+OK\r\n");
+    client.send("CONFIG SET latency-tracking yes\r\n");
+    client.expect("+OK\r\n");
+    assert_eq!(served.info("latencystats", "latency_percentiles_usec_set").await, "");
 }
 
 #[tokio::test]
