@@ -23,7 +23,7 @@ use testkit::{Proxy, RedisServer, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{WebSocketStream, tungstenite::Message};
 use tokio_util::sync::CancellationToken;
 
 /// Each of these is a test on the built-in store and one on Redis, in real time.
@@ -179,6 +179,15 @@ impl Site {
     }
 
     async fn with(behind: Behind, config: QueueConfig, how: impl FnOnce(&mut Guarding)) -> Site {
+        Site::serving(behind, config, Settings::default(), how).await
+    }
+
+    async fn serving(
+        behind: Behind,
+        config: QueueConfig,
+        settings: Settings,
+        how: impl FnOnce(&mut Guarding),
+    ) -> Site {
         let store = behind.store.clone();
         let (seen, uploads) = mpsc::unbounded_channel();
         let (stream, next) = mpsc::unbounded_channel();
@@ -203,7 +212,7 @@ impl Site {
         let app = App::new(Parts {
             store,
             services: Services { room: Some(room.clone()), ..Services::default() },
-            settings: Settings::default(),
+            settings,
             admin_token: None,
             instance: "test".to_owned(),
             shown_settings: Vec::new(),
@@ -497,8 +506,8 @@ async fn a_request_may_be_only_so_large() {
     assert_eq!(Answer::parse(&bytes).status, 413);
 }
 
-async fn a_socket_is_handed_through_and_ends_with_its_session(behind: Behind) {
-    let site = Site::start(behind, roomy()).await;
+/// A socket to the site, through the guard.
+async fn socket(site: &Site) -> WebSocketStream<TcpStream> {
     let cookie = site.visitor().await;
     let stream = TcpStream::connect(site.address).await.unwrap();
     let request = axum::http::Request::builder()
@@ -511,8 +520,33 @@ async fn a_socket_is_handed_through_and_ends_with_its_session(behind: Behind) {
         .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
         .body(())
         .unwrap();
-    let (mut socket, answer) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    let (socket, answer) = tokio_tungstenite::client_async(request, stream).await.unwrap();
     assert_eq!(answer.status(), 101);
+    socket
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_outlasts_the_times_set_for_requests() {
+    let short = Duration::from_secs(1);
+    let settings = Settings {
+        header_timeout: short,
+        body_timeout: short,
+        idle_timeout: short,
+        ..Settings::default()
+    };
+    let site = Site::serving(Behind::embedded().await, roomy(), settings, |_| {}).await;
+    let mut socket = socket(&site).await;
+    // The time that passes is what is tested: together and then each longer than those above.
+    for pause in [short / 2, short / 2, short / 2, short * 2, short * 2] {
+        tokio::time::sleep(pause).await;
+        socket.send(Message::text("still here")).await.unwrap();
+        assert_eq!(socket.next().await.unwrap().unwrap(), Message::text("still here"));
+    }
+}
+
+async fn a_socket_is_handed_through_and_ends_with_its_session(behind: Behind) {
+    let site = Site::start(behind, roomy()).await;
+    let mut socket = socket(&site).await;
     for text in ["hello", "again"] {
         socket.send(Message::text(text)).await.unwrap();
         assert_eq!(socket.next().await.unwrap().unwrap(), Message::text(text));
