@@ -37,6 +37,7 @@ mod notify;
 mod number;
 mod pack;
 pub mod persist;
+mod pop;
 mod pubsub;
 mod quoted;
 mod reply;

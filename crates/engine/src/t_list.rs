@@ -15,6 +15,7 @@ use crate::command::{
 use crate::error::{Error, NO_SUCH_KEY, NOT_POSITIVE, OUT_OF_RANGE, SYNTAX};
 use crate::notify::Class;
 use crate::pack::{Code, Elem, Pack};
+use crate::pop::{self, PopEnd};
 use deque::Deque;
 
 /// Bytes up to which a list is one pack.
@@ -313,12 +314,16 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("lpos", -3, READONLY, lpos).keys(1, 1, 1),
     Command::new("lmove", 5, WRITE | DENYOOM, lmove).keys(1, 2, 1),
     Command::new("rpoplpush", 3, WRITE | DENYOOM, rpoplpush).keys(1, 2, 1),
-    Command::new("lmpop", -4, WRITE | MOVABLE_KEYS, lmpop),
-    Command::new("blpop", -3, WRITE | NOSCRIPT | BLOCKING, blpop).keys(1, -2, 1),
-    Command::new("brpop", -3, WRITE | NOSCRIPT | BLOCKING, brpop).keys(1, -2, 1),
+    Command::new("lmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<End>),
+    Command::new("blpop", -3, WRITE | NOSCRIPT | BLOCKING, |ctx| pop::blocking_one(ctx, End::Left))
+        .keys(1, -2, 1),
+    Command::new("brpop", -3, WRITE | NOSCRIPT | BLOCKING, |ctx| {
+        pop::blocking_one(ctx, End::Right)
+    })
+    .keys(1, -2, 1),
     Command::new("blmove", 6, WRITE | DENYOOM | NOSCRIPT | BLOCKING, blmove).keys(1, 2, 1),
     Command::new("brpoplpush", 4, WRITE | DENYOOM | NOSCRIPT | BLOCKING, brpoplpush).keys(1, 2, 1),
-    Command::new("blmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, blmpop),
+    Command::new("blmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<End>),
 ];
 
 fn lpush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
@@ -582,109 +587,45 @@ fn move_one(ctx: &mut Ctx<'_>, from: End, to: End) -> Result<Reply, Error> {
     Ok(Reply::Bulk(element))
 }
 
-fn lmpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let (keys, end, count) = mpop_args(ctx.argv, 1)?;
-    Ok(pop_first(ctx, keys, end, Some(count))?.unwrap_or(Reply::NilArray))
-}
+impl PopEnd for End {
+    fn read(word: &[u8]) -> Result<End, Error> {
+        End::parse(word)
+    }
 
-/// `numkeys key … LEFT|RIGHT [COUNT count]`, from position `at` on.
-fn mpop_args<'a>(argv: &'a [&'a [u8]], at: usize) -> Result<(&'a [&'a [u8]], End, usize), Error> {
-    let count_of = |bytes: &[u8], error| match args::int(bytes) {
-        Ok(n) if n > 0 => usize::try_from(n).map_err(|_| error),
-        _ => Err(error),
-    };
-    let none: &[u8] = &[];
-    let count = count_of(
-        argv.get(at).copied().unwrap_or(none),
-        Error::fixed("ERR numkeys should be greater than 0"),
-    )?;
-    let rest = argv.get(at + 1..).unwrap_or_default();
-    let (keys, rest) = rest.split_at_checked(count).ok_or(SYNTAX)?;
-    let (end, rest) = rest.split_first().ok_or(SYNTAX)?;
-    let end = End::parse(end)?;
-    let count = match rest {
-        [] => 1,
-        [word, count, rest @ ..] if args::is(word, "COUNT") => {
-            let count = count_of(count, Error::fixed("ERR count should be greater than 0"))?;
-            if !rest.is_empty() {
-                return Err(SYNTAX);
+    fn pop_first(
+        self,
+        ctx: &mut Ctx<'_>,
+        keys: &[&[u8]],
+        count: Option<usize>,
+    ) -> Result<Option<Reply>, Error> {
+        for key in keys {
+            if ctx.write::<List>(key)?.is_none_or(|list| list.len() == 0) {
+                continue;
             }
-            count
+            let mut elements = pop_many(ctx, key, self, count.unwrap_or(1))?;
+            let name: &[u8] = if self == End::Left { b"LPOP" } else { b"RPOP" };
+            let second = match count {
+                None => {
+                    ctx.effect(&[name, key]);
+                    elements.pop().unwrap_or(Reply::Nil)
+                }
+                Some(_) => {
+                    let popped = elements.len().to_string();
+                    ctx.effect(&[name, key, popped.as_bytes()]);
+                    Reply::Array(elements)
+                }
+            };
+            return Ok(Some(Reply::Array(vec![Reply::bulk(key), second])));
         }
-        _ => return Err(SYNTAX),
-    };
-    Ok((keys, end, count))
-}
+        Ok(None)
+    }
 
-/// Pops from the first of the keys that is there: one element, or with `count` up to so many as a
-/// list of their own. Leaves the plain pop as its effect.
-fn pop_first(
-    ctx: &mut Ctx<'_>,
-    keys: &[&[u8]],
-    end: End,
-    count: Option<usize>,
-) -> Result<Option<Reply>, Error> {
-    for key in keys {
-        if ctx.write::<List>(key)?.is_none_or(|list| list.len() == 0) {
-            continue;
+    fn serve_one(self) -> Serve {
+        match self {
+            End::Left => |ctx, key| pop::serve(ctx, key, End::Left, None),
+            End::Right => |ctx, key| pop::serve(ctx, key, End::Right, None),
         }
-        let mut elements = pop_many(ctx, key, end, count.unwrap_or(1))?;
-        let name: &[u8] = if end == End::Left { b"LPOP" } else { b"RPOP" };
-        let second = match count {
-            None => {
-                ctx.effect(&[name, key]);
-                elements.pop().unwrap_or(Reply::Nil)
-            }
-            Some(_) => {
-                let popped = elements.len().to_string();
-                ctx.effect(&[name, key, popped.as_bytes()]);
-                Reply::Array(elements)
-            }
-        };
-        return Ok(Some(Reply::Array(vec![Reply::bulk(key), second])));
     }
-    Ok(None)
-}
-
-fn blpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    blocking_pop(ctx, End::Left)
-}
-
-fn brpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    blocking_pop(ctx, End::Right)
-}
-
-fn blocking_pop(ctx: &mut Ctx<'_>, end: End) -> Result<Reply, Error> {
-    let Some(([_, keys @ ..], [timeout])) = ctx.argv.split_last_chunk() else { return Err(SYNTAX) };
-    let deadline_ms = args::timeout(ctx.now, timeout)?;
-    if let Some(reply) = pop_first(ctx, keys, end, None)? {
-        return Ok(reply);
-    }
-    let serve: Serve = match end {
-        End::Left => |ctx, key| serve_pop(ctx, key, End::Left, None),
-        End::Right => |ctx, key| serve_pop(ctx, key, End::Right, None),
-    };
-    let on_timeout = Reply::NilArray;
-    Ok(ctx.block(Wait { keys, deadline_ms, serve, on_timeout, argv: None }))
-}
-
-fn blmpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let (keys, end, count) = mpop_args(ctx.argv, 2)?;
-    let deadline_ms = args::timeout(ctx.now, ctx.arg(1))?;
-    if let Some(reply) = pop_first(ctx, keys, end, Some(count))? {
-        return Ok(reply);
-    }
-    let serve: Serve = |ctx, key| {
-        let (_, end, count) = mpop_args(ctx.argv, 2).ok()?;
-        serve_pop(ctx, key, end, Some(count))
-    };
-    let on_timeout = Reply::NilArray;
-    Ok(ctx.block(Wait { keys, deadline_ms, serve, on_timeout, argv: None }))
-}
-
-/// Pops for a session that waited for this key; nothing if it holds another type.
-fn serve_pop(ctx: &mut Ctx<'_>, key: &[u8], end: End, count: Option<usize>) -> Option<Reply> {
-    pop_first(ctx, &[key], end, count).ok().flatten()
 }
 
 fn blmove(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

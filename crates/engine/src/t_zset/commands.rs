@@ -9,7 +9,7 @@ use super::range::{LexRange, ScoreRange};
 use super::{Added, Limits, PAST_LIMITS, When, Zset};
 use crate::Reply;
 use crate::args;
-use crate::blocked::{Serve, Wait};
+use crate::blocked::Serve;
 use crate::command::{
     BLOCKING, Command, Ctx, DENYOOM, FAST, MOVABLE_KEYS, NOSCRIPT, READONLY, WRITE,
 };
@@ -17,6 +17,7 @@ use crate::error::{Error, NOT_POSITIVE, SYNTAX};
 use crate::notify::Class;
 use crate::number;
 use crate::pack::Elem;
+use crate::pop::{self, PopEnd};
 use crate::scan::{self, Scan};
 use crate::t_hash::{REPEATED_MAX, TOO_MANY, sample};
 use crate::t_list::range_in;
@@ -47,7 +48,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("zremrangebylex", 4, WRITE, zremrangebylex).keys(1, 1, 1),
     Command::new("zpopmin", -2, WRITE | FAST, zpopmin).keys(1, 1, 1),
     Command::new("zpopmax", -2, WRITE | FAST, zpopmax).keys(1, 1, 1),
-    Command::new("zmpop", -4, WRITE | MOVABLE_KEYS, zmpop),
+    Command::new("zmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<End>),
     Command::new("zunion", -3, READONLY | MOVABLE_KEYS, zunion),
     Command::new("zinter", -3, READONLY | MOVABLE_KEYS, zinter),
     Command::new("zdiff", -3, READONLY | MOVABLE_KEYS, zdiff),
@@ -56,9 +57,15 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::new("zinterstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zinterstore).keys(1, 1, 1),
     Command::new("zdiffstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zdiffstore).keys(1, 1, 1),
     Command::new("zscan", -3, READONLY, zscan).keys(1, 1, 1),
-    Command::new("bzpopmin", -3, WRITE | NOSCRIPT | FAST | BLOCKING, bzpopmin).keys(1, -2, 1),
-    Command::new("bzpopmax", -3, WRITE | NOSCRIPT | FAST | BLOCKING, bzpopmax).keys(1, -2, 1),
-    Command::new("bzmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, bzmpop),
+    Command::new("bzpopmin", -3, WRITE | NOSCRIPT | FAST | BLOCKING, |ctx| {
+        pop::blocking_one(ctx, End::Min)
+    })
+    .keys(1, -2, 1),
+    Command::new("bzpopmax", -3, WRITE | NOSCRIPT | FAST | BLOCKING, |ctx| {
+        pop::blocking_one(ctx, End::Max)
+    })
+    .keys(1, -2, 1),
+    Command::new("bzmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<End>),
     Command::new("zrandmember", -2, READONLY, zrandmember).keys(1, 1, 1),
 ];
 
@@ -455,110 +462,48 @@ fn pop_many(
     Ok(if let Reply::Array(found) = found { found } else { Vec::new() })
 }
 
-fn zmpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let (keys, end, count) = mpop_args(ctx.argv, 1)?;
-    Ok(pop_first(ctx, keys, end, Some(count))?.unwrap_or(Reply::NilArray))
-}
-
-/// `numkeys key … MIN|MAX [COUNT count]`, from position `at` on.
-fn mpop_args<'a>(argv: &'a [&'a [u8]], at: usize) -> Result<(&'a [&'a [u8]], End, usize), Error> {
-    let positive = |bytes: Option<&&[u8]>, error| {
-        let n = bytes.and_then(|bytes| args::int(bytes).ok()).filter(|n| *n > 0);
-        n.and_then(|n| usize::try_from(n).ok()).ok_or(error)
-    };
-    let count = positive(argv.get(at), Error::fixed("ERR numkeys should be greater than 0"))?;
-    let rest = argv.get(at + 1..).unwrap_or_default();
-    let (keys, rest) = rest.split_at_checked(count).ok_or(SYNTAX)?;
-    let (end, rest) = rest.split_first().ok_or(SYNTAX)?;
-    let end = if args::is(end, "MIN") {
-        End::Min
-    } else if args::is(end, "MAX") {
-        End::Max
-    } else {
-        return Err(SYNTAX);
-    };
-    let count = match rest {
-        [] => 1,
-        [word, rest @ ..] if args::is(word, "COUNT") && !rest.is_empty() => {
-            let count = positive(rest.first(), Error::fixed("ERR count should be greater than 0"))?;
-            if rest.len() > 1 {
-                return Err(SYNTAX);
-            }
-            count
+impl PopEnd for End {
+    fn read(word: &[u8]) -> Result<End, Error> {
+        match () {
+            () if args::is(word, "MIN") => Ok(End::Min),
+            () if args::is(word, "MAX") => Ok(End::Max),
+            () => Err(SYNTAX),
         }
-        _ => return Err(SYNTAX),
-    };
-    Ok((keys, end, count))
-}
+    }
 
-/// Pops from the first of the keys that is there: one member in a row with key and score, or with
-/// `count` up to so many in pairs. Leaves the plain pop as its effect.
-fn pop_first(
-    ctx: &mut Ctx<'_>,
-    keys: &[&[u8]],
-    end: End,
-    count: Option<usize>,
-) -> Result<Option<Reply>, Error> {
-    for key in keys {
-        if ctx.write::<Zset>(key)?.is_none_or(|zset| zset.len() == 0) {
-            continue;
-        }
-        let popped = pop_many(ctx, key, end, count.unwrap_or(1), count.is_some())?;
-        let mut reply = vec![Reply::bulk(key)];
-        match count {
-            None => {
-                ctx.effect(&[end.command(), key]);
-                reply.extend(popped);
+    fn pop_first(
+        self,
+        ctx: &mut Ctx<'_>,
+        keys: &[&[u8]],
+        count: Option<usize>,
+    ) -> Result<Option<Reply>, Error> {
+        for key in keys {
+            if ctx.write::<Zset>(key)?.is_none_or(|zset| zset.len() == 0) {
+                continue;
             }
-            Some(_) => {
-                ctx.effect(&[end.command(), key, popped.len().to_string().as_bytes()]);
-                reply.push(Reply::Array(popped));
+            let popped = pop_many(ctx, key, self, count.unwrap_or(1), count.is_some())?;
+            let mut reply = vec![Reply::bulk(key)];
+            match count {
+                None => {
+                    ctx.effect(&[self.command(), key]);
+                    reply.extend(popped);
+                }
+                Some(_) => {
+                    ctx.effect(&[self.command(), key, popped.len().to_string().as_bytes()]);
+                    reply.push(Reply::Array(popped));
+                }
             }
+            return Ok(Some(Reply::Array(reply)));
         }
-        return Ok(Some(Reply::Array(reply)));
+        Ok(None)
     }
-    Ok(None)
-}
 
-fn bzpopmin(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    blocking_pop(ctx, End::Min)
-}
-
-fn bzpopmax(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    blocking_pop(ctx, End::Max)
-}
-
-fn blocking_pop(ctx: &mut Ctx<'_>, end: End) -> Result<Reply, Error> {
-    let Some(([_, keys @ ..], [timeout])) = ctx.argv.split_last_chunk() else { return Err(SYNTAX) };
-    let deadline_ms = args::timeout(ctx.now, timeout)?;
-    if let Some(reply) = pop_first(ctx, keys, end, None)? {
-        return Ok(reply);
+    fn serve_one(self) -> Serve {
+        match self {
+            End::Min => |ctx, key| pop::serve(ctx, key, End::Min, None),
+            End::Max => |ctx, key| pop::serve(ctx, key, End::Max, None),
+        }
     }
-    let serve: Serve = match end {
-        End::Min => |ctx, key| serve_pop(ctx, key, End::Min, None),
-        End::Max => |ctx, key| serve_pop(ctx, key, End::Max, None),
-    };
-    let on_timeout = Reply::NilArray;
-    Ok(ctx.block(Wait { keys, deadline_ms, serve, on_timeout, argv: None }))
-}
-
-fn bzmpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let (keys, end, count) = mpop_args(ctx.argv, 2)?;
-    let deadline_ms = args::timeout(ctx.now, ctx.arg(1))?;
-    if let Some(reply) = pop_first(ctx, keys, end, Some(count))? {
-        return Ok(reply);
-    }
-    let serve: Serve = |ctx, key| {
-        let (_, end, count) = mpop_args(ctx.argv, 2).ok()?;
-        serve_pop(ctx, key, end, Some(count))
-    };
-    let on_timeout = Reply::NilArray;
-    Ok(ctx.block(Wait { keys, deadline_ms, serve, on_timeout, argv: None }))
-}
-
-/// Pops for a session that waited for this key; nothing if it holds another type.
-fn serve_pop(ctx: &mut Ctx<'_>, key: &[u8], end: End, count: Option<usize>) -> Option<Reply> {
-    pop_first(ctx, &[key], end, count).ok().flatten()
 }
 
 fn zscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
