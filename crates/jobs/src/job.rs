@@ -240,17 +240,12 @@ pub enum Shape {
 }
 
 impl Job {
-    /// Reads a stored job. `id` is the id it was found under, which counts; the one inside may be
-    /// missing.
-    pub fn parse(id: JobId, text: &[u8]) -> Result<Self, Malformed> {
-        let text = std::str::from_utf8(text).map_err(|_| malformed("not UTF-8"))?;
-        let fields = Fields::parse(text)
-            .map_err(|error| malformed(format!("not a JSON object: {error}")))?;
-        let mut kind = None;
-        let mut job = Self {
+    /// A job with everything at its default.
+    fn plain(id: JobId, kind: JobType, payload: Box<RawValue>) -> Self {
+        Self {
             id,
-            kind: JobType::stored(""),
-            payload: empty_object(),
+            kind,
+            payload,
             schedule: Schedule::default(),
             retry: Retry::default(),
             priority: Priority::NORMAL,
@@ -264,7 +259,17 @@ impl Job {
             expires_at: None,
             avoid: Vec::new(),
             on_parent_failure: OnParentFailure::default(),
-        };
+        }
+    }
+
+    /// Reads a stored job. `id` is the id it was found under, which counts; the one inside may be
+    /// missing.
+    pub fn parse(id: JobId, text: &[u8]) -> Result<Self, Malformed> {
+        let text = std::str::from_utf8(text).map_err(|_| malformed("not UTF-8"))?;
+        let fields = Fields::parse(text)
+            .map_err(|error| malformed(format!("not a JSON object: {error}")))?;
+        let mut kind = None;
+        let mut job = Self::plain(id, JobType::stored(""), empty_object());
         for (name, value) in fields.iter() {
             match name {
                 "type" => kind = read::<String>(value),

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Value, value::RawValue};
 use store::Millis;
 
 use super::{
-    Backoff, CatchUp, Job, OnParentFailure, Overlap, PAYLOAD_MAX, Priority, RateLimit, Retry,
-    Schedule, empty_object,
+    Backoff, CatchUp, Job, OnParentFailure, Overlap, PAYLOAD_MAX, Priority, Retry, Schedule,
+    empty_object,
 };
 use crate::{
     Error, JobId, JobType,
@@ -85,24 +85,7 @@ impl NewJob {
             )));
         }
         let payload = if payload.get() == "null" { empty_object() } else { payload };
-        let job = Job {
-            id: JobId::stored(""),
-            kind,
-            payload,
-            schedule: Schedule::default(),
-            retry: Retry::default(),
-            priority: Priority::NORMAL,
-            depends_on: Vec::new(),
-            target: Target::default(),
-            metadata: Map::new(),
-            created_at: Millis(0),
-            attempts: 0,
-            rate_limit: RateLimit::default(),
-            timeout: None,
-            expires_at: None,
-            avoid: Vec::new(),
-            on_parent_failure: OnParentFailure::default(),
-        };
+        let job = Job::plain(JobId::stored(""), kind, payload);
         Ok(Self { job, id: None, once: None, problem: None })
     }
 
