@@ -103,7 +103,7 @@ local function find(join, by_address)
   -- Who holds a place keeps it; a better proof moves it to a better lane.
   local upgrade = false
   if join.held then
-    local h = call('HMGET', join.held, 'status', 'priority', 'queue_id')
+    local h = call('HMGET', join.held, 'status', 'priority', 'queue_id', 'replaced_by')
     if h[3] == queue_id or not h[3] then
       if call('ZSCORE', positions, join.held_id) then
         if join.level <= num(h[2], 0) then
@@ -112,6 +112,9 @@ local function find(join, by_address)
         upgrade = true
       elseif call('ZSCORE', claims, join.held_id) or h[1] == 'active' then
         return { 'existing', join.held_id }
+      elseif h[4] and (call('ZSCORE', positions, h[4]) or call('ZSCORE', claims, h[4])) then
+        -- It got a better place before, and the answer to that was lost or has not arrived yet.
+        return { 'existing', h[4] }
       end
     end
   end

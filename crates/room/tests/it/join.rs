@@ -206,6 +206,8 @@ each_store! {
         let old = b.status(&place.id).await;
         assert_eq!(old.state, State::Cancelled);
         assert_eq!(old.replaced_by, Some(upgraded.place.id));
+        let repeated = b.room.join(&b.queue, new.clone()).await.unwrap();
+        assert_eq!((repeated.place.id, repeated.new), (upgraded.place.id, false), "a lost answer");
         let again = NewPlace { held: Some(upgraded.place.id), ..new };
         let again = b.room.join(&b.queue, again).await.unwrap();
         assert_eq!((again.place.id, again.new), (upgraded.place.id, false));

@@ -21,6 +21,7 @@ pub(crate) struct Visitor {
     until: i64,
     hard: i64,
     ended: i64,
+    replaced_by: Option<usize>,
 }
 
 impl Visitor {
@@ -172,7 +173,13 @@ impl Model {
             match self.visitors[held].state {
                 State::Waiting if level > self.visitors[held].level => upgrade = Some(held),
                 State::Waiting | State::Admitted | State::Active => return Join::Existing(held),
-                _ => {}
+                _ => {
+                    if let Some(better) = self.visitors[held].replaced_by
+                        && matches!(self.visitors[better].state, State::Waiting | State::Admitted)
+                    {
+                        return Join::Existing(better);
+                    }
+                }
             }
         }
         if self.status == QueueStatus::Maintenance {
@@ -183,6 +190,7 @@ impl Model {
             return Join::Full;
         }
         if let Some(old) = upgrade {
+            self.visitors[old].replaced_by = Some(self.visitors.len());
             self.visitors[old].end(self.now, State::Cancelled, Reason::Upgraded);
         }
         self.seq += 1;
@@ -205,6 +213,7 @@ impl Model {
             until: 0,
             hard: 0,
             ended: 0,
+            replaced_by: None,
         });
         let v = self.visitors.len() - 1;
         if self.line()[0] == v && self.status == QueueStatus::Active && self.free() > 0 {
