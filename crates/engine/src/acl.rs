@@ -168,7 +168,8 @@ impl Ctx<'_> {
         let most = crate::number::parse_u64(&most).and_then(|n| usize::try_from(n).ok());
         let mut client = crate::client::describe(self, self.session);
         client.truncate(client.trim_ascii_end().len());
-        let entry = log::Entry::new(reason, place, object, user, self.now.ms(), client);
+        let at_ms = self.now.ms();
+        let entry = log::Entry { count: 1, reason, place, object, user, at_ms, client };
         self.core.acl.log.add(entry, most.unwrap_or(usize::MAX));
     }
 }

@@ -63,7 +63,7 @@ use self::{
     disk::Disk,
     keeper::{Compaction, Keeper},
     log::{Cure, Log},
-    serve::{Held, Left},
+    serve::{Left, Locked},
     sync::{Bell, Durable},
     value::{Argv, reply_value},
 };
@@ -325,7 +325,7 @@ impl Embedded {
     pub(crate) fn status(&self) -> (String, Option<String>) {
         let reason = loop {
             if let Some(state) = self.shared.state.try_lock_for(STATUS) {
-                let state = self.shared.held(state);
+                let state = self.shared.locked(state);
                 let trouble = state.log.as_ref().and_then(|log| log.trouble.as_ref());
                 break trouble.map(|trouble| format!("writes are refused: {}", trouble.reason));
             }
@@ -439,7 +439,7 @@ impl Shared {
         self.begin(self.lock())
     }
 
-    fn begin<'a>(&'a self, mut state: Held<'a>) -> Batch<'a> {
+    fn begin<'a>(&'a self, mut state: Locked<'a>) -> Batch<'a> {
         let now = Now::from_millis(self.clock.now().0);
         let (mut denied, mut first) = (false, 0);
         let State { engine, log, .. } = &mut *state;
@@ -607,7 +607,7 @@ fn transaction(batch: &mut Batch<'_>, session: SessionId, pipeline: &Pipeline) -
 /// The lock, held for a number of commands. Dropping it commits.
 pub struct Batch<'a> {
     shared: &'a Shared,
-    state: Held<'a>,
+    state: Locked<'a>,
     now: Now,
     due: Vec<Due>,
     closing: Vec<SessionId>,

@@ -32,27 +32,16 @@ pub(crate) enum Where {
 /// One refusal, or several alike.
 #[derive(Debug)]
 pub(super) struct Entry {
-    count: i64,
-    reason: Reason,
-    place: Where,
-    object: Vec<u8>,
-    user: Vec<u8>,
-    at_ms: i64,
-    client: Vec<u8>,
+    pub(super) count: i64,
+    pub(super) reason: Reason,
+    pub(super) place: Where,
+    pub(super) object: Vec<u8>,
+    pub(super) user: Vec<u8>,
+    pub(super) at_ms: i64,
+    pub(super) client: Vec<u8>,
 }
 
 impl Entry {
-    pub(super) fn new(
-        reason: Reason,
-        place: Where,
-        object: Vec<u8>,
-        user: Vec<u8>,
-        at_ms: i64,
-        client: Vec<u8>,
-    ) -> Entry {
-        Entry { count: 1, reason, place, object, user, at_ms, client }
-    }
-
     fn is_like(&self, other: &Entry) -> bool {
         self.reason == other.reason
             && self.place == other.place

@@ -139,6 +139,6 @@ impl Shared {
     }
 
     pub(super) fn try_batch_for(&self, most: Duration) -> Option<Batch<'_>> {
-        self.state.try_lock_for(most).map(|state| self.begin(self.held(state)))
+        self.state.try_lock_for(most).map(|state| self.begin(self.locked(state)))
     }
 }

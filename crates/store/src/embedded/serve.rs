@@ -85,14 +85,14 @@ impl Left {
     }
 }
 
-/// The lock, held. What was left for whoever holds it is seen to when it is released.
-pub(super) struct Held<'a> {
+/// What the lock guards, for whoever has it. What was left for them is seen to when it is released.
+pub(super) struct Locked<'a> {
     state: MutexGuard<'a, State>,
     // Dropped after the lock is released.
     _after: Option<After<'a>>,
 }
 
-impl Deref for Held<'_> {
+impl Deref for Locked<'_> {
     type Target = State;
 
     fn deref(&self) -> &State {
@@ -100,7 +100,7 @@ impl Deref for Held<'_> {
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut State {
         &mut self.state
     }
@@ -121,18 +121,18 @@ impl Drop for After<'_> {
 
 impl Shared {
     /// Takes the lock, however long that takes.
-    pub(super) fn lock(&self) -> Held<'_> {
-        self.held(self.state.lock())
+    pub(super) fn lock(&self) -> Locked<'_> {
+        self.locked(self.state.lock())
     }
 
     /// Takes the lock if nobody has it.
-    pub(super) fn try_lock(&self) -> Option<Held<'_>> {
-        self.state.try_lock().map(|state| self.held(state))
+    pub(super) fn try_lock(&self) -> Option<Locked<'_>> {
+        self.state.try_lock().map(|state| self.locked(state))
     }
 
     /// The lock just taken.
-    pub(super) fn held<'a>(&'a self, state: MutexGuard<'a, State>) -> Held<'a> {
-        Held { state, _after: Some(After(self)) }
+    pub(super) fn locked<'a>(&'a self, state: MutexGuard<'a, State>) -> Locked<'a> {
+        Locked { state, _after: Some(After(self)) }
     }
 
     /// Runs what was left while the lock was being released.
@@ -145,7 +145,7 @@ impl Shared {
             }
             // Whoever has the lock now looks afterwards.
             let Some(state) = self.state.try_lock() else { return };
-            let mut batch = self.begin(Held { state, _after: None });
+            let mut batch = self.begin(Locked { state, _after: None });
             batch.serve();
             drop(batch.commit());
         }

@@ -3,8 +3,8 @@
 //! A disk in memory stands in for the real one. It knows what was only written and what was
 //! synced, can fail at any operation, and can lose power.
 
-mod left;
 mod real_disk;
+mod serve;
 mod sharing;
 
 use std::{
