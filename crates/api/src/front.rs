@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{Extensions, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -20,13 +20,13 @@ use tokio::time::{Instant, Sleep};
 use tracing::Instrument;
 
 use crate::app::App;
-use crate::client::{Client, Peer};
+use crate::client::{self, Client, Peer};
 use crate::error::ApiError;
 use crate::{dashboard, metrics};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The id of a request: ours, or a trusted proxy's.
+/// The id of a request, made here.
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
@@ -39,9 +39,10 @@ pub(crate) fn request_id(extensions: &Extensions) -> String {
 pub(crate) async fn handle(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let settings = app.settings();
     let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
-    let client = Client::of(peer, request.headers(), &settings.trusted_proxies);
-    let trusted = settings.trusted_proxies.iter().any(|net| net.contains(&peer.addr.ip()));
-    let id = pick_id(&request, trusted, app.store().now());
+    let client = Client::of(peer, request.headers(), &settings);
+    let id = new_id(app.store().now());
+    let proxy_id = client::is_trusted(peer, &settings).then(|| id_of(request.headers())).flatten();
+    let proxy_id = proxy_id.map(tracing::field::display);
     let method = request.method().clone();
     let route = request
         .extensions()
@@ -51,7 +52,7 @@ pub(crate) async fn handle(State(app): State<App>, mut request: Request, next: N
     request.extensions_mut().insert(client);
     request.extensions_mut().insert(RequestId(id.clone()));
 
-    let span = tracing::info_span!("request", id = %id, %method, route = %route);
+    let span = tracing::info_span!("request", id = %id, proxy_id, %method, route = %route);
     let started = Instant::now();
     let mut response = async {
         match limit_body(request, settings.max_body, settings.body_timeout) {
@@ -86,24 +87,19 @@ fn micros(took: Duration) -> u64 {
     u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A trusted proxy may name the request; everybody else gets a fresh id.
-fn pick_id(request: &Request, trusted: bool, now: Millis) -> String {
-    let given = request.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
-    match given {
-        Some(id)
-            if trusted
-                && (1..=64).contains(&id.len())
-                && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') =>
-        {
-            id.to_owned()
-        }
-        // It names a request, nothing more, so nobody gains by guessing one.
-        _ => {
-            let ms = u64::try_from(now.0).unwrap_or(0);
-            let chance = std::array::from_fn(|_| fastrand::u8(..));
-            uuid::Builder::from_unix_timestamp_millis(ms, &chance).into_uuid().simple().to_string()
-        }
-    }
+/// Makes the id of a request. It is always ours: limits and the audit trail are keyed by it, and an
+/// id from outside could be sent twice. Nobody gains by guessing one.
+fn new_id(now: Millis) -> String {
+    let ms = u64::try_from(now.0).unwrap_or(0);
+    let chance = std::array::from_fn(|_| fastrand::u8(..));
+    uuid::Builder::from_unix_timestamp_millis(ms, &chance).into_uuid().simple().to_string()
+}
+
+/// The id a proxy gave the request, for the log only: through many proxies it is the visitor's.
+fn id_of(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let known = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    ((1..=64).contains(&id.len()) && id.bytes().all(known)).then(|| id.to_owned())
 }
 
 /// A browser that navigates: errors become pages, not JSON.

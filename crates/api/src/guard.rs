@@ -137,7 +137,7 @@ impl Guard {
         let how = &self.0.how;
         let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
         let settings = self.0.app.settings();
-        let client = Client::of(peer, request.headers(), &settings.trusted_proxies);
+        let client = Client::of(peer, request.headers(), &settings);
         let asked = Asked {
             method: request.method().clone(),
             target: request.uri().path_and_query().map_or("/", PathAndQuery::as_str),
@@ -224,13 +224,12 @@ impl Guard {
         if request.body().size_hint().lower() > most {
             return trouble(Trouble::TooLarge(most));
         }
-        let trusted =
-            self.0.app.settings().trusted_proxies.iter().any(|n| n.contains(&peer.addr.ip()));
+        let settings = self.0.app.settings();
         let upgrade = headers::upgrade_of(&request);
         let visitor = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
         let (mut parts, body) = request.into_parts();
         headers::to_origin(&mut parts.headers, upgrade.as_ref());
-        headers::forwarded(&mut parts.headers, peer, client, host.as_ref(), trusted);
+        headers::forwarded(&mut parts.headers, peer, client, host.as_ref(), &settings);
         headers::named(&mut parts.headers, &how.queue, queue, session.as_ref());
         let origin_host = how.origin.host();
         if let Some(host) = if how.keep_host { host.or(origin_host) } else { origin_host } {

@@ -346,8 +346,7 @@ impl Place {
         if shared.open.load(Ordering::Relaxed) >= settings.max_connections {
             return Err("total");
         }
-        let exempt =
-            ip.is_loopback() || settings.trusted_proxies.iter().any(|net| net.contains(&ip));
+        let exempt = ip.is_loopback() || settings.trusts(ip.to_canonical());
         let address = (!exempt).then(|| client::bucket(ip));
         if let Some(address) = address {
             let mut counts = shared.by_address.lock();

@@ -1,8 +1,10 @@
 //! What an operator can set about serving. Plain data with documented defaults; the binary fills
 //! it from file, environment and flags, and may swap it while the server runs.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
+use axum::http::HeaderName;
 use ipnet::IpNet;
 
 /// Settings of the HTTP side. Swapped whole on reload, so a request sees one consistent set.
@@ -24,8 +26,10 @@ pub struct Settings {
     pub max_connections_per_address: usize,
     /// Concurrent streams on one HTTP/2 connection.
     pub http2_max_streams: u32,
-    /// Proxies whose `X-Forwarded-For`, `X-Forwarded-Proto` and `Forwarded` count. Nobody else's do.
+    /// Proxies that say who the client is. Nobody else's word counts.
     pub trusted_proxies: Vec<IpNet>,
+    /// The one header in which they say it. Every other forwarding header is ignored.
+    pub client_address_header: HeaderName,
     /// Let anybody read `/metrics`. Off: a token with role viewer is needed.
     pub open_metrics: bool,
     /// A dashboard session ends after this long without a request.
@@ -55,6 +59,7 @@ impl Default for Settings {
             max_connections_per_address: 512,
             http2_max_streams: 128,
             trusted_proxies: Vec::new(),
+            client_address_header: HeaderName::from_static("x-forwarded-for"),
             open_metrics: false,
             session_idle: Duration::from_secs(8 * 3600),
             session_max: Duration::from_secs(7 * 24 * 3600),
@@ -63,5 +68,12 @@ impl Default for Settings {
             audit_keep: 10_000,
             room_joins_per_minute: 600,
         }
+    }
+}
+
+impl Settings {
+    /// Tells whether an address is a trusted proxy's.
+    pub(crate) fn trusts(&self, ip: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|net| net.contains(&ip))
     }
 }

@@ -28,7 +28,7 @@ use self::brand::Brand;
 use self::page::{Frame, View, address, page};
 use self::words::Words;
 use crate::app::App;
-use crate::client::{Client, Peer};
+use crate::client::Client;
 use crate::error::ApiError;
 use crate::extract::{Form, Path, Query};
 use crate::room::site::{OWN_PATH, Site, Target};
@@ -92,13 +92,9 @@ impl FromRequestParts<App> for Asked {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Asked, ApiError> {
         let client = Client::from_request_parts(parts, app).await?;
-        let peer = parts.extensions.get::<Peer>().copied().unwrap_or_default();
-        let trusted = app.settings().trusted_proxies.iter().any(|n| n.contains(&peer.addr.ip()));
         let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-        let forwarded = text("x-forwarded-host").filter(|_| trusted);
-        let forwarded = forwarded.and_then(|hosts| hosts.split(',').next_back()).map(str::trim);
         let authority = parts.uri.authority().map(|authority| authority.as_str());
-        let host = forwarded.or_else(|| text("host")).or(authority).map(str::to_ascii_lowercase);
+        let host = text("host").or(authority).map(str::to_ascii_lowercase);
         let ahead = ["sec-purpose", "purpose", "x-moz"]
             .into_iter()
             .any(|name| text(name).is_some_and(|value| value.contains("prefetch")));

@@ -13,6 +13,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::HeaderName;
+
 use self::value::{
     Bytes, Fsync, HostPolicy, Listen, LogFormat, MaybeNumber, MaybeRate, MemoryPolicy, Networks,
     OpenPaths, Routes, Service, SiteOrigin, Value, WhenDown,
@@ -137,8 +139,12 @@ settings! {
     http: HttpConfig {
         /// Address and port. Port 0 takes any free one and prints it.
         listen: SocketAddr = "127.0.0.1:7070", restart;
-        /// Proxies whose forwarded headers count, as networks. Nobody else's do.
+        /// Proxies that say who the client is, as networks. Nobody else's word counts.
         trusted_proxies: Networks = "", live;
+        /// The one header in which they say it, such as `X-Forwarded-For`, `Forwarded`, `X-Real-IP`
+        /// or `CF-Connecting-IP`. The proxy must set it or add to it in every request. Every other
+        /// header of this kind is ignored, and not forwarded to a guarded site.
+        client_address_header: HeaderName = "X-Forwarded-For", live;
         /// Certificate chain in PEM, which switches TLS on. Read again on SIGHUP.
         tls_cert: PathBuf = "", restart;
         /// Private key of the certificate in PEM.

@@ -292,6 +292,7 @@ fn settings(config: &Config) -> Settings {
         max_connections_per_address: http.max_connections_per_address,
         http2_max_streams: http.http2_max_streams,
         trusted_proxies: http.trusted_proxies.0.clone(),
+        client_address_header: http.client_address_header.clone(),
         open_metrics: http.open_metrics,
         session_idle: auth.session_idle,
         session_max: auth.session_max,

@@ -1,15 +1,14 @@
 //! Headers on their way through the guard: what is about one connection stays behind, and what
 //! strangers say about who they are does not count.
 
-use std::net::IpAddr;
-
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
 use room::{QueueId, SessionId};
 
 use super::origin::Origin;
-use crate::client::{Client, Peer};
+use crate::client::{self, Client, Peer};
 use crate::gate;
+use crate::settings::Settings;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -99,30 +98,19 @@ fn one_cookie_line(headers: &mut HeaderMap) {
     }
 }
 
-/// Says who asks. A trusted proxy's word is kept and added to; anybody else's is dropped.
+/// Says who asks: the client and the trusted proxies it came through. Whatever else claims that is
+/// taken out first.
 pub(super) fn forwarded(
     headers: &mut HeaderMap,
     peer: Peer,
     client: Client,
     host: Option<&HeaderValue>,
-    trusted: bool,
+    settings: &Settings,
 ) {
-    let peer_ip = match peer.addr.ip() {
-        IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4),
-        ip => ip,
-    };
-    let before: Vec<String> = match trusted {
-        true => {
-            let values = headers.get_all(&FORWARDED_FOR).iter();
-            values.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect()
-        }
-        false => Vec::new(),
-    };
-    // The standard header says the same in other words; two that differ would be a trap.
-    headers.remove(header::FORWARDED);
-    let chain = before.into_iter().chain([peer_ip.to_string()]).collect::<Vec<_>>().join(", ");
+    let chain = client::address_chain(peer, headers, settings);
+    let chain = chain.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    client::strip_forwarding_headers(headers, settings);
     let mut put = |name: HeaderName, value: &str| {
-        headers.remove(&name);
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(name, value);
         }
@@ -130,11 +118,8 @@ pub(super) fn forwarded(
     put(FORWARDED_FOR, &chain);
     put(FORWARDED_PROTO, if client.secure { "https" } else { "http" });
     put(REAL_IP, &client.ip.to_string());
-    if !trusted || !headers.contains_key(&FORWARDED_HOST) {
-        headers.remove(&FORWARDED_HOST);
-        if let Some(host) = host {
-            headers.insert(FORWARDED_HOST, host.clone());
-        }
+    if let Some(host) = host {
+        headers.insert(FORWARDED_HOST, host.clone());
     }
 }
 
@@ -236,24 +221,28 @@ mod tests {
 
     fn forward(headers: &mut HeaderMap, trusted: bool) {
         let peer = Peer { addr: "10.0.0.9:1".parse().unwrap(), tls: false };
-        let nets: Vec<ipnet::IpNet> = match trusted {
+        let trusted_proxies = match trusted {
             true => vec!["10.0.0.0/8".parse().unwrap()],
             false => Vec::new(),
         };
-        let client = Client::of(peer, headers, &nets);
-        forwarded(headers, peer, client, Some(&HeaderValue::from_static("shop.example")), trusted);
+        let settings = Settings { trusted_proxies, ..Settings::default() };
+        let client = Client::of(peer, headers, &settings);
+        let host = HeaderValue::from_static("shop.example");
+        forwarded(headers, peer, client, Some(&host), &settings);
     }
 
     #[test]
-    fn a_strangers_word_about_itself_is_dropped() {
-        let spoofed = [
-            ("x-forwarded-for", "1.2.3.4"),
+    fn the_site_is_told_who_asks_by_us_alone() {
+        let claims = [
+            ("x-forwarded-for", "6.6.6.6, 1.2.3.4"),
             ("x-forwarded-proto", "https"),
             ("x-forwarded-host", "evil.example"),
-            ("x-real-ip", "1.2.3.4"),
-            ("forwarded", "for=1.2.3.4"),
+            ("x-forwarded-port", "443"),
+            ("x-real-ip", "6.6.6.6"),
+            ("cf-connecting-ip", "6.6.6.6"),
+            ("forwarded", "for=6.6.6.6"),
         ];
-        let mut headers = map(&spoofed);
+        let mut headers = map(&claims);
         forward(&mut headers, false);
         let expect = map(&[
             ("x-forwarded-for", "10.0.0.9"),
@@ -263,12 +252,14 @@ mod tests {
         ]);
         assert_eq!(headers, expect);
 
-        let mut headers = map(&spoofed);
-        headers.remove("forwarded");
+        let mut headers = map(&claims);
         forward(&mut headers, true);
-        assert_eq!(headers["x-forwarded-for"], "1.2.3.4, 10.0.0.9");
-        assert_eq!(headers["x-forwarded-proto"], "https");
-        assert_eq!(headers["x-forwarded-host"], "evil.example");
-        assert_eq!(headers["x-real-ip"], "1.2.3.4");
+        let expect = map(&[
+            ("x-forwarded-for", "1.2.3.4, 10.0.0.9"),
+            ("x-forwarded-proto", "https"),
+            ("x-real-ip", "1.2.3.4"),
+            ("x-forwarded-host", "shop.example"),
+        ]);
+        assert_eq!(headers, expect);
     }
 }

@@ -91,6 +91,23 @@ testkit::each_store! {
         }
     }
 
+    async fn nothing_a_visitor_sends_through_a_trusted_proxy_changes_whom_a_limit_counts(t: TestStore) {
+        let f = limited(&t, 2).await;
+        let enqueue = format!("POST {ENQUEUE}");
+        let mut made = 0;
+        for n in 0..8 {
+            let made_up = format!("198.51.100.{n}");
+            let forwarded = format!("for={made_up};proto=https;host=evil.example");
+            let chain = format!("{made_up}, 203.0.113.60");
+            // As nginx and Caddy hand them on: their own header, and everything else as it came.
+            let headers = [("x-forwarded-for", chain.as_str()), ("forwarded", &forwarded), ("x-real-ip", &made_up),
+                ("cf-connecting-ip", &made_up), ("true-client-ip", &made_up), ("x-client-ip", &made_up),
+                ("x-request-id", "constant")];
+            made += u32::from(from(&f, "10.0.0.1", &enqueue, &headers).await.status == StatusCode::CREATED);
+        }
+        assert_eq!(made, 2, "one visitor");
+    }
+
     async fn polling_as_told_is_never_refused_and_hammering_is(t: TestStore) {
         let (f, _) = fixture(&t).await;
         queue(&f).await;

@@ -380,6 +380,18 @@ mod tests {
     }
 
     #[test]
+    fn the_header_of_a_proxy_must_be_one() {
+        let set = |name: &str| sources("", &[], &[("http.client_address_header", name)]);
+        assert_eq!(
+            set("CF-Connecting-IP").unwrap().config.http.client_address_header,
+            "cf-connecting-ip"
+        );
+        for wrong in ["", "two words", "X-Forwarded-For, Forwarded", "Host", "Cookie"] {
+            assert!(set(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_password_is_not_shown() {
         assert_eq!(shown("redis://me:secret@host/1"), "redis://me:…@host/1");
         assert_eq!(shown("redis://:secret@host"), "redis://:…@host");

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::guard::{OpenPath, Origin, Route};
+use axum::http::{HeaderName, header};
 use ipnet::IpNet;
 
 /// A value that can be written as text.
@@ -85,6 +86,23 @@ impl Value for String {
             return Err("control characters are not allowed".to_owned());
         }
         Ok(text.to_owned())
+    }
+}
+
+impl Value for HeaderName {
+    fn kind() -> &'static str {
+        "name of a header"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<HeaderName, String> {
+        let name: HeaderName = text
+            .parse()
+            .map_err(|_| format!("{text:?} is not the name of a header, as X-Forwarded-For is"))?;
+        let others = [header::HOST, header::COOKIE, header::AUTHORIZATION, header::CONNECTION];
+        if others.contains(&name) {
+            return Err(format!("{text} says something else: name the header your proxy sets"));
+        }
+        Ok(name)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::process::{Tidegate, command, text};
 use crate::site::Site;
 
 /// A proxy process, ended on drop.
-struct Proxy {
+pub(crate) struct Proxy {
     child: Child,
     port: u16,
     _folder: tempfile::TempDir,
@@ -46,7 +46,7 @@ impl Proxy {
     }
 
     /// nginx with a file that listens on port 80, on a port of its own instead.
-    fn nginx_with(site: &str) -> Proxy {
+    pub(crate) fn nginx_with(site: &str) -> Proxy {
         let port = free_port();
         let folder = tempfile::tempdir().unwrap();
         assert!(site.contains("listen 80;"));
@@ -75,7 +75,7 @@ impl Proxy {
     }
 
     /// Caddy with a file for a host, on a port of its own instead.
-    fn caddy_with(site: &str, host: &str) -> Proxy {
+    pub(crate) fn caddy_with(site: &str, host: &str) -> Proxy {
         let port = free_port();
         let folder = tempfile::tempdir().unwrap();
         let named = format!("\n{host} {{");
@@ -115,7 +115,7 @@ impl Proxy {
         proxy
     }
 
-    fn base(&self) -> String {
+    pub(crate) fn base(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 }
@@ -247,7 +247,7 @@ fn with_queue(args: &[&str]) -> Tidegate {
     gate
 }
 
-const TRUST: [&str; 2] = ["--set", "http.trusted_proxies=127.0.0.1"];
+pub(crate) const TRUST: [&str; 2] = ["--set", "http.trusted_proxies=127.0.0.1"];
 
 #[test]
 fn nginx_asks_at_the_gate() {
@@ -268,13 +268,21 @@ fn caddy_asks_at_the_gate() {
     assert_eq!(navigate(&format!("{}/", caddy.base()), "").status, 502);
 }
 
+/// The first block of a kind in docs/operating.md that has a word in it, for a server.
+pub(crate) fn documented(kind: &str, word: &str, gate: &Tidegate) -> String {
+    let address = gate.base.trim_start_matches("http://");
+    documented_block(kind, word).replace("127.0.0.1:7070", address)
+}
+
 /// The first block of a kind in docs/operating.md that has a word in it.
-fn documented(kind: &str, word: &str, gate: &Tidegate) -> String {
+pub(crate) fn documented_block(kind: &str, word: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating.md");
     let page = std::fs::read_to_string(path).unwrap();
     let blocks = page.split("```").skip(1).step_by(2);
     let block = blocks.filter_map(|block| block.strip_prefix(kind)).find(|b| b.contains(word));
-    block.unwrap().replace("127.0.0.1:7070", gate.base.trim_start_matches("http://"))
+    let block = block.unwrap();
+    assert!(block.contains("127.0.0.1:7070"));
+    block.to_owned()
 }
 
 /// The server itself behind a proxy: pages, calls, live streams, and who the visitor is.

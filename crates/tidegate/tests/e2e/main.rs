@@ -3,6 +3,7 @@
 
 mod browser;
 mod cli;
+mod client_address;
 mod contract;
 mod demo;
 mod gates;
