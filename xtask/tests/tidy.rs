@@ -78,6 +78,19 @@ fn keys_are_built_in_keys_rs_only() {
 }
 
 #[test]
+fn nothing_is_identified_by_its_address() {
+    // A `const` has no one address: each codegen unit may hold a copy of its own. What has an
+    // identity has a number or a name.
+    let words = ["ptr::eq", "ptr::from_ref", "ptr::addr", "as *const", "&raw const"];
+    let found = lines(
+        &files(),
+        |path| path.ends_with(".rs") && path.starts_with("crates/"),
+        |line| words.iter().any(|word| line.contains(word)) && !line.contains("Arc::ptr_eq"),
+    );
+    complain("tell things apart by a number or a name, not by an address", &found);
+}
+
+#[test]
 fn modules_have_no_mod_rs_and_open_with_what_they_are() {
     let mut found = Vec::new();
     for (path, text) in files() {

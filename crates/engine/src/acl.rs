@@ -149,7 +149,7 @@ impl Ctx<'_> {
         let Some(user) = self.session.user.clone() else { return Ok(()) };
         user.check(command, self.argv).inspect_err(|denied| {
             let (reason, object) = match denied {
-                Denied::Command => (Reason::Command, catalogue::name_of(command).to_owned()),
+                Denied::Command => (Reason::Command, command.full_name.clone().into_bytes()),
                 Denied::Key(at) => (Reason::Key, self.arg(*at).to_vec()),
                 Denied::Channel(at) => (Reason::Channel, self.arg(*at).to_vec()),
             };

@@ -3,7 +3,7 @@
 //! Bit 0 is the highest of the first byte, and past the end of a string all bits are 0.
 
 use crate::Reply;
-use crate::command::{Command, Ctx, DENYOOM, FAST, READONLY, WRITE};
+use crate::command::{CommandRow, Ctx, DENYOOM, FAST, READONLY, WRITE};
 use crate::db::NEVER;
 use crate::error::{Error, SYNTAX};
 use crate::notify::Class;
@@ -12,14 +12,14 @@ use crate::value::Value;
 use crate::{args, number};
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("setbit", 4, WRITE | DENYOOM, setbit).keys(1, 1, 1),
-    Command::new("getbit", 3, READONLY | FAST, getbit).keys(1, 1, 1),
-    Command::new("bitcount", -2, READONLY, bitcount).keys(1, 1, 1),
-    Command::new("bitpos", -3, READONLY, bitpos).keys(1, 1, 1),
-    Command::new("bitop", -4, WRITE | DENYOOM, bitop).keys(2, -1, 1),
-    Command::new("bitfield", -2, WRITE | DENYOOM, bitfield).keys(1, 1, 1),
-    Command::new("bitfield_ro", -2, READONLY | FAST, bitfield_ro).keys(1, 1, 1),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("setbit", 4, WRITE | DENYOOM, setbit).keys(1, 1, 1),
+    CommandRow::new("getbit", 3, READONLY | FAST, getbit).keys(1, 1, 1),
+    CommandRow::new("bitcount", -2, READONLY, bitcount).keys(1, 1, 1),
+    CommandRow::new("bitpos", -3, READONLY, bitpos).keys(1, 1, 1),
+    CommandRow::new("bitop", -4, WRITE | DENYOOM, bitop).keys(2, -1, 1),
+    CommandRow::new("bitfield", -2, WRITE | DENYOOM, bitfield).keys(1, 1, 1),
+    CommandRow::new("bitfield_ro", -2, READONLY | FAST, bitfield_ro).keys(1, 1, 1),
 ];
 
 const BAD_OFFSET: Error = Error::fixed("ERR bit offset is not an integer or out of range");

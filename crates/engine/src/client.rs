@@ -1,7 +1,7 @@
 //! CLIENT: who is connected, names, kills, pauses, replies on and off.
 
 use crate::blocked::Unblock;
-use crate::command::{self, ADMIN, Command, Ctx, LOADING, NOSCRIPT, STALE};
+use crate::command::{self, ADMIN, CommandRow, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::engine::Core;
 use crate::error::{Error, SYNTAX};
 use crate::session::{Buffers, Replies, Session};
@@ -10,25 +10,25 @@ use crate::{Reply, SessionId, args, number, tracking};
 const FLAGS: u32 = NOSCRIPT | LOADING | STALE;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[Command::new("client", -2, 0, command::container)
+pub(crate) const COMMANDS: &[CommandRow] = &[CommandRow::new("client", -2, 0, command::container)
     .subcommands(&[
-        Command::new("id", 2, FLAGS, id),
-        Command::new("info", 2, FLAGS, info),
-        Command::new("list", -2, FLAGS | ADMIN, list),
-        Command::new("getname", 2, FLAGS, getname),
-        Command::new("setname", 3, FLAGS, setname),
-        Command::new("setinfo", 4, FLAGS, setinfo),
-        Command::new("kill", -3, FLAGS | ADMIN, kill),
-        Command::new("pause", -3, FLAGS | ADMIN, pause),
-        Command::new("unpause", 2, FLAGS | ADMIN, unpause),
-        Command::new("reply", 3, FLAGS, reply),
-        Command::new("unblock", -3, FLAGS | ADMIN, unblock),
-        Command::new("no-evict", 3, FLAGS | ADMIN, no_evict),
-        Command::new("getredir", 2, FLAGS, tracking::getredir),
-        Command::new("tracking", -3, FLAGS, tracking::tracking),
-        Command::new("trackinginfo", 2, FLAGS, tracking::trackinginfo),
-        Command::new("caching", 3, FLAGS, tracking::caching),
-        Command::new("help", 2, LOADING | STALE, help),
+        CommandRow::new("id", 2, FLAGS, id),
+        CommandRow::new("info", 2, FLAGS, info),
+        CommandRow::new("list", -2, FLAGS | ADMIN, list),
+        CommandRow::new("getname", 2, FLAGS, getname),
+        CommandRow::new("setname", 3, FLAGS, setname),
+        CommandRow::new("setinfo", 4, FLAGS, setinfo),
+        CommandRow::new("kill", -3, FLAGS | ADMIN, kill),
+        CommandRow::new("pause", -3, FLAGS | ADMIN, pause),
+        CommandRow::new("unpause", 2, FLAGS | ADMIN, unpause),
+        CommandRow::new("reply", 3, FLAGS, reply),
+        CommandRow::new("unblock", -3, FLAGS | ADMIN, unblock),
+        CommandRow::new("no-evict", 3, FLAGS | ADMIN, no_evict),
+        CommandRow::new("getredir", 2, FLAGS, tracking::getredir),
+        CommandRow::new("tracking", -3, FLAGS, tracking::tracking),
+        CommandRow::new("trackinginfo", 2, FLAGS, tracking::trackinginfo),
+        CommandRow::new("caching", 3, FLAGS, tracking::caching),
+        CommandRow::new("help", 2, LOADING | STALE, help),
     ])];
 
 /// Clients wait until then with what they send.
@@ -194,7 +194,9 @@ pub(crate) fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
             s.channels.len(),
             s.patterns.len(),
             s.shards.len(),
-            session.last_command.map_or_else(|| "NULL".to_owned(), command::name_of),
+            session
+                .last_command
+                .map_or_else(|| "NULL".to_owned(), |command| command.full_name.clone()),
         )
         .as_bytes(),
     );

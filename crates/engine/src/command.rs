@@ -1,8 +1,9 @@
 //! The command table: name, arity, flags, key positions, function; and the way to a function.
 //!
-//! Each `t_*.rs` and its siblings list their own commands as `COMMANDS`; [`find`] looks through
-//! all of them.
+//! Each `t_*.rs` and its siblings declare their commands as rows; [`commands`] is the one table made
+//! of them, and a command's index in it is its identity. Never compare commands by address.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use hashbrown::HashMap;
@@ -127,33 +128,57 @@ pub(crate) const NO_MANDATORY_KEYS: u32 = 1 << 19;
 /// For a key whose slot is on its way to this node; of no use here but shown by COMMAND.
 pub(crate) const ASKING: u32 = 1 << 20;
 
-/// One row of the table.
+/// A command as the file that implements it declares it. Rows are `const`, so they have no one
+/// address and no identity: [`commands`] copies each into the one table, where it gets its number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CommandRow {
+    name: &'static str,
+    arity: i32,
+    flags: u32,
+    keys: (i32, i32, i32),
+    run: Run,
+    subcommands: &'static [CommandRow],
+}
+
+impl CommandRow {
+    pub(crate) const fn new(name: &'static str, arity: i32, flags: u32, run: Run) -> CommandRow {
+        CommandRow { name, arity, flags, keys: (0, 0, 0), run, subcommands: &[] }
+    }
+
+    pub(crate) const fn keys(mut self, first: i32, last: i32, step: i32) -> CommandRow {
+        self.keys = (first, last, step);
+        self
+    }
+
+    pub(crate) const fn subcommands(mut self, subcommands: &'static [CommandRow]) -> CommandRow {
+        self.subcommands = subcommands;
+        self
+    }
+}
+
+/// A command or subcommand in the one table. It is identified by its number.
 #[derive(Debug)]
 pub(crate) struct Command {
+    /// Index in [`commands`].
+    pub(crate) number: usize,
     /// Lower case; a subcommand has its own name only.
     pub(crate) name: &'static str,
+    /// The name with that of the container: `config|get`.
+    pub(crate) full_name: String,
     /// Number of arguments with the name; negative: at least so many.
     pub(crate) arity: i32,
     pub(crate) flags: u32,
     /// Position of the first key, of the last (negative: from the end) and the step between.
     pub(crate) keys: (i32, i32, i32),
     pub(crate) run: Run,
-    pub(crate) subcommands: &'static [Command],
+    pub(crate) is_subcommand: bool,
+    /// Numbers of its subcommands, which follow it in the table.
+    pub(crate) parts: Range<usize>,
 }
 
 impl Command {
-    pub(crate) const fn new(name: &'static str, arity: i32, flags: u32, run: Run) -> Command {
-        Command { name, arity, flags, keys: (0, 0, 0), run, subcommands: &[] }
-    }
-
-    pub(crate) const fn keys(mut self, first: i32, last: i32, step: i32) -> Command {
-        self.keys = (first, last, step);
-        self
-    }
-
-    pub(crate) const fn subcommands(mut self, subcommands: &'static [Command]) -> Command {
-        self.subcommands = subcommands;
-        self
+    pub(crate) fn subcommands(&self) -> &'static [Command] {
+        commands().get(self.parts.clone()).unwrap_or_default()
     }
 
     pub(crate) fn arity_fits(&self, count: usize) -> bool {
@@ -163,11 +188,47 @@ impl Command {
     }
 }
 
-static TABLE: LazyLock<HashMap<&'static [u8], &'static Command>> =
-    LazyLock::new(|| all().map(|command| (command.name.as_bytes(), command)).collect());
+static COMMANDS: LazyLock<Vec<Command>> = LazyLock::new(|| {
+    let mut all = Vec::new();
+    let mut add = |row: &CommandRow, container: Option<&str>| {
+        let number = all.len();
+        all.push(Command {
+            number,
+            name: row.name,
+            full_name: match container {
+                Some(container) => format!("{container}|{}", row.name),
+                None => row.name.to_owned(),
+            },
+            arity: row.arity,
+            flags: row.flags,
+            keys: row.keys,
+            run: row.run,
+            is_subcommand: container.is_some(),
+            parts: number + 1..number + 1 + row.subcommands.len(),
+        });
+    };
+    for row in rows() {
+        add(row, None);
+        row.subcommands.iter().for_each(|sub| add(sub, Some(row.name)));
+    }
+    all
+});
+
+static NUMBERS: LazyLock<HashMap<&'static [u8], usize, foldhash::fast::FixedState>> =
+    LazyLock::new(|| all().map(|command| (command.name.as_bytes(), command.number)).collect());
+
+/// The one table: every command, each followed by its subcommands.
+pub(crate) fn commands() -> &'static [Command] {
+    &COMMANDS
+}
 
 /// Every command, without subcommands.
 pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
+    commands().iter().filter(|command| !command.is_subcommand)
+}
+
+/// What each file declares.
+fn rows() -> impl Iterator<Item = &'static CommandRow> {
     [
         generic::COMMANDS,
         expire::COMMANDS,
@@ -210,7 +271,7 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     let lower = lower.get_mut(..name.len())?;
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
-    TABLE.get(&*lower).copied()
+    commands().get(*NUMBERS.get(&*lower)?)
 }
 
 /// The command that these arguments call: a subcommand where there are any. The error says that
@@ -219,39 +280,13 @@ pub(crate) fn find_with_subcommand(argv: &[&[u8]]) -> Result<&'static Command, E
     let Some(command) = find(argv.first().copied().unwrap_or_default()) else {
         return Err(unknown(argv));
     };
-    if command.subcommands.is_empty() {
+    if command.parts.is_empty() {
         return Ok(command);
     }
     let Some(word) = argv.get(1) else { return Ok(command) };
     let found =
-        command.subcommands.iter().find(|sub| word.eq_ignore_ascii_case(sub.name.as_bytes()));
+        command.subcommands().iter().find(|sub| word.eq_ignore_ascii_case(sub.name.as_bytes()));
     found.ok_or_else(|| unknown_subcommand(command, word))
-}
-
-/// What COMMAND and error texts call the command that `argv` calls: `config|get`.
-pub(crate) fn full_name(command: &Command, argv: &[&[u8]]) -> String {
-    let container = find(argv.first().copied().unwrap_or_default());
-    match container {
-        Some(container) if !std::ptr::eq(container, command) => {
-            format!("{}|{}", container.name, command.name)
-        }
-        _ => command.name.to_owned(),
-    }
-}
-
-/// Every command and subcommand with its full name.
-pub(crate) fn all_with_names() -> impl Iterator<Item = (String, &'static Command)> {
-    all().flat_map(|command| {
-        let subcommands =
-            command.subcommands.iter().map(|sub| (format!("{}|{}", command.name, sub.name), sub));
-        std::iter::once((command.name.to_owned(), command)).chain(subcommands)
-    })
-}
-
-/// The full name of a command.
-pub(crate) fn name_of(command: &'static Command) -> String {
-    let found = all_with_names().find(|(_, other)| std::ptr::eq(*other, command));
-    found.map_or_else(|| command.name.to_owned(), |(name, _)| name)
 }
 
 /// The function of a command that only has subcommands: it is never called with one missing.
@@ -317,7 +352,7 @@ fn flags_now(ctx: &Ctx<'_>, command: &Command) -> u32 {
 /// May this session run the command with these arguments now?
 fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     if !command.arity_fits(ctx.argv.len()) {
-        return Err(Error::arity(&full_name(command, ctx.argv)));
+        return Err(Error::arity(&command.full_name));
     }
     if command.flags & PROTECTED != 0 && !ctx.core.config.debug_commands {
         return Err(Error::fixed(
@@ -347,9 +382,8 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     if ctx.core.memory.on && !ctx.session.loading {
         let full = ctx.core.make_room(ctx.now);
         ctx.core.track_early();
-        let queueing = ctx.session.multi.is_some()
-            && !(matches!(command.name, "exec" | "discard" | "quit" | "reset")
-                && is_whole(command));
+        let ends_multi = matches!(command.name, "exec" | "discard" | "quit" | "reset");
+        let queueing = ctx.session.multi.is_some() && (command.is_subcommand || !ends_multi);
         if full && (flags & DENYOOM != 0 || queueing) {
             return Err(error::OUT_OF_MEMORY);
         }
@@ -370,7 +404,7 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
         return Err(error::NO_REPLICAS);
     }
     if ctx.session.resp == 2 && ctx.session.subscribed() && !while_subscribed(command) {
-        let name = full_name(command, ctx.argv);
+        let name = &command.full_name;
         return Err(Error::new(format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / \
              RESET are allowed in this context"
@@ -393,18 +427,13 @@ fn while_subscribed(command: &'static Command) -> bool {
             | "quit"
             | "reset"
     );
-    named && is_whole(command)
+    named && !command.is_subcommand
 }
 
 /// Commands that run at once even between MULTI and EXEC.
 fn outside_of_transactions(command: &'static Command) -> bool {
     matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
-        && is_whole(command)
-}
-
-/// Is it a command, and not a subcommand that is called like one (`SLOWLOG RESET`)?
-fn is_whole(command: &'static Command) -> bool {
-    find(command.name.as_bytes()).is_some_and(|found| std::ptr::eq(found, command))
+        && !command.is_subcommand
 }
 
 /// The command is not run; a transaction it stands in will not be either.

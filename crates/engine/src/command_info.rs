@@ -4,22 +4,22 @@ mod docs;
 mod key_flags;
 
 pub(crate) use self::key_flags::{Words, by_arguments as words_by_arguments, of as words_of};
-use crate::command::{self, Command, Ctx, LOADING, STALE};
+use crate::command::{self, Command, CommandRow, Ctx, LOADING, STALE};
 use crate::error::{Error, SYNTAX};
 use crate::{Reply, args, keys, scan};
 
 const FLAGS: u32 = LOADING | STALE;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[Command::new("command", -1, FLAGS, command_all)
+pub(crate) const COMMANDS: &[CommandRow] = &[CommandRow::new("command", -1, FLAGS, command_all)
     .subcommands(&[
-        Command::new("count", 2, FLAGS, |_| Ok(command::all().count().into())),
-        Command::new("list", -2, FLAGS, list),
-        Command::new("info", -2, FLAGS, info),
-        Command::new("docs", -2, FLAGS, docs),
-        Command::new("getkeys", -4, FLAGS, getkeys),
-        Command::new("getkeysandflags", -4, FLAGS, getkeysandflags),
-        Command::new("help", 2, FLAGS, help),
+        CommandRow::new("count", 2, FLAGS, |_| Ok(command::all().count().into())),
+        CommandRow::new("list", -2, FLAGS, list),
+        CommandRow::new("info", -2, FLAGS, info),
+        CommandRow::new("docs", -2, FLAGS, docs),
+        CommandRow::new("getkeys", -4, FLAGS, getkeys),
+        CommandRow::new("getkeysandflags", -4, FLAGS, getkeysandflags),
+        CommandRow::new("help", 2, FLAGS, help),
     ])];
 
 /// Flags that are shown, in the order in which Redis names them.
@@ -70,7 +70,7 @@ fn describe(command: &'static Command, container: Option<&Command>) -> Reply {
         Reply::Set(categories.collect()),
         doc.map_or_else(|| Reply::Set(Vec::new()), docs::Doc::tips),
         doc.map_or_else(|| Reply::Set(Vec::new()), docs::Doc::key_specs),
-        match command.subcommands {
+        match command.subcommands() {
             [] => Reply::Set(Vec::new()),
             all => Reply::Array(all.iter().map(|sub| describe(sub, Some(command))).collect()),
         },
@@ -125,7 +125,8 @@ pub(crate) fn find(name: &[u8]) -> Option<(&'static Command, Option<&'static Com
     let mut parts = name.split(|b| *b == b'|');
     let container = command::find(parts.next()?)?;
     let Some(sub) = parts.next() else { return Some((container, None)) };
-    let sub = container.subcommands.iter().find(|c| sub.eq_ignore_ascii_case(c.name.as_bytes()))?;
+    let sub =
+        container.subcommands().iter().find(|c| sub.eq_ignore_ascii_case(c.name.as_bytes()))?;
     parts.next().is_none().then_some((sub, Some(container)))
 }
 
@@ -157,8 +158,8 @@ fn document(command: &'static Command, container: Option<&Command>) -> (Reply, R
         None => command.name.to_owned(),
     };
     let mut parts = docs::of(&name).map(docs::Doc::parts).unwrap_or_default();
-    if !command.subcommands.is_empty() {
-        let subcommands = command.subcommands.iter().map(|sub| document(sub, Some(command)));
+    if !command.parts.is_empty() {
+        let subcommands = command.subcommands().iter().map(|sub| document(sub, Some(command)));
         parts.push((Reply::bulk("subcommands"), Reply::Map(subcommands.collect())));
     }
     (Reply::bulk(name), Reply::Map(parts))
@@ -166,9 +167,10 @@ fn document(command: &'static Command, container: Option<&Command>) -> (Reply, R
 
 fn list(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let names: Vec<String> = match ctx.argv {
-        [_, _] => command::all_with_names().map(|(name, _)| name).collect(),
+        [_, _] => command::commands().iter().map(|command| command.full_name.clone()).collect(),
         [_, _, filter, kind, value] if args::is(filter, "FILTERBY") => {
-            let all = command::all_with_names();
+            let all =
+                command::commands().iter().map(|command| (command.full_name.clone(), command));
             match () {
                 () if args::is(kind, "MODULE") => Vec::new(),
                 () if args::is(kind, "PATTERN") => all
@@ -198,8 +200,8 @@ fn getkeys(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn getkeysandflags(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let argv = ctx.argv.get(2..).unwrap_or_default();
     let (command, positions) = find_keys(argv)?;
-    let name = command::full_name(command, argv);
-    let words = words_by_arguments(&name, argv).unwrap_or_else(|| words_of(&name));
+    let name = &command.full_name;
+    let words = words_by_arguments(name, argv).unwrap_or_else(|| words_of(name));
     let keys = positions.iter().filter_map(|at| argv.get(*at)).enumerate().map(|(n, key)| {
         let words = words.get(n).or(words.last()).copied().unwrap_or_default();
         let words = words.iter().map(|word| Reply::status(word)).collect();

@@ -1,6 +1,6 @@
 //! What a client says about its own connection: PING ECHO QUIT RESET SELECT AUTH HELLO.
 
-use crate::command::{ALLOW_BUSY, Command, Ctx, FAST, LOADING, NO_AUTH, NOSCRIPT, STALE};
+use crate::command::{ALLOW_BUSY, CommandRow, Ctx, FAST, LOADING, NO_AUTH, NOSCRIPT, STALE};
 use crate::error::{Error, SYNTAX};
 use crate::session::Replies;
 use crate::{Reply, acl, args, client, number};
@@ -11,14 +11,14 @@ pub(crate) const VERSION: &str = "7.0.15";
 const FLAGS: u32 = NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("ping", -1, FAST, ping),
-    Command::new("echo", 2, LOADING | STALE | FAST, |ctx| Ok(Reply::bulk(ctx.arg(1)))),
-    Command::new("quit", -1, FLAGS, quit),
-    Command::new("reset", 1, FLAGS, reset),
-    Command::new("select", 2, LOADING | STALE | FAST, select),
-    Command::new("auth", -2, FLAGS, auth),
-    Command::new("hello", -1, FLAGS, hello),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("ping", -1, FAST, ping),
+    CommandRow::new("echo", 2, LOADING | STALE | FAST, |ctx| Ok(Reply::bulk(ctx.arg(1)))),
+    CommandRow::new("quit", -1, FLAGS, quit),
+    CommandRow::new("reset", 1, FLAGS, reset),
+    CommandRow::new("select", 2, LOADING | STALE | FAST, select),
+    CommandRow::new("auth", -2, FLAGS, auth),
+    CommandRow::new("hello", -1, FLAGS, hello),
 ];
 
 fn ping(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

@@ -1,12 +1,12 @@
 //! DEBUG: the few doors that tests of Redis knock at. Off unless `enable-debug-command` is on.
 
-use crate::command::{self, ADMIN, Command, Ctx, LOADING, NOSCRIPT, PROTECTED, STALE};
+use crate::command::{self, ADMIN, CommandRow, Ctx, LOADING, NOSCRIPT, PROTECTED, STALE};
 use crate::error::{Error, NO_SUCH_KEY};
 use crate::{Reply, args, scan};
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] =
-    &[Command::new("debug", -2, ADMIN | NOSCRIPT | LOADING | STALE | PROTECTED, debug)];
+pub(crate) const COMMANDS: &[CommandRow] =
+    &[CommandRow::new("debug", -2, ADMIN | NOSCRIPT | LOADING | STALE | PROTECTED, debug)];
 
 fn debug(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let word = ctx.arg(1);

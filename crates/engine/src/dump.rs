@@ -12,7 +12,7 @@ mod write;
 pub(crate) use format::{Reader, open, push_string, seal};
 
 use crate::args::{self, Args};
-use crate::command::{ASKING, Command, Ctx, DENYOOM, READONLY, WRITE};
+use crate::command::{ASKING, CommandRow, Ctx, DENYOOM, READONLY, WRITE};
 use crate::db::NEVER;
 use crate::error::{Error, SYNTAX};
 use crate::notify::Class;
@@ -20,10 +20,10 @@ use crate::value::Value;
 use crate::{Reply, memory};
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("dump", 2, READONLY, dump).keys(1, 1, 1),
-    Command::new("restore", -4, WRITE | DENYOOM, restore).keys(1, 1, 1),
-    Command::new("restore-asking", -4, WRITE | DENYOOM | ASKING, restore).keys(1, 1, 1),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("dump", 2, READONLY, dump).keys(1, 1, 1),
+    CommandRow::new("restore", -4, WRITE | DENYOOM, restore).keys(1, 1, 1),
+    CommandRow::new("restore-asking", -4, WRITE | DENYOOM | ASKING, restore).keys(1, 1, 1),
 ];
 
 // The numbers of the forms.

@@ -175,8 +175,8 @@ pub(crate) struct Stats {
     pub(crate) slots_crossed: u64,
     /// Error replies by code.
     pub(crate) errors: HashMap<Vec<u8>, u64>,
-    /// By the address of the command's row in the table.
-    per_command: HashMap<usize, CommandStats, foldhash::fast::FixedState>,
+    /// By the command's number; as long as the highest that was tried asks for.
+    per_command: Vec<CommandStats>,
 }
 
 /// Counters of one command.
@@ -196,12 +196,16 @@ const ERROR_CODES_MAX: usize = 128;
 impl Stats {
     /// Counters of a command, to change.
     pub(crate) fn of_mut(&mut self, command: &'static Command) -> &mut CommandStats {
-        self.per_command.entry(std::ptr::from_ref(command) as usize).or_default()
+        let number = command.number;
+        if self.per_command.len() <= number {
+            self.per_command.resize_with(number + 1, CommandStats::default);
+        }
+        &mut self.per_command[number]
     }
 
     /// Counters of a command; none if it was never tried.
     pub(crate) fn of(&self, command: &'static Command) -> Option<&CommandStats> {
-        self.per_command.get(&(std::ptr::from_ref(command) as usize))
+        self.per_command.get(command.number).filter(|stats| stats.calls + stats.rejected > 0)
     }
 
     /// An error was answered.

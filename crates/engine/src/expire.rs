@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashSet;
 
-use crate::command::{Command, Ctx, FAST, READONLY, WRITE};
+use crate::command::{CommandRow, Ctx, FAST, READONLY, WRITE};
 use crate::db::{Db, Entry, NEVER};
 use crate::engine::Core;
 use crate::error::Error;
@@ -216,16 +216,16 @@ impl Core {
 }
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("expire", -3, WRITE | FAST, expire).keys(1, 1, 1),
-    Command::new("pexpire", -3, WRITE | FAST, pexpire).keys(1, 1, 1),
-    Command::new("expireat", -3, WRITE | FAST, expireat).keys(1, 1, 1),
-    Command::new("pexpireat", -3, WRITE | FAST, pexpireat).keys(1, 1, 1),
-    Command::new("ttl", 2, READONLY | FAST, ttl).keys(1, 1, 1),
-    Command::new("pttl", 2, READONLY | FAST, pttl).keys(1, 1, 1),
-    Command::new("expiretime", 2, READONLY | FAST, expiretime).keys(1, 1, 1),
-    Command::new("pexpiretime", 2, READONLY | FAST, pexpiretime).keys(1, 1, 1),
-    Command::new("persist", 2, WRITE | FAST, persist).keys(1, 1, 1),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("expire", -3, WRITE | FAST, expire).keys(1, 1, 1),
+    CommandRow::new("pexpire", -3, WRITE | FAST, pexpire).keys(1, 1, 1),
+    CommandRow::new("expireat", -3, WRITE | FAST, expireat).keys(1, 1, 1),
+    CommandRow::new("pexpireat", -3, WRITE | FAST, pexpireat).keys(1, 1, 1),
+    CommandRow::new("ttl", 2, READONLY | FAST, ttl).keys(1, 1, 1),
+    CommandRow::new("pttl", 2, READONLY | FAST, pttl).keys(1, 1, 1),
+    CommandRow::new("expiretime", 2, READONLY | FAST, expiretime).keys(1, 1, 1),
+    CommandRow::new("pexpiretime", 2, READONLY | FAST, pexpiretime).keys(1, 1, 1),
+    CommandRow::new("persist", 2, WRITE | FAST, persist).keys(1, 1, 1),
 ];
 
 /// Milliseconds in a unit of time.

@@ -1,6 +1,6 @@
 //! Commands on keys of any type: DEL EXISTS TYPE RENAME COPY MOVE SCAN KEYS OBJECT …
 
-use crate::command::{Command, Ctx, FAST, LOADING, READONLY, STALE, WRITE, container, help};
+use crate::command::{CommandRow, Ctx, FAST, LOADING, READONLY, STALE, WRITE, container, help};
 use crate::db::Entry;
 use crate::error::{Error, NO_SUCH_KEY, SYNTAX};
 use crate::notify::Class;
@@ -10,28 +10,28 @@ use crate::value::Value;
 use crate::{Reply, args, memory};
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("del", -2, WRITE, del).keys(1, -1, 1),
-    Command::new("unlink", -2, WRITE | FAST, unlink).keys(1, -1, 1),
-    Command::new("exists", -2, READONLY | FAST, exists).keys(1, -1, 1),
-    Command::new("touch", -2, READONLY | FAST, touch).keys(1, -1, 1),
-    Command::new("type", 2, READONLY | FAST, type_of).keys(1, 1, 1),
-    Command::new("rename", 3, WRITE, rename).keys(1, 2, 1),
-    Command::new("renamenx", 3, WRITE | FAST, renamenx).keys(1, 2, 1),
-    Command::new("copy", -3, WRITE | crate::command::DENYOOM, copy).keys(1, 2, 1),
-    Command::new("move", 3, WRITE | FAST, move_key).keys(1, 1, 1),
-    Command::new("randomkey", 1, READONLY, randomkey),
-    Command::new("keys", 2, READONLY, keys),
-    Command::new("scan", -2, READONLY, scan),
-    Command::new("object", -2, 0, container).subcommands(OBJECT),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("del", -2, WRITE, del).keys(1, -1, 1),
+    CommandRow::new("unlink", -2, WRITE | FAST, unlink).keys(1, -1, 1),
+    CommandRow::new("exists", -2, READONLY | FAST, exists).keys(1, -1, 1),
+    CommandRow::new("touch", -2, READONLY | FAST, touch).keys(1, -1, 1),
+    CommandRow::new("type", 2, READONLY | FAST, type_of).keys(1, 1, 1),
+    CommandRow::new("rename", 3, WRITE, rename).keys(1, 2, 1),
+    CommandRow::new("renamenx", 3, WRITE | FAST, renamenx).keys(1, 2, 1),
+    CommandRow::new("copy", -3, WRITE | crate::command::DENYOOM, copy).keys(1, 2, 1),
+    CommandRow::new("move", 3, WRITE | FAST, move_key).keys(1, 1, 1),
+    CommandRow::new("randomkey", 1, READONLY, randomkey),
+    CommandRow::new("keys", 2, READONLY, keys),
+    CommandRow::new("scan", -2, READONLY, scan),
+    CommandRow::new("object", -2, 0, container).subcommands(OBJECT),
 ];
 
-const OBJECT: &[Command] = &[
-    Command::new("encoding", 3, READONLY, encoding).keys(2, 2, 1),
-    Command::new("freq", 3, READONLY, freq).keys(2, 2, 1),
-    Command::new("idletime", 3, READONLY, idletime).keys(2, 2, 1),
-    Command::new("refcount", 3, READONLY, refcount).keys(2, 2, 1),
-    Command::new("help", 2, LOADING | STALE, object_help),
+const OBJECT: &[CommandRow] = &[
+    CommandRow::new("encoding", 3, READONLY, encoding).keys(2, 2, 1),
+    CommandRow::new("freq", 3, READONLY, freq).keys(2, 2, 1),
+    CommandRow::new("idletime", 3, READONLY, idletime).keys(2, 2, 1),
+    CommandRow::new("refcount", 3, READONLY, refcount).keys(2, 2, 1),
+    CommandRow::new("help", 2, LOADING | STALE, object_help),
 ];
 
 const SAME_OBJECT: Error = Error::fixed("ERR source and destination objects are the same");

@@ -7,7 +7,7 @@ mod cell;
 use hashbrown::HashMap;
 
 use crate::args::{self, Args};
-use crate::command::{Command, Ctx, DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
+use crate::command::{CommandRow, Ctx, DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
 use crate::error::{Error, SYNTAX};
 use crate::notify::Class;
 use crate::t_set::store_result;
@@ -17,18 +17,18 @@ use crate::{Reply, number};
 use cell::{Place, Shape};
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("geoadd", -5, WRITE | DENYOOM, geoadd).keys(1, 1, 1),
-    Command::new("geodist", -4, READONLY, geodist).keys(1, 1, 1),
-    Command::new("geohash", -2, READONLY, geohash).keys(1, 1, 1),
-    Command::new("geopos", -2, READONLY, geopos).keys(1, 1, 1),
-    Command::new("georadius", -6, WRITE | DENYOOM | MOVABLE_KEYS, georadius).keys(1, 1, 1),
-    Command::new("georadius_ro", -6, READONLY, georadius_ro).keys(1, 1, 1),
-    Command::new("georadiusbymember", -5, WRITE | DENYOOM | MOVABLE_KEYS, georadiusbymember)
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("geoadd", -5, WRITE | DENYOOM, geoadd).keys(1, 1, 1),
+    CommandRow::new("geodist", -4, READONLY, geodist).keys(1, 1, 1),
+    CommandRow::new("geohash", -2, READONLY, geohash).keys(1, 1, 1),
+    CommandRow::new("geopos", -2, READONLY, geopos).keys(1, 1, 1),
+    CommandRow::new("georadius", -6, WRITE | DENYOOM | MOVABLE_KEYS, georadius).keys(1, 1, 1),
+    CommandRow::new("georadius_ro", -6, READONLY, georadius_ro).keys(1, 1, 1),
+    CommandRow::new("georadiusbymember", -5, WRITE | DENYOOM | MOVABLE_KEYS, georadiusbymember)
         .keys(1, 1, 1),
-    Command::new("georadiusbymember_ro", -5, READONLY, georadiusbymember_ro).keys(1, 1, 1),
-    Command::new("geosearch", -7, READONLY, geosearch).keys(1, 1, 1),
-    Command::new("geosearchstore", -8, WRITE | DENYOOM, geosearchstore).keys(1, 2, 1),
+    CommandRow::new("georadiusbymember_ro", -5, READONLY, georadiusbymember_ro).keys(1, 1, 1),
+    CommandRow::new("geosearch", -7, READONLY, geosearch).keys(1, 1, 1),
+    CommandRow::new("geosearchstore", -8, WRITE | DENYOOM, geosearchstore).keys(1, 2, 1),
 ];
 
 const NO_SUCH_MEMBER: Error = Error::fixed("ERR could not decode requested zset member");

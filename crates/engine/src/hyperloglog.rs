@@ -4,7 +4,7 @@
 
 mod sketch;
 
-use crate::command::{ADMIN, Command, Ctx, DENYOOM, FAST, MAY_REPLICATE, READONLY, WRITE};
+use crate::command::{ADMIN, CommandRow, Ctx, DENYOOM, FAST, MAY_REPLICATE, READONLY, WRITE};
 use crate::db::NEVER;
 use crate::error::Error;
 use crate::notify::Class;
@@ -14,12 +14,12 @@ use crate::{Reply, args};
 use sketch::Corrupt;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("pfadd", -2, WRITE | DENYOOM | FAST, pfadd).keys(1, 1, 1),
-    Command::new("pfcount", -2, READONLY | MAY_REPLICATE, pfcount).keys(1, -1, 1),
-    Command::new("pfmerge", -2, WRITE | DENYOOM, pfmerge).keys(1, -1, 1),
-    Command::new("pfdebug", 3, WRITE | DENYOOM | ADMIN, pfdebug).keys(2, 2, 1),
-    Command::new("pfselftest", 1, ADMIN, pfselftest),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("pfadd", -2, WRITE | DENYOOM | FAST, pfadd).keys(1, 1, 1),
+    CommandRow::new("pfcount", -2, READONLY | MAY_REPLICATE, pfcount).keys(1, -1, 1),
+    CommandRow::new("pfmerge", -2, WRITE | DENYOOM, pfmerge).keys(1, -1, 1),
+    CommandRow::new("pfdebug", 3, WRITE | DENYOOM | ADMIN, pfdebug).keys(2, 2, 1),
+    CommandRow::new("pfselftest", 1, ADMIN, pfselftest),
 ];
 
 const NOT_A_SKETCH: Error = Error::fixed("WRONGTYPE Key is not a valid HyperLogLog string value.");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::command::{self, Command, Ctx, LOADING, STALE};
+use crate::command::{self, CommandRow, Ctx, LOADING, STALE};
 use crate::connection::VERSION;
 use crate::db::NEVER;
 use crate::error::Error;
@@ -10,7 +10,7 @@ use crate::persist::Saving;
 use crate::{Reply, args};
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[Command::new("info", -1, LOADING | STALE, info)];
+pub(crate) const COMMANDS: &[CommandRow] = &[CommandRow::new("info", -1, LOADING | STALE, info)];
 
 type Section = fn(&Ctx<'_>, &mut String);
 
@@ -333,7 +333,8 @@ fn cpu(_: &Ctx<'_>, out: &mut String) {
 }
 
 fn commandstats(ctx: &Ctx<'_>, out: &mut String) {
-    for (name, command) in command::all_with_names() {
+    for command in command::commands() {
+        let name = &command.full_name;
         let Some(stats) = ctx.core.stats.of(command) else { continue };
         line(
             out,
@@ -358,7 +359,8 @@ fn latencystats(ctx: &Ctx<'_>, out: &mut String) {
     let wanted = String::from_utf8_lossy(&wanted);
     let wanted: Vec<(&str, f64)> =
         wanted.split_whitespace().filter_map(|p| Some((p, p.parse().ok()?))).collect();
-    for (name, command) in command::all_with_names() {
+    for command in command::commands() {
+        let name = &command.full_name;
         let Some(stats) = ctx.core.stats.of(command).filter(|s| s.took.total() > 0) else {
             continue;
         };

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::command::{self, ADMIN, Command, Ctx, LOADING, NOSCRIPT, STALE};
+use crate::command::{self, ADMIN, CommandRow, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::{Now, Reply};
@@ -139,15 +139,15 @@ impl Engine {
 const FLAGS: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[Command::new("latency", -2, 0, command::container)
+pub(crate) const COMMANDS: &[CommandRow] = &[CommandRow::new("latency", -2, 0, command::container)
     .subcommands(&[
-        Command::new("doctor", 2, FLAGS, doctor),
-        Command::new("graph", 3, FLAGS, graph),
-        Command::new("help", 2, LOADING | STALE, help),
-        Command::new("histogram", -2, FLAGS, histogram),
-        Command::new("history", 3, FLAGS, history),
-        Command::new("latest", 2, FLAGS, latest),
-        Command::new("reset", -2, FLAGS, reset),
+        CommandRow::new("doctor", 2, FLAGS, doctor),
+        CommandRow::new("graph", 3, FLAGS, graph),
+        CommandRow::new("help", 2, LOADING | STALE, help),
+        CommandRow::new("histogram", -2, FLAGS, histogram),
+        CommandRow::new("history", 3, FLAGS, history),
+        CommandRow::new("latest", 2, FLAGS, latest),
+        CommandRow::new("reset", -2, FLAGS, reset),
     ])];
 
 fn latest(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
@@ -184,7 +184,8 @@ fn histogram(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         names.is_empty() || names.iter().any(|word| same(word, name) || same(word, container))
     };
     let mut found = Vec::new();
-    for (name, command) in command::all_with_names().filter(|(name, _)| wanted(name)) {
+    for command in command::commands().iter().filter(|command| wanted(&command.full_name)) {
+        let name = &command.full_name;
         let Some(took) = ctx.core.stats.of(command).map(|stats| &stats.took) else { continue };
         if took.total() > 0 {
             let calls = Reply::Int(i64::try_from(took.total()).unwrap_or(i64::MAX));

@@ -7,7 +7,7 @@
 use hashbrown::HashMap;
 
 use crate::args;
-use crate::command::{self, Command, Ctx, READONLY};
+use crate::command::{self, CommandRow, Ctx, READONLY};
 use crate::db::Entry;
 use crate::engine::Core;
 use crate::error::{Error, SYNTAX};
@@ -296,16 +296,16 @@ impl Core {
 }
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[Command::new("memory", -2, 0, command::container)
+pub(crate) const COMMANDS: &[CommandRow] = &[CommandRow::new("memory", -2, 0, command::container)
     .subcommands(&[
-        Command::new("usage", -3, READONLY, usage).keys(2, 2, 1),
-        Command::new("doctor", 2, 0, doctor),
-        Command::new("stats", 2, 0, stats),
-        Command::new("purge", 2, 0, |_| Ok(Reply::Ok)),
-        Command::new("malloc-stats", 2, 0, |_| {
+        CommandRow::new("usage", -3, READONLY, usage).keys(2, 2, 1),
+        CommandRow::new("doctor", 2, 0, doctor),
+        CommandRow::new("stats", 2, 0, stats),
+        CommandRow::new("purge", 2, 0, |_| Ok(Reply::Ok)),
+        CommandRow::new("malloc-stats", 2, 0, |_| {
             Ok(Reply::bulk("Stats not supported for the current allocator"))
         }),
-        Command::new("help", 2, command::LOADING | command::STALE, help),
+        CommandRow::new("help", 2, command::LOADING | command::STALE, help),
     ])];
 
 fn usage(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

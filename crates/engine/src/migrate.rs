@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::args;
-use crate::command::{Command, Ctx, MOVABLE_KEYS, WRITE};
+use crate::command::{CommandRow, Ctx, MOVABLE_KEYS, WRITE};
 use crate::db::NEVER;
 use crate::dump;
 use crate::engine::Engine;
@@ -16,8 +16,8 @@ use crate::notify::Class;
 use crate::{Reply, number};
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] =
-    &[Command::new("migrate", -6, WRITE | MOVABLE_KEYS, migrate).keys(3, 3, 1)];
+pub(crate) const COMMANDS: &[CommandRow] =
+    &[CommandRow::new("migrate", -6, WRITE | MOVABLE_KEYS, migrate).keys(3, 3, 1)];
 
 /// Words for another server.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! MULTI EXEC DISCARD WATCH UNWATCH.
 
 use crate::command::{
-    self, ALLOW_BUSY, Command, Ctx, FAST, LOADING, NOSCRIPT, SKIP_SLOWLOG, STALE,
+    self, ALLOW_BUSY, Command, CommandRow, Ctx, FAST, LOADING, NOSCRIPT, SKIP_SLOWLOG, STALE,
 };
 use crate::engine::Core;
 use crate::error::{self, Error};
@@ -19,12 +19,13 @@ pub(crate) struct Multi {
 }
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("multi", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, multi),
-    Command::new("exec", 1, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG, exec),
-    Command::new("discard", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, discard),
-    Command::new("watch", -2, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, watch).keys(1, -1, 1),
-    Command::new("unwatch", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, unwatch),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("multi", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, multi),
+    CommandRow::new("exec", 1, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG, exec),
+    CommandRow::new("discard", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, discard),
+    CommandRow::new("watch", -2, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, watch)
+        .keys(1, -1, 1),
+    CommandRow::new("unwatch", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, unwatch),
 ];
 
 fn multi(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

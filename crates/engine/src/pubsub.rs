@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use crate::command::{Command, Ctx, FAST, LOADING, MAY_REPLICATE, NOSCRIPT, PUBSUB, STALE};
+use crate::command::{CommandRow, Ctx, FAST, LOADING, MAY_REPLICATE, NOSCRIPT, PUBSUB, STALE};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::session::Session;
@@ -137,27 +137,31 @@ impl Core {
 const FLAGS: u32 = PUBSUB | NOSCRIPT | LOADING | STALE;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("subscribe", -2, FLAGS, |ctx| subscribe(ctx, Kind::Channel)),
-    Command::new("psubscribe", -2, FLAGS, |ctx| subscribe(ctx, Kind::Pattern)),
-    Command::new("ssubscribe", -2, FLAGS, |ctx| subscribe(ctx, Kind::Shard)).keys(1, -1, 1),
-    Command::new("unsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, Kind::Channel)),
-    Command::new("punsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, Kind::Pattern)),
-    Command::new("sunsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, Kind::Shard)).keys(1, -1, 1),
-    Command::new("publish", 3, PUBSUB | LOADING | STALE | FAST | MAY_REPLICATE, publish),
-    Command::new("spublish", 3, PUBSUB | LOADING | STALE | FAST | MAY_REPLICATE, spublish)
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("subscribe", -2, FLAGS, |ctx| subscribe(ctx, Kind::Channel)),
+    CommandRow::new("psubscribe", -2, FLAGS, |ctx| subscribe(ctx, Kind::Pattern)),
+    CommandRow::new("ssubscribe", -2, FLAGS, |ctx| subscribe(ctx, Kind::Shard)).keys(1, -1, 1),
+    CommandRow::new("unsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, Kind::Channel)),
+    CommandRow::new("punsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, Kind::Pattern)),
+    CommandRow::new("sunsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, Kind::Shard)).keys(1, -1, 1),
+    CommandRow::new("publish", 3, PUBSUB | LOADING | STALE | FAST | MAY_REPLICATE, publish),
+    CommandRow::new("spublish", 3, PUBSUB | LOADING | STALE | FAST | MAY_REPLICATE, spublish)
         .keys(1, 1, 1),
-    Command::new("pubsub", -2, 0, crate::command::container).subcommands(&[
-        Command::new("channels", -2, PUBSUB | LOADING | STALE, |ctx| channels(ctx, Kind::Channel)),
-        Command::new("shardchannels", -2, PUBSUB | LOADING | STALE, |ctx| {
+    CommandRow::new("pubsub", -2, 0, crate::command::container).subcommands(&[
+        CommandRow::new("channels", -2, PUBSUB | LOADING | STALE, |ctx| {
+            channels(ctx, Kind::Channel)
+        }),
+        CommandRow::new("shardchannels", -2, PUBSUB | LOADING | STALE, |ctx| {
             channels(ctx, Kind::Shard)
         }),
-        Command::new("numsub", -2, PUBSUB | LOADING | STALE, |ctx| numsub(ctx, Kind::Channel)),
-        Command::new("shardnumsub", -2, PUBSUB | LOADING | STALE, |ctx| numsub(ctx, Kind::Shard)),
-        Command::new("numpat", 2, PUBSUB | LOADING | STALE, |ctx| {
+        CommandRow::new("numsub", -2, PUBSUB | LOADING | STALE, |ctx| numsub(ctx, Kind::Channel)),
+        CommandRow::new("shardnumsub", -2, PUBSUB | LOADING | STALE, |ctx| {
+            numsub(ctx, Kind::Shard)
+        }),
+        CommandRow::new("numpat", 2, PUBSUB | LOADING | STALE, |ctx| {
             Ok(ctx.core.pubsub.patterns.len().into())
         }),
-        Command::new("help", 2, LOADING | STALE, help),
+        CommandRow::new("help", 2, LOADING | STALE, help),
     ]),
 ];
 

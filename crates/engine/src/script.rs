@@ -36,8 +36,8 @@ use self::source::Flags;
 use self::wire::{Packed, Value};
 use crate::args;
 use crate::command::{
-    self, ALLOW_BUSY, Command, Ctx, DENYOOM, FAST, LOADING, MAY_REPLICATE, MOVABLE_KEYS,
-    NO_MANDATORY_KEYS, NOSCRIPT, READONLY, SKIP_MONITOR, STALE, ScriptRules, WRITE,
+    self, ALLOW_BUSY, Command, CommandRow, Ctx, DENYOOM, FAST, LOADING, MAY_REPLICATE,
+    MOVABLE_KEYS, NO_MANDATORY_KEYS, NOSCRIPT, READONLY, SKIP_MONITOR, STALE, ScriptRules, WRITE,
 };
 use crate::engine::Core;
 use crate::error::{self, Error};
@@ -53,18 +53,18 @@ const EVAL: u32 =
 const EVAL_RO: u32 = NOSCRIPT | SKIP_MONITOR | NO_MANDATORY_KEYS | STALE | READONLY | MOVABLE_KEYS;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("eval", -3, EVAL, eval),
-    Command::new("evalsha", -3, EVAL, evalsha),
-    Command::new("eval_ro", -3, EVAL_RO, eval_ro),
-    Command::new("evalsha_ro", -3, EVAL_RO, evalsha_ro),
-    Command::new("script", -2, 0, command::container).subcommands(&[
-        Command::new("debug", 3, NOSCRIPT, script_debug),
-        Command::new("exists", -3, NOSCRIPT, script_exists),
-        Command::new("flush", -2, NOSCRIPT, script_flush),
-        Command::new("help", 2, LOADING | STALE, script_help),
-        Command::new("kill", 2, NOSCRIPT | ALLOW_BUSY, script_kill),
-        Command::new("load", 3, NOSCRIPT | STALE, script_load),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("eval", -3, EVAL, eval),
+    CommandRow::new("evalsha", -3, EVAL, evalsha),
+    CommandRow::new("eval_ro", -3, EVAL_RO, eval_ro),
+    CommandRow::new("evalsha_ro", -3, EVAL_RO, evalsha_ro),
+    CommandRow::new("script", -2, 0, command::container).subcommands(&[
+        CommandRow::new("debug", 3, NOSCRIPT, script_debug),
+        CommandRow::new("exists", -3, NOSCRIPT, script_exists),
+        CommandRow::new("flush", -2, NOSCRIPT, script_flush),
+        CommandRow::new("help", 2, LOADING | STALE, script_help),
+        CommandRow::new("kill", 2, NOSCRIPT | ALLOW_BUSY, script_kill),
+        CommandRow::new("load", 3, NOSCRIPT | STALE, script_load),
     ]),
 ];
 
@@ -453,7 +453,7 @@ impl Running {
 
     /// The number of a command that is called by this name, if it gets one.
     fn number_of(&mut self, name: &[u8]) -> Option<u32> {
-        let command = command::find(name).filter(|command| command.subcommands.is_empty())?;
+        let command = command::find(name).filter(|command| command.parts.is_empty())?;
         let number = u32::try_from(self.numbered.len()).ok()?;
         if self.numbered.len() >= NUMBERED_MOST {
             return None;

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::command::{self, ADMIN, Command, Ctx, LOADING, STALE};
+use crate::command::{self, ADMIN, Command, CommandRow, Ctx, LOADING, STALE};
 use crate::engine::{Core, Engine};
 use crate::error::Error;
 use crate::session::Session;
@@ -156,17 +156,17 @@ fn shorten(argv: &[&[u8]]) -> Vec<Vec<u8>> {
 }
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[Command::new("slowlog", -2, 0, command::container)
+pub(crate) const COMMANDS: &[CommandRow] = &[CommandRow::new("slowlog", -2, 0, command::container)
     .subcommands(&[
-        Command::new("get", -2, ADMIN | LOADING | STALE, get),
-        Command::new("len", 2, ADMIN | LOADING | STALE, |ctx| {
+        CommandRow::new("get", -2, ADMIN | LOADING | STALE, get),
+        CommandRow::new("len", 2, ADMIN | LOADING | STALE, |ctx| {
             Ok(ctx.core.slowlog.entries.len().into())
         }),
-        Command::new("reset", 2, ADMIN | LOADING | STALE, |ctx| {
+        CommandRow::new("reset", 2, ADMIN | LOADING | STALE, |ctx| {
             ctx.core.slowlog.entries.clear();
             Ok(Reply::Ok)
         }),
-        Command::new("help", 2, LOADING | STALE, help),
+        CommandRow::new("help", 2, LOADING | STALE, help),
     ])];
 
 fn get(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

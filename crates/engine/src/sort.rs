@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
-use crate::command::{self, Command, Ctx, DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
+use crate::command::{self, CommandRow, Ctx, DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
 use crate::db::NEVER;
 use crate::error::{Error, SYNTAX, WRONG_TYPE};
 use crate::notify::Class;
@@ -13,9 +13,9 @@ use crate::value::{Kind, Value};
 use crate::{Reply, args, number};
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("sort", -2, WRITE | DENYOOM | MOVABLE_KEYS, sort).keys(1, 1, 1),
-    Command::new("sort_ro", -2, READONLY | MOVABLE_KEYS, sort_ro).keys(1, 1, 1),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("sort", -2, WRITE | DENYOOM | MOVABLE_KEYS, sort).keys(1, 1, 1),
+    CommandRow::new("sort_ro", -2, READONLY | MOVABLE_KEYS, sort_ro).keys(1, 1, 1),
 ];
 
 fn sort(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

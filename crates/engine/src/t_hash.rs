@@ -6,7 +6,7 @@
 
 use crate::Reply;
 use crate::args;
-use crate::command::{Command, Ctx, DENYOOM, FAST, READONLY, WRITE};
+use crate::command::{CommandRow, Ctx, DENYOOM, FAST, READONLY, WRITE};
 use crate::config::Config;
 use crate::error::{Error, NOT_FLOAT, OVERFLOW, SYNTAX};
 use crate::notify::Class;
@@ -282,23 +282,23 @@ impl Big {
 }
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("hset", -4, WRITE | DENYOOM | FAST, hset).keys(1, 1, 1),
-    Command::new("hmset", -4, WRITE | DENYOOM | FAST, hmset).keys(1, 1, 1),
-    Command::new("hsetnx", 4, WRITE | DENYOOM | FAST, hsetnx).keys(1, 1, 1),
-    Command::new("hget", 3, READONLY | FAST, hget).keys(1, 1, 1),
-    Command::new("hmget", -3, READONLY | FAST, hmget).keys(1, 1, 1),
-    Command::new("hgetall", 2, READONLY, hgetall).keys(1, 1, 1),
-    Command::new("hkeys", 2, READONLY, hkeys).keys(1, 1, 1),
-    Command::new("hvals", 2, READONLY, hvals).keys(1, 1, 1),
-    Command::new("hlen", 2, READONLY | FAST, hlen).keys(1, 1, 1),
-    Command::new("hstrlen", 3, READONLY | FAST, hstrlen).keys(1, 1, 1),
-    Command::new("hexists", 3, READONLY | FAST, hexists).keys(1, 1, 1),
-    Command::new("hdel", -3, WRITE | FAST, hdel).keys(1, 1, 1),
-    Command::new("hincrby", 4, WRITE | DENYOOM | FAST, hincrby).keys(1, 1, 1),
-    Command::new("hincrbyfloat", 4, WRITE | DENYOOM | FAST, hincrbyfloat).keys(1, 1, 1),
-    Command::new("hscan", -3, READONLY, hscan).keys(1, 1, 1),
-    Command::new("hrandfield", -2, READONLY, hrandfield).keys(1, 1, 1),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("hset", -4, WRITE | DENYOOM | FAST, hset).keys(1, 1, 1),
+    CommandRow::new("hmset", -4, WRITE | DENYOOM | FAST, hmset).keys(1, 1, 1),
+    CommandRow::new("hsetnx", 4, WRITE | DENYOOM | FAST, hsetnx).keys(1, 1, 1),
+    CommandRow::new("hget", 3, READONLY | FAST, hget).keys(1, 1, 1),
+    CommandRow::new("hmget", -3, READONLY | FAST, hmget).keys(1, 1, 1),
+    CommandRow::new("hgetall", 2, READONLY, hgetall).keys(1, 1, 1),
+    CommandRow::new("hkeys", 2, READONLY, hkeys).keys(1, 1, 1),
+    CommandRow::new("hvals", 2, READONLY, hvals).keys(1, 1, 1),
+    CommandRow::new("hlen", 2, READONLY | FAST, hlen).keys(1, 1, 1),
+    CommandRow::new("hstrlen", 3, READONLY | FAST, hstrlen).keys(1, 1, 1),
+    CommandRow::new("hexists", 3, READONLY | FAST, hexists).keys(1, 1, 1),
+    CommandRow::new("hdel", -3, WRITE | FAST, hdel).keys(1, 1, 1),
+    CommandRow::new("hincrby", 4, WRITE | DENYOOM | FAST, hincrby).keys(1, 1, 1),
+    CommandRow::new("hincrbyfloat", 4, WRITE | DENYOOM | FAST, hincrbyfloat).keys(1, 1, 1),
+    CommandRow::new("hscan", -3, READONLY, hscan).keys(1, 1, 1),
+    CommandRow::new("hrandfield", -2, READONLY, hrandfield).keys(1, 1, 1),
 ];
 
 fn hset(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

@@ -10,7 +10,7 @@ use crate::Reply;
 use crate::args;
 use crate::blocked::{Serve, Wait};
 use crate::command::{
-    BLOCKING, Command, Ctx, DENYOOM, FAST, MOVABLE_KEYS, NOSCRIPT, READONLY, WRITE,
+    BLOCKING, CommandRow, Ctx, DENYOOM, FAST, MOVABLE_KEYS, NOSCRIPT, READONLY, WRITE,
 };
 use crate::error::{Error, NO_SUCH_KEY, NOT_POSITIVE, OUT_OF_RANGE, SYNTAX};
 use crate::notify::Class;
@@ -297,33 +297,36 @@ impl End {
 }
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("lpush", -3, WRITE | DENYOOM | FAST, lpush).keys(1, 1, 1),
-    Command::new("rpush", -3, WRITE | DENYOOM | FAST, rpush).keys(1, 1, 1),
-    Command::new("lpushx", -3, WRITE | DENYOOM | FAST, lpushx).keys(1, 1, 1),
-    Command::new("rpushx", -3, WRITE | DENYOOM | FAST, rpushx).keys(1, 1, 1),
-    Command::new("lpop", -2, WRITE | FAST, lpop).keys(1, 1, 1),
-    Command::new("rpop", -2, WRITE | FAST, rpop).keys(1, 1, 1),
-    Command::new("llen", 2, READONLY | FAST, llen).keys(1, 1, 1),
-    Command::new("lindex", 3, READONLY, lindex).keys(1, 1, 1),
-    Command::new("lrange", 4, READONLY, lrange).keys(1, 1, 1),
-    Command::new("ltrim", 4, WRITE, ltrim).keys(1, 1, 1),
-    Command::new("lrem", 4, WRITE, lrem).keys(1, 1, 1),
-    Command::new("lset", 4, WRITE | DENYOOM, lset).keys(1, 1, 1),
-    Command::new("linsert", 5, WRITE | DENYOOM, linsert).keys(1, 1, 1),
-    Command::new("lpos", -3, READONLY, lpos).keys(1, 1, 1),
-    Command::new("lmove", 5, WRITE | DENYOOM, lmove).keys(1, 2, 1),
-    Command::new("rpoplpush", 3, WRITE | DENYOOM, rpoplpush).keys(1, 2, 1),
-    Command::new("lmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<End>),
-    Command::new("blpop", -3, WRITE | NOSCRIPT | BLOCKING, |ctx| pop::blocking_one(ctx, End::Left))
-        .keys(1, -2, 1),
-    Command::new("brpop", -3, WRITE | NOSCRIPT | BLOCKING, |ctx| {
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("lpush", -3, WRITE | DENYOOM | FAST, lpush).keys(1, 1, 1),
+    CommandRow::new("rpush", -3, WRITE | DENYOOM | FAST, rpush).keys(1, 1, 1),
+    CommandRow::new("lpushx", -3, WRITE | DENYOOM | FAST, lpushx).keys(1, 1, 1),
+    CommandRow::new("rpushx", -3, WRITE | DENYOOM | FAST, rpushx).keys(1, 1, 1),
+    CommandRow::new("lpop", -2, WRITE | FAST, lpop).keys(1, 1, 1),
+    CommandRow::new("rpop", -2, WRITE | FAST, rpop).keys(1, 1, 1),
+    CommandRow::new("llen", 2, READONLY | FAST, llen).keys(1, 1, 1),
+    CommandRow::new("lindex", 3, READONLY, lindex).keys(1, 1, 1),
+    CommandRow::new("lrange", 4, READONLY, lrange).keys(1, 1, 1),
+    CommandRow::new("ltrim", 4, WRITE, ltrim).keys(1, 1, 1),
+    CommandRow::new("lrem", 4, WRITE, lrem).keys(1, 1, 1),
+    CommandRow::new("lset", 4, WRITE | DENYOOM, lset).keys(1, 1, 1),
+    CommandRow::new("linsert", 5, WRITE | DENYOOM, linsert).keys(1, 1, 1),
+    CommandRow::new("lpos", -3, READONLY, lpos).keys(1, 1, 1),
+    CommandRow::new("lmove", 5, WRITE | DENYOOM, lmove).keys(1, 2, 1),
+    CommandRow::new("rpoplpush", 3, WRITE | DENYOOM, rpoplpush).keys(1, 2, 1),
+    CommandRow::new("lmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<End>),
+    CommandRow::new("blpop", -3, WRITE | NOSCRIPT | BLOCKING, |ctx| {
+        pop::blocking_one(ctx, End::Left)
+    })
+    .keys(1, -2, 1),
+    CommandRow::new("brpop", -3, WRITE | NOSCRIPT | BLOCKING, |ctx| {
         pop::blocking_one(ctx, End::Right)
     })
     .keys(1, -2, 1),
-    Command::new("blmove", 6, WRITE | DENYOOM | NOSCRIPT | BLOCKING, blmove).keys(1, 2, 1),
-    Command::new("brpoplpush", 4, WRITE | DENYOOM | NOSCRIPT | BLOCKING, brpoplpush).keys(1, 2, 1),
-    Command::new("blmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<End>),
+    CommandRow::new("blmove", 6, WRITE | DENYOOM | NOSCRIPT | BLOCKING, blmove).keys(1, 2, 1),
+    CommandRow::new("brpoplpush", 4, WRITE | DENYOOM | NOSCRIPT | BLOCKING, brpoplpush)
+        .keys(1, 2, 1),
+    CommandRow::new("blmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<End>),
 ];
 
 fn lpush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use crate::Reply;
 use crate::args;
-use crate::command::{Command, Ctx, DENYOOM, FAST, MOVABLE_KEYS, READONLY, WRITE};
+use crate::command::{CommandRow, Ctx, DENYOOM, FAST, MOVABLE_KEYS, READONLY, WRITE};
 use crate::config::Config;
 use crate::db::NEVER;
 use crate::engine::Core;
@@ -234,24 +234,24 @@ impl Big {
 }
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("sadd", -3, WRITE | DENYOOM | FAST, sadd).keys(1, 1, 1),
-    Command::new("srem", -3, WRITE | FAST, srem).keys(1, 1, 1),
-    Command::new("smove", 4, WRITE | FAST, smove).keys(1, 2, 1),
-    Command::new("sismember", 3, READONLY | FAST, sismember).keys(1, 1, 1),
-    Command::new("smismember", -3, READONLY | FAST, smismember).keys(1, 1, 1),
-    Command::new("scard", 2, READONLY | FAST, scard).keys(1, 1, 1),
-    Command::new("spop", -2, WRITE | FAST, spop).keys(1, 1, 1),
-    Command::new("srandmember", -2, READONLY, srandmember).keys(1, 1, 1),
-    Command::new("sscan", -3, READONLY, sscan).keys(1, 1, 1),
-    Command::new("smembers", 2, READONLY, sinter).keys(1, 1, 1),
-    Command::new("sinter", -2, READONLY, sinter).keys(1, -1, 1),
-    Command::new("sinterstore", -3, WRITE | DENYOOM, sinterstore).keys(1, -1, 1),
-    Command::new("sintercard", -3, READONLY | MOVABLE_KEYS, sintercard),
-    Command::new("sunion", -2, READONLY, sunion).keys(1, -1, 1),
-    Command::new("sunionstore", -3, WRITE | DENYOOM, sunionstore).keys(1, -1, 1),
-    Command::new("sdiff", -2, READONLY, sdiff).keys(1, -1, 1),
-    Command::new("sdiffstore", -3, WRITE | DENYOOM, sdiffstore).keys(1, -1, 1),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("sadd", -3, WRITE | DENYOOM | FAST, sadd).keys(1, 1, 1),
+    CommandRow::new("srem", -3, WRITE | FAST, srem).keys(1, 1, 1),
+    CommandRow::new("smove", 4, WRITE | FAST, smove).keys(1, 2, 1),
+    CommandRow::new("sismember", 3, READONLY | FAST, sismember).keys(1, 1, 1),
+    CommandRow::new("smismember", -3, READONLY | FAST, smismember).keys(1, 1, 1),
+    CommandRow::new("scard", 2, READONLY | FAST, scard).keys(1, 1, 1),
+    CommandRow::new("spop", -2, WRITE | FAST, spop).keys(1, 1, 1),
+    CommandRow::new("srandmember", -2, READONLY, srandmember).keys(1, 1, 1),
+    CommandRow::new("sscan", -3, READONLY, sscan).keys(1, 1, 1),
+    CommandRow::new("smembers", 2, READONLY, sinter).keys(1, 1, 1),
+    CommandRow::new("sinter", -2, READONLY, sinter).keys(1, -1, 1),
+    CommandRow::new("sinterstore", -3, WRITE | DENYOOM, sinterstore).keys(1, -1, 1),
+    CommandRow::new("sintercard", -3, READONLY | MOVABLE_KEYS, sintercard),
+    CommandRow::new("sunion", -2, READONLY, sunion).keys(1, -1, 1),
+    CommandRow::new("sunionstore", -3, WRITE | DENYOOM, sunionstore).keys(1, -1, 1),
+    CommandRow::new("sdiff", -2, READONLY, sdiff).keys(1, -1, 1),
+    CommandRow::new("sdiffstore", -3, WRITE | DENYOOM, sdiffstore).keys(1, -1, 1),
 ];
 
 fn sadd(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

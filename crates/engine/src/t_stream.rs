@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::Reply;
 use crate::command::{
-    BLOCKING, Command, DENYOOM, FAST, LOADING, MOVABLE_KEYS, READONLY, STALE, WRITE, container,
+    BLOCKING, CommandRow, DENYOOM, FAST, LOADING, MOVABLE_KEYS, READONLY, STALE, WRITE, container,
 };
 use crate::config::Config;
 pub(crate) use group::{Consumer, Group, Pending};
@@ -314,33 +314,33 @@ fn entry_reply(entry: &Entry<'_>) -> Reply {
 }
 
 /// The commands of streams.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("xadd", -5, WRITE | DENYOOM | FAST, commands::xadd).keys(1, 1, 1),
-    Command::new("xlen", 2, READONLY | FAST, commands::xlen).keys(1, 1, 1),
-    Command::new("xrange", -4, READONLY, commands::xrange).keys(1, 1, 1),
-    Command::new("xrevrange", -4, READONLY, commands::xrevrange).keys(1, 1, 1),
-    Command::new("xdel", -3, WRITE | FAST, commands::xdel).keys(1, 1, 1),
-    Command::new("xtrim", -4, WRITE, commands::xtrim).keys(1, 1, 1),
-    Command::new("xsetid", -3, WRITE | DENYOOM | FAST, commands::xsetid).keys(1, 1, 1),
-    Command::new("xread", -4, READONLY | BLOCKING | MOVABLE_KEYS, read::xread),
-    Command::new("xreadgroup", -7, WRITE | BLOCKING | MOVABLE_KEYS, read::xreadgroup),
-    Command::new("xack", -4, WRITE | FAST, group_commands::xack).keys(1, 1, 1),
-    Command::new("xpending", -3, READONLY, group_commands::xpending).keys(1, 1, 1),
-    Command::new("xclaim", -6, WRITE | FAST, group_commands::xclaim).keys(1, 1, 1),
-    Command::new("xautoclaim", -6, WRITE | FAST, group_commands::xautoclaim).keys(1, 1, 1),
-    Command::new("xgroup", -2, 0, container).subcommands(&[
-        Command::new("create", -5, WRITE | DENYOOM, group_commands::create).keys(2, 2, 1),
-        Command::new("createconsumer", 5, WRITE | DENYOOM, group_commands::create_consumer)
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("xadd", -5, WRITE | DENYOOM | FAST, commands::xadd).keys(1, 1, 1),
+    CommandRow::new("xlen", 2, READONLY | FAST, commands::xlen).keys(1, 1, 1),
+    CommandRow::new("xrange", -4, READONLY, commands::xrange).keys(1, 1, 1),
+    CommandRow::new("xrevrange", -4, READONLY, commands::xrevrange).keys(1, 1, 1),
+    CommandRow::new("xdel", -3, WRITE | FAST, commands::xdel).keys(1, 1, 1),
+    CommandRow::new("xtrim", -4, WRITE, commands::xtrim).keys(1, 1, 1),
+    CommandRow::new("xsetid", -3, WRITE | DENYOOM | FAST, commands::xsetid).keys(1, 1, 1),
+    CommandRow::new("xread", -4, READONLY | BLOCKING | MOVABLE_KEYS, read::xread),
+    CommandRow::new("xreadgroup", -7, WRITE | BLOCKING | MOVABLE_KEYS, read::xreadgroup),
+    CommandRow::new("xack", -4, WRITE | FAST, group_commands::xack).keys(1, 1, 1),
+    CommandRow::new("xpending", -3, READONLY, group_commands::xpending).keys(1, 1, 1),
+    CommandRow::new("xclaim", -6, WRITE | FAST, group_commands::xclaim).keys(1, 1, 1),
+    CommandRow::new("xautoclaim", -6, WRITE | FAST, group_commands::xautoclaim).keys(1, 1, 1),
+    CommandRow::new("xgroup", -2, 0, container).subcommands(&[
+        CommandRow::new("create", -5, WRITE | DENYOOM, group_commands::create).keys(2, 2, 1),
+        CommandRow::new("createconsumer", 5, WRITE | DENYOOM, group_commands::create_consumer)
             .keys(2, 2, 1),
-        Command::new("delconsumer", 5, WRITE, group_commands::delete_consumer).keys(2, 2, 1),
-        Command::new("destroy", 4, WRITE, group_commands::destroy).keys(2, 2, 1),
-        Command::new("setid", -5, WRITE, group_commands::set_id).keys(2, 2, 1),
-        Command::new("help", 2, LOADING | STALE, group_commands::help),
+        CommandRow::new("delconsumer", 5, WRITE, group_commands::delete_consumer).keys(2, 2, 1),
+        CommandRow::new("destroy", 4, WRITE, group_commands::destroy).keys(2, 2, 1),
+        CommandRow::new("setid", -5, WRITE, group_commands::set_id).keys(2, 2, 1),
+        CommandRow::new("help", 2, LOADING | STALE, group_commands::help),
     ]),
-    Command::new("xinfo", -2, 0, container).subcommands(&[
-        Command::new("consumers", 4, READONLY, info::consumers).keys(2, 2, 1),
-        Command::new("groups", 3, READONLY, info::groups).keys(2, 2, 1),
-        Command::new("stream", -3, READONLY, info::stream).keys(2, 2, 1),
-        Command::new("help", 2, LOADING | STALE, info::help),
+    CommandRow::new("xinfo", -2, 0, container).subcommands(&[
+        CommandRow::new("consumers", 4, READONLY, info::consumers).keys(2, 2, 1),
+        CommandRow::new("groups", 3, READONLY, info::groups).keys(2, 2, 1),
+        CommandRow::new("stream", -3, READONLY, info::stream).keys(2, 2, 1),
+        CommandRow::new("help", 2, LOADING | STALE, info::help),
     ]),
 ];

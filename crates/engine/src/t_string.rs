@@ -1,6 +1,6 @@
 //! The string type: structure, then its API, then its commands. Bits are in `bitops.rs`.
 
-use crate::command::{Command, Ctx, DENYOOM, FAST, READONLY, WRITE};
+use crate::command::{CommandRow, Ctx, DENYOOM, FAST, READONLY, WRITE};
 use crate::db::NEVER;
 use crate::error::{Error, NOT_FLOAT, NOT_INTEGER, OVERFLOW, SYNTAX};
 use crate::expire::{Unit, deadline};
@@ -105,29 +105,29 @@ impl Str {
 }
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("get", 2, READONLY | FAST, get).keys(1, 1, 1),
-    Command::new("set", -3, WRITE | DENYOOM, set).keys(1, 1, 1),
-    Command::new("setnx", 3, WRITE | DENYOOM | FAST, setnx).keys(1, 1, 1),
-    Command::new("setex", 4, WRITE | DENYOOM, setex).keys(1, 1, 1),
-    Command::new("psetex", 4, WRITE | DENYOOM, psetex).keys(1, 1, 1),
-    Command::new("getset", 3, WRITE | DENYOOM | FAST, getset).keys(1, 1, 1),
-    Command::new("getdel", 2, WRITE | FAST, getdel).keys(1, 1, 1),
-    Command::new("getex", -2, WRITE | FAST, getex).keys(1, 1, 1),
-    Command::new("append", 3, WRITE | DENYOOM | FAST, append).keys(1, 1, 1),
-    Command::new("strlen", 2, READONLY | FAST, strlen).keys(1, 1, 1),
-    Command::new("setrange", 4, WRITE | DENYOOM, setrange).keys(1, 1, 1),
-    Command::new("getrange", 4, READONLY, getrange).keys(1, 1, 1),
-    Command::new("substr", 4, READONLY, getrange).keys(1, 1, 1),
-    Command::new("mget", -2, READONLY | FAST, mget).keys(1, -1, 1),
-    Command::new("mset", -3, WRITE | DENYOOM, mset).keys(1, -1, 2),
-    Command::new("msetnx", -3, WRITE | DENYOOM, msetnx).keys(1, -1, 2),
-    Command::new("incr", 2, WRITE | DENYOOM | FAST, incr).keys(1, 1, 1),
-    Command::new("decr", 2, WRITE | DENYOOM | FAST, decr).keys(1, 1, 1),
-    Command::new("incrby", 3, WRITE | DENYOOM | FAST, incrby).keys(1, 1, 1),
-    Command::new("decrby", 3, WRITE | DENYOOM | FAST, decrby).keys(1, 1, 1),
-    Command::new("incrbyfloat", 3, WRITE | DENYOOM | FAST, incrbyfloat).keys(1, 1, 1),
-    Command::new("lcs", -3, READONLY, lcs).keys(1, 2, 1),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("get", 2, READONLY | FAST, get).keys(1, 1, 1),
+    CommandRow::new("set", -3, WRITE | DENYOOM, set).keys(1, 1, 1),
+    CommandRow::new("setnx", 3, WRITE | DENYOOM | FAST, setnx).keys(1, 1, 1),
+    CommandRow::new("setex", 4, WRITE | DENYOOM, setex).keys(1, 1, 1),
+    CommandRow::new("psetex", 4, WRITE | DENYOOM, psetex).keys(1, 1, 1),
+    CommandRow::new("getset", 3, WRITE | DENYOOM | FAST, getset).keys(1, 1, 1),
+    CommandRow::new("getdel", 2, WRITE | FAST, getdel).keys(1, 1, 1),
+    CommandRow::new("getex", -2, WRITE | FAST, getex).keys(1, 1, 1),
+    CommandRow::new("append", 3, WRITE | DENYOOM | FAST, append).keys(1, 1, 1),
+    CommandRow::new("strlen", 2, READONLY | FAST, strlen).keys(1, 1, 1),
+    CommandRow::new("setrange", 4, WRITE | DENYOOM, setrange).keys(1, 1, 1),
+    CommandRow::new("getrange", 4, READONLY, getrange).keys(1, 1, 1),
+    CommandRow::new("substr", 4, READONLY, getrange).keys(1, 1, 1),
+    CommandRow::new("mget", -2, READONLY | FAST, mget).keys(1, -1, 1),
+    CommandRow::new("mset", -3, WRITE | DENYOOM, mset).keys(1, -1, 2),
+    CommandRow::new("msetnx", -3, WRITE | DENYOOM, msetnx).keys(1, -1, 2),
+    CommandRow::new("incr", 2, WRITE | DENYOOM | FAST, incr).keys(1, 1, 1),
+    CommandRow::new("decr", 2, WRITE | DENYOOM | FAST, decr).keys(1, 1, 1),
+    CommandRow::new("incrby", 3, WRITE | DENYOOM | FAST, incrby).keys(1, 1, 1),
+    CommandRow::new("decrby", 3, WRITE | DENYOOM | FAST, decrby).keys(1, 1, 1),
+    CommandRow::new("incrbyfloat", 3, WRITE | DENYOOM | FAST, incrbyfloat).keys(1, 1, 1),
+    CommandRow::new("lcs", -3, READONLY, lcs).keys(1, 2, 1),
 ];
 
 fn get(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

@@ -3,8 +3,6 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use hashbrown::HashMap;
-
 use crate::command::{self, Command};
 use crate::command_info::{self, CATEGORIES, Words};
 
@@ -12,7 +10,7 @@ use crate::command_info::{self, CATEGORIES, Words};
 #[derive(Debug)]
 pub(super) struct Entry {
     /// `config|get`
-    pub(super) name: String,
+    pub(super) name: &'static str,
     pub(super) command: &'static Command,
     /// Numbers of its subcommands.
     pub(super) parts: Range<usize>,
@@ -30,30 +28,21 @@ impl Entry {
 }
 
 static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
-    let named: Vec<_> = command::all_with_names().collect();
-    let entry = |(number, (name, command)): (usize, (String, &'static Command))| {
-        let found = command_info::categories(&name, command);
+    let entry = |command: &'static Command| {
+        let name = command.full_name.as_str();
+        let found = command_info::categories(name, command);
         let bits = (0u32..).zip(CATEGORIES).filter(|(_, category)| found.contains(category));
         Entry {
-            parts: number + 1..number + 1 + command.subcommands.len(),
-            is_part: name.contains('|'),
+            parts: command.parts.clone(),
+            is_part: command.is_subcommand,
             categories: bits.fold(0, |bits, (bit, _)| bits | 1 << bit),
-            words: command_info::words_of(&name),
+            words: command_info::words_of(name),
             name,
             command,
         }
     };
-    named.into_iter().enumerate().map(entry).collect()
+    command::commands().iter().map(entry).collect()
 });
-
-static NUMBERS: LazyLock<HashMap<usize, usize>> = LazyLock::new(|| {
-    let number = |(number, entry): (usize, &Entry)| (address(entry.command), number);
-    ENTRIES.iter().enumerate().map(number).collect()
-});
-
-fn address(command: &'static Command) -> usize {
-    std::ptr::from_ref(command) as usize
-}
 
 /// Every command, each followed by its subcommands.
 pub(super) fn all() -> &'static [Entry] {
@@ -62,18 +51,12 @@ pub(super) fn all() -> &'static [Entry] {
 
 /// A command with its number.
 pub(super) fn find(command: &'static Command) -> Option<(usize, &'static Entry)> {
-    let number = *NUMBERS.get(&address(command))?;
-    Some((number, ENTRIES.get(number)?))
+    Some((command.number, ENTRIES.get(command.number)?))
 }
 
 /// The number of the command with this full name, in any case.
 pub(super) fn find_named(name: &[u8]) -> Option<(usize, &'static Entry)> {
     command_info::find(name).and_then(|(command, _)| find(command))
-}
-
-/// The full name of a command, as bytes.
-pub(super) fn name_of(command: &'static Command) -> &'static [u8] {
-    find(command).map_or(command.name, |(_, entry)| entry.name.as_str()).as_bytes()
 }
 
 /// The number of a category, in any case.
@@ -126,7 +109,7 @@ mod tests {
     fn subcommands_follow_their_command() {
         for entry in all().iter().filter(|entry| !entry.is_part) {
             let names = all().get(entry.parts.clone()).unwrap_or_default();
-            assert_eq!(names.len(), entry.command.subcommands.len(), "{}", entry.name);
+            assert_eq!(names.len(), entry.command.subcommands().len(), "{}", entry.name);
             for part in names {
                 assert!(part.name.starts_with(&format!("{}|", entry.name)), "{}", part.name);
             }

@@ -24,7 +24,7 @@ impl Denied {
     pub(crate) fn error(self, command: &'static Command) -> Error {
         match self {
             Denied::Command => {
-                let name = catalogue::name_of(command);
+                let name = command.full_name.as_bytes();
                 Error::about("NOPERM this user has no permissions to run the '", name, "' command")
             }
             Denied::Key(_) => Error::fixed(
@@ -112,7 +112,7 @@ fn keys_with_access(entry: &Entry, argv: &[&[u8]]) -> SmallVec<[(usize, u8); 8]>
     if positions.is_empty() {
         return SmallVec::new();
     }
-    let words = command_info::words_by_arguments(&entry.name, argv).unwrap_or(entry.words);
+    let words = command_info::words_by_arguments(entry.name, argv).unwrap_or(entry.words);
     let access = |n: usize| {
         let words = words.get(n).or(words.last()).copied().unwrap_or_default();
         words.iter().fold(0, |access, word| match *word {

@@ -7,7 +7,7 @@ use hashbrown::HashSet;
 use super::rules::{has_spaces, join_parentheses};
 use super::user::{Selector, User, hex};
 use super::{DEFAULT, Denied, USERS_MAX, catalogue};
-use crate::command::{self, ADMIN, Command, Ctx, LOADING, NOSCRIPT, STALE};
+use crate::command::{self, ADMIN, CommandRow, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::command_info::CATEGORIES;
 use crate::error::{Error, c_string};
 use crate::session::Session;
@@ -17,21 +17,21 @@ const OPEN: u32 = NOSCRIPT | LOADING | STALE;
 const FLAGS: u32 = ADMIN | OPEN;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[Command::new("acl", -2, 0, command::container)
+pub(crate) const COMMANDS: &[CommandRow] = &[CommandRow::new("acl", -2, 0, command::container)
     .subcommands(&[
-        Command::new("cat", -2, OPEN, cat),
-        Command::new("deluser", -3, FLAGS, deluser),
-        Command::new("dryrun", -4, FLAGS, dryrun),
-        Command::new("genpass", -2, OPEN, genpass),
-        Command::new("getuser", 3, FLAGS, getuser),
-        Command::new("help", 2, LOADING | STALE, help),
-        Command::new("list", 2, FLAGS, list),
-        Command::new("load", 2, FLAGS, |_| Err(NO_FILE)),
-        Command::new("log", -2, FLAGS, log),
-        Command::new("save", 2, FLAGS, |_| Err(NO_FILE)),
-        Command::new("setuser", -3, FLAGS, setuser),
-        Command::new("users", 2, FLAGS, users),
-        Command::new("whoami", 2, OPEN, whoami),
+        CommandRow::new("cat", -2, OPEN, cat),
+        CommandRow::new("deluser", -3, FLAGS, deluser),
+        CommandRow::new("dryrun", -4, FLAGS, dryrun),
+        CommandRow::new("genpass", -2, OPEN, genpass),
+        CommandRow::new("getuser", 3, FLAGS, getuser),
+        CommandRow::new("help", 2, LOADING | STALE, help),
+        CommandRow::new("list", 2, FLAGS, list),
+        CommandRow::new("load", 2, FLAGS, |_| Err(NO_FILE)),
+        CommandRow::new("log", -2, FLAGS, log),
+        CommandRow::new("save", 2, FLAGS, |_| Err(NO_FILE)),
+        CommandRow::new("setuser", -3, FLAGS, setuser),
+        CommandRow::new("users", 2, FLAGS, users),
+        CommandRow::new("whoami", 2, OPEN, whoami),
     ])];
 
 const NO_FILE: Error = Error::fixed(
@@ -220,7 +220,7 @@ fn dryrun(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         return Err(Error::about("ERR Command '", ctx.arg(3), "' not found"));
     };
     if !command.arity_fits(argv.len()) {
-        return Err(Error::arity(&command::full_name(command, argv)));
+        return Err(Error::arity(&command.full_name));
     }
     let denied = match user.check(command, argv) {
         Ok(()) => return Ok(Reply::Ok),
@@ -228,7 +228,7 @@ fn dryrun(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     };
     let argument = |at: usize| c_string(argv.get(at).copied().unwrap_or_default());
     let (before, word, after) = match denied {
-        Denied::Command => ("run", catalogue::name_of(command), "command"),
+        Denied::Command => ("run", command.full_name.as_bytes(), "command"),
         Denied::Key(at) => ("access", argument(at), "key"),
         Denied::Channel(at) => ("access", argument(at), "channel"),
     };

@@ -193,12 +193,12 @@ mod tests {
 
     #[test]
     fn every_command_is_described() {
-        for (name, _) in command::all_with_names() {
-            let doc = of(&name).unwrap_or_else(|| panic!("{name} is not in commands.txt"));
+        for name in command::commands().iter().map(|command| &command.full_name) {
+            let doc = of(name).unwrap_or_else(|| panic!("{name} is not in commands.txt"));
             assert!(doc.summary.ends_with('.'), "{name}: {}", doc.summary);
         }
         for name in DOCS.keys() {
-            let known = command::all_with_names().any(|(other, _)| other == *name);
+            let known = command::commands().iter().any(|other| other.full_name == *name);
             assert!(known, "{name} is in commands.txt and there is no such command");
         }
     }

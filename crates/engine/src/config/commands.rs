@@ -4,7 +4,7 @@
 //! that what was set can be read again.
 
 use super::params::{Kind, PARAMS, Param};
-use crate::command::{self, ADMIN, Command, Ctx, LOADING, NOSCRIPT, STALE};
+use crate::command::{self, ADMIN, CommandRow, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::engine::{Core, Engine};
 use crate::error::{Error, SYNTAX};
 use crate::memory::Policy;
@@ -13,15 +13,15 @@ use crate::{Reply, notify, number, scan};
 const FLAGS: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[Command::new("config", -2, 0, command::container)
+pub(crate) const COMMANDS: &[CommandRow] = &[CommandRow::new("config", -2, 0, command::container)
     .subcommands(&[
-        Command::new("get", -3, FLAGS, get),
-        Command::new("set", -4, FLAGS, set),
-        Command::new("resetstat", 2, FLAGS, resetstat),
-        Command::new("rewrite", 2, FLAGS, |_| {
+        CommandRow::new("get", -3, FLAGS, get),
+        CommandRow::new("set", -4, FLAGS, set),
+        CommandRow::new("resetstat", 2, FLAGS, resetstat),
+        CommandRow::new("rewrite", 2, FLAGS, |_| {
             Err(Error::fixed("ERR The server is running without a config file"))
         }),
-        Command::new("help", 2, LOADING | STALE, help),
+        CommandRow::new("help", 2, LOADING | STALE, help),
     ])];
 
 fn find(name: &[u8]) -> Option<&'static Param> {
@@ -75,7 +75,7 @@ fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         if param.protected {
             return Err(failed(name, "can't set protected config"));
         }
-        if chosen.iter().any(|(other, _)| std::ptr::eq(*other, param)) {
+        if chosen.iter().any(|(other, _)| other.name == param.name) {
             return Err(failed(name, "duplicate parameter"));
         }
         chosen.push((param, value));

@@ -6,20 +6,20 @@
 
 use crate::blocked::Wait;
 use crate::command::{
-    ADMIN, ALLOW_BUSY, Command, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT, STALE,
+    ADMIN, ALLOW_BUSY, CommandRow, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT, STALE,
 };
 use crate::engine::{Core, Engine};
 use crate::error::{Error, SYNTAX};
 use crate::{Now, Reply, SessionId, args};
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("lastsave", 1, LOADING | STALE | FAST, lastsave),
-    Command::new("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, save),
-    Command::new("bgsave", -1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, bgsave),
-    Command::new("bgrewriteaof", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, bgrewriteaof),
-    Command::new("waitaof", 4, NOSCRIPT, waitaof),
-    Command::new(
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("lastsave", 1, LOADING | STALE | FAST, lastsave),
+    CommandRow::new("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, save),
+    CommandRow::new("bgsave", -1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, bgsave),
+    CommandRow::new("bgrewriteaof", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, bgrewriteaof),
+    CommandRow::new("waitaof", 4, NOSCRIPT, waitaof),
+    CommandRow::new(
         "shutdown",
         -1,
         ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,

@@ -13,7 +13,7 @@ use super::source::{self, Flags};
 use super::wire::{Packed, Table, Value};
 use super::{MAX_SOURCE, NO_VM, run_chunk};
 use crate::command::{
-    self, ALLOW_BUSY, Command, Ctx, DENYOOM, LOADING, MAY_REPLICATE, MOVABLE_KEYS,
+    self, ALLOW_BUSY, CommandRow, Ctx, DENYOOM, LOADING, MAY_REPLICATE, MOVABLE_KEYS,
     NO_MANDATORY_KEYS, NOSCRIPT, READONLY, SKIP_MONITOR, STALE, WRITE,
 };
 use crate::dump::{BAD_CHECKSUM, Reader, open, push_string, seal};
@@ -26,19 +26,21 @@ const FCALL: u32 =
 const FCALL_RO: u32 = NOSCRIPT | SKIP_MONITOR | NO_MANDATORY_KEYS | STALE | READONLY | MOVABLE_KEYS;
 
 /// The commands of this file.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("fcall", -3, FCALL, |ctx| call(ctx, false)),
-    Command::new("fcall_ro", -3, FCALL_RO, |ctx| call(ctx, true)),
-    Command::new("function", -2, 0, command::container).subcommands(&[
-        Command::new("delete", 3, NOSCRIPT | WRITE, delete),
-        Command::new("dump", 2, NOSCRIPT, dump),
-        Command::new("flush", -2, NOSCRIPT | WRITE, flush),
-        Command::new("help", 2, LOADING | STALE, help),
-        Command::new("kill", 2, NOSCRIPT | ALLOW_BUSY, |ctx| ctx.core.scripts.control().kill(true)),
-        Command::new("list", -2, NOSCRIPT, list),
-        Command::new("load", -3, NOSCRIPT | WRITE | DENYOOM, load),
-        Command::new("restore", -3, NOSCRIPT | WRITE | DENYOOM, restore),
-        Command::new("stats", 2, NOSCRIPT | ALLOW_BUSY, stats),
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("fcall", -3, FCALL, |ctx| call(ctx, false)),
+    CommandRow::new("fcall_ro", -3, FCALL_RO, |ctx| call(ctx, true)),
+    CommandRow::new("function", -2, 0, command::container).subcommands(&[
+        CommandRow::new("delete", 3, NOSCRIPT | WRITE, delete),
+        CommandRow::new("dump", 2, NOSCRIPT, dump),
+        CommandRow::new("flush", -2, NOSCRIPT | WRITE, flush),
+        CommandRow::new("help", 2, LOADING | STALE, help),
+        CommandRow::new("kill", 2, NOSCRIPT | ALLOW_BUSY, |ctx| {
+            ctx.core.scripts.control().kill(true)
+        }),
+        CommandRow::new("list", -2, NOSCRIPT, list),
+        CommandRow::new("load", -3, NOSCRIPT | WRITE | DENYOOM, load),
+        CommandRow::new("restore", -3, NOSCRIPT | WRITE | DENYOOM, restore),
+        CommandRow::new("stats", 2, NOSCRIPT | ALLOW_BUSY, stats),
     ]),
 ];
 

@@ -11,7 +11,7 @@ use crate::Reply;
 use crate::args;
 use crate::blocked::Serve;
 use crate::command::{
-    BLOCKING, Command, Ctx, DENYOOM, FAST, MOVABLE_KEYS, NOSCRIPT, READONLY, WRITE,
+    BLOCKING, CommandRow, Ctx, DENYOOM, FAST, MOVABLE_KEYS, NOSCRIPT, READONLY, WRITE,
 };
 use crate::error::{Error, NOT_POSITIVE, SYNTAX};
 use crate::notify::Class;
@@ -25,48 +25,48 @@ use crate::t_set::store_result;
 use crate::value::Value;
 
 /// The commands of sorted sets.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("zadd", -4, WRITE | DENYOOM | FAST, zadd).keys(1, 1, 1),
-    Command::new("zincrby", 4, WRITE | DENYOOM | FAST, zincrby).keys(1, 1, 1),
-    Command::new("zrem", -3, WRITE | FAST, zrem).keys(1, 1, 1),
-    Command::new("zcard", 2, READONLY | FAST, zcard).keys(1, 1, 1),
-    Command::new("zcount", 4, READONLY | FAST, zcount).keys(1, 1, 1),
-    Command::new("zlexcount", 4, READONLY | FAST, zlexcount).keys(1, 1, 1),
-    Command::new("zscore", 3, READONLY | FAST, zscore).keys(1, 1, 1),
-    Command::new("zmscore", -3, READONLY | FAST, zmscore).keys(1, 1, 1),
-    Command::new("zrank", 3, READONLY | FAST, zrank).keys(1, 1, 1),
-    Command::new("zrevrank", 3, READONLY | FAST, zrevrank).keys(1, 1, 1),
-    Command::new("zrange", -4, READONLY, zrange).keys(1, 1, 1),
-    Command::new("zrangestore", -5, WRITE | DENYOOM, zrangestore).keys(1, 2, 1),
-    Command::new("zrevrange", -4, READONLY, zrevrange).keys(1, 1, 1),
-    Command::new("zrangebyscore", -4, READONLY, zrangebyscore).keys(1, 1, 1),
-    Command::new("zrevrangebyscore", -4, READONLY, zrevrangebyscore).keys(1, 1, 1),
-    Command::new("zrangebylex", -4, READONLY, zrangebylex).keys(1, 1, 1),
-    Command::new("zrevrangebylex", -4, READONLY, zrevrangebylex).keys(1, 1, 1),
-    Command::new("zremrangebyrank", 4, WRITE, zremrangebyrank).keys(1, 1, 1),
-    Command::new("zremrangebyscore", 4, WRITE, zremrangebyscore).keys(1, 1, 1),
-    Command::new("zremrangebylex", 4, WRITE, zremrangebylex).keys(1, 1, 1),
-    Command::new("zpopmin", -2, WRITE | FAST, zpopmin).keys(1, 1, 1),
-    Command::new("zpopmax", -2, WRITE | FAST, zpopmax).keys(1, 1, 1),
-    Command::new("zmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<End>),
-    Command::new("zunion", -3, READONLY | MOVABLE_KEYS, zunion),
-    Command::new("zinter", -3, READONLY | MOVABLE_KEYS, zinter),
-    Command::new("zdiff", -3, READONLY | MOVABLE_KEYS, zdiff),
-    Command::new("zintercard", -3, READONLY | MOVABLE_KEYS, zintercard),
-    Command::new("zunionstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zunionstore).keys(1, 1, 1),
-    Command::new("zinterstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zinterstore).keys(1, 1, 1),
-    Command::new("zdiffstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zdiffstore).keys(1, 1, 1),
-    Command::new("zscan", -3, READONLY, zscan).keys(1, 1, 1),
-    Command::new("bzpopmin", -3, WRITE | NOSCRIPT | FAST | BLOCKING, |ctx| {
+pub(crate) const COMMANDS: &[CommandRow] = &[
+    CommandRow::new("zadd", -4, WRITE | DENYOOM | FAST, zadd).keys(1, 1, 1),
+    CommandRow::new("zincrby", 4, WRITE | DENYOOM | FAST, zincrby).keys(1, 1, 1),
+    CommandRow::new("zrem", -3, WRITE | FAST, zrem).keys(1, 1, 1),
+    CommandRow::new("zcard", 2, READONLY | FAST, zcard).keys(1, 1, 1),
+    CommandRow::new("zcount", 4, READONLY | FAST, zcount).keys(1, 1, 1),
+    CommandRow::new("zlexcount", 4, READONLY | FAST, zlexcount).keys(1, 1, 1),
+    CommandRow::new("zscore", 3, READONLY | FAST, zscore).keys(1, 1, 1),
+    CommandRow::new("zmscore", -3, READONLY | FAST, zmscore).keys(1, 1, 1),
+    CommandRow::new("zrank", 3, READONLY | FAST, zrank).keys(1, 1, 1),
+    CommandRow::new("zrevrank", 3, READONLY | FAST, zrevrank).keys(1, 1, 1),
+    CommandRow::new("zrange", -4, READONLY, zrange).keys(1, 1, 1),
+    CommandRow::new("zrangestore", -5, WRITE | DENYOOM, zrangestore).keys(1, 2, 1),
+    CommandRow::new("zrevrange", -4, READONLY, zrevrange).keys(1, 1, 1),
+    CommandRow::new("zrangebyscore", -4, READONLY, zrangebyscore).keys(1, 1, 1),
+    CommandRow::new("zrevrangebyscore", -4, READONLY, zrevrangebyscore).keys(1, 1, 1),
+    CommandRow::new("zrangebylex", -4, READONLY, zrangebylex).keys(1, 1, 1),
+    CommandRow::new("zrevrangebylex", -4, READONLY, zrevrangebylex).keys(1, 1, 1),
+    CommandRow::new("zremrangebyrank", 4, WRITE, zremrangebyrank).keys(1, 1, 1),
+    CommandRow::new("zremrangebyscore", 4, WRITE, zremrangebyscore).keys(1, 1, 1),
+    CommandRow::new("zremrangebylex", 4, WRITE, zremrangebylex).keys(1, 1, 1),
+    CommandRow::new("zpopmin", -2, WRITE | FAST, zpopmin).keys(1, 1, 1),
+    CommandRow::new("zpopmax", -2, WRITE | FAST, zpopmax).keys(1, 1, 1),
+    CommandRow::new("zmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<End>),
+    CommandRow::new("zunion", -3, READONLY | MOVABLE_KEYS, zunion),
+    CommandRow::new("zinter", -3, READONLY | MOVABLE_KEYS, zinter),
+    CommandRow::new("zdiff", -3, READONLY | MOVABLE_KEYS, zdiff),
+    CommandRow::new("zintercard", -3, READONLY | MOVABLE_KEYS, zintercard),
+    CommandRow::new("zunionstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zunionstore).keys(1, 1, 1),
+    CommandRow::new("zinterstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zinterstore).keys(1, 1, 1),
+    CommandRow::new("zdiffstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zdiffstore).keys(1, 1, 1),
+    CommandRow::new("zscan", -3, READONLY, zscan).keys(1, 1, 1),
+    CommandRow::new("bzpopmin", -3, WRITE | NOSCRIPT | FAST | BLOCKING, |ctx| {
         pop::blocking_one(ctx, End::Min)
     })
     .keys(1, -2, 1),
-    Command::new("bzpopmax", -3, WRITE | NOSCRIPT | FAST | BLOCKING, |ctx| {
+    CommandRow::new("bzpopmax", -3, WRITE | NOSCRIPT | FAST | BLOCKING, |ctx| {
         pop::blocking_one(ctx, End::Max)
     })
     .keys(1, -2, 1),
-    Command::new("bzmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<End>),
-    Command::new("zrandmember", -2, READONLY, zrandmember).keys(1, 1, 1),
+    CommandRow::new("bzmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<End>),
+    CommandRow::new("zrandmember", -2, READONLY, zrandmember).keys(1, 1, 1),
 ];
 
 pub(crate) fn zadd(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

@@ -11,6 +11,7 @@ mod persist;
 mod script;
 mod script_hostile;
 mod script_values;
+mod server;
 mod set;
 mod stream;
 mod waiting;
