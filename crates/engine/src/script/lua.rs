@@ -24,8 +24,9 @@ use super::{Running, cjson, cmsgpack, pattern, structs};
 use crate::Reply;
 use crate::engine::Core;
 
-/// Instructions between two looks at the clock.
-const INSTRUCTIONS: u32 = 10_000;
+/// Instructions between two looks at the clock. One of them can work on a string as long as the
+/// memory of a script (`a .. b`, `a < b`), which takes some milliseconds, so there cannot be many.
+const INSTRUCTIONS: u32 = 1_000;
 
 /// What the interpreter's functions share.
 #[derive(Debug)]
@@ -385,6 +386,15 @@ fn running_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
     )?;
     let h = Arc::clone(host);
     t.set("dead", lua.create_function(move |_, ()| Ok(h.control.must_stop()))?)?;
+    let h = Arc::clone(host);
+    t.set(
+        "spend",
+        lua.create_function(move |_, cost: f64| {
+            // A byte copied takes about a tenth of the time of an instruction.
+            h.tick(cost as u64 / 10);
+            Ok(h.control.must_stop())
+        })?,
+    )?;
     let h = Arc::clone(host);
     t.set(
         "death",

@@ -11,7 +11,7 @@
 
 local host = ...
 
-local arm, dead, where = host.arm, host.dead, host.where
+local arm, dead, where, spend = host.arm, host.dead, host.where, host.spend
 local nerror, npcall, nxpcall, ntype, nselect = error, pcall, xpcall, type, select
 local nsetmetatable, ngetmetatable = setmetatable, getmetatable
 local nrawset, nrawget, nnext, npairs = rawset, rawget, next, pairs
@@ -92,6 +92,28 @@ local function caught(e)
     return ntostring(e)
   end
   return e
+end
+
+-- Time inside functions in C ---------------------------------------------------------------------
+--
+-- The hook counts instructions of the interpreter, and a function in C is one instruction however
+-- long it takes. So what works on much data says how much, and the clock is looked at in between.
+
+-- Turns the memory limit on again after a function of the host, and stops a script whose time is up.
+local function rearm()
+  arm()
+  if spend(0) then nerror(host.death(), 0) end
+end
+
+-- Bytes or steps spent in functions in C since the last look at the clock, and how many may be.
+local spent, MAX_SPENT = 0, 2 ^ 20
+
+local function charge(cost)
+  spent = spent + cost
+  if spent >= MAX_SPENT then
+    cost, spent = spent, 0
+    if spend(cost) then nerror(host.death(), 0) end
+  end
 end
 
 -- Calls from functions in C back into Lua that are under way: each takes some of the stack this
@@ -306,7 +328,7 @@ end
 function redis.sha1hex(...)
   if nselect("#", ...) ~= 1 then raise("wrong number of arguments") end
   local digest = host.sha1hex(to_string((...)) or "")
-  arm()
+  rearm()
   return digest
 end
 
@@ -483,7 +505,7 @@ local function new_cjson()
     if nselect("#", ...) ~= 1 then bad_argument(1, "encode", "expected 1 argument") end
     local packed, graph = pack((...))
     local ok, text = host.json_encode(packed, graph, packed_settings)
-    arm()
+    rearm()
     if not ok then nerror(text, 2) end
     return text
   end
@@ -495,7 +517,7 @@ local function new_cjson()
       bad_argument(1, "decode", "string expected, got " .. ntype((...)))
     end
     local kind, packed = host.json_decode(text, packed_settings)
-    arm()
+    rearm()
     if kind == 2 then nerror(packed, 2) end
     return (unpack_value(packed, kind == 1))
   end
@@ -571,7 +593,7 @@ function cmsgpack.pack(...)
   if count == 0 then bad_argument(0, "pack", "MessagePack pack needs input.") end
   local packed, graph = pack({ ... })
   local ok, bytes = host.msgpack_pack(packed, graph, count)
-  arm()
+  rearm()
   if not ok then nerror(bytes, 2) end
   return bytes
 end
@@ -584,7 +606,7 @@ local function msgpack_unpack(name, given, bytes, limit, offset)
       .. typename(given, 1, bytes) .. ")", 3)
   end
   local kind, packed, count, after = host.msgpack_unpack(s, limit, offset)
-  arm()
+  rearm()
   if kind == 2 then
     -- That one comes from the interpreter, which names no place then.
     nerror(packed, nfind(packed, "^table index") and 0 or 3)
@@ -644,7 +666,7 @@ function struct.pack(...)
   local fmt = format_argument("pack", count, (...))
   local packed, graph = pack({ ... })
   local ok, bytes = host.struct_pack(fmt, packed, graph, count)
-  arm()
+  rearm()
   if not ok then nerror(bytes, 2) end
   return bytes
 end
@@ -659,7 +681,7 @@ function struct.unpack(...)
   end
   at = integer_argument(3, "unpack", count, at, 1)
   local ok, packed, n = host.struct_unpack(fmt, s, at)
-  arm()
+  rearm()
   if not ok then nerror(packed, 2) end
   return nunpack(decode(packed), 1, n)
 end
@@ -699,7 +721,11 @@ local STEPS = 1e7
 
 local function quick(s, p)
   local power = powers[p] or power_of(p)
-  return power == 0 or (#s + 1) ^ power <= STEPS
+  if power == 0 then return true end
+  local steps = (#s + 1) ^ power
+  if steps > STEPS then return false end
+  if steps > 1000 then charge(steps) end
+  return true
 end
 
 -- Where p matches s next, from init on: a list of start, end and captures, how many these are,
@@ -751,7 +777,7 @@ local function slow_find(...)
   init = start_of(s, integer_argument(3, "find", count, init, 1))
   if plain or not nfind(p, "[%^%$%*%+%?%.%(%[%%%-]") then
     local from = host.find_plain(s, p, init)
-    arm()
+    rearm()
     if from then return from, from + #p - 1 end
     return nil
   end
@@ -763,9 +789,12 @@ end
 
 local function find(...)
   local s, p, _, plain = ...
-  if ntype(s) == "string" and ntype(p) == "string" and (#s + 1) * (#p + 1) <= STEPS
-    and (plain or quick(s, p)) then
-    return nfind(...)
+  if ntype(s) == "string" and ntype(p) == "string" then
+    local steps = (#s + 1) * (#p + 1)
+    if steps <= STEPS and (plain or quick(s, p)) then
+      if steps > 1000 then charge(steps) end
+      return nfind(...)
+    end
   end
   return slow_find(...)
 end
@@ -1002,10 +1031,23 @@ string.find, string.match, string.gmatch, string.gfind, string.gsub =
   find, match, gmatch, gmatch, gsub
 string.format = format
 
+-- Functions in C are charged before they are called: a tail call leaves them the name and the place
+-- of their caller, for their errors.
+
 function string.rep(...)
-  if nselect("#", ...) <= 2 then return nrep(...) end
   local s, n = ...
+  if ntype(s) == "string" and ntype(n) == "number" and #s * n > 1000 then charge(#s * n) end
+  if nselect("#", ...) <= 2 then return nrep(...) end
   return nrep(s, n)
+end
+
+for _, name in ipairs({ "upper", "lower", "reverse" }) do
+  local native = string[name]
+  string[name] = function(...)
+    local s = ...
+    if ntype(s) == "string" and #s > 1000 then charge(#s) end
+    return native(...)
+  end
 end
 
 -- There is nothing to load it with.
@@ -1028,22 +1070,52 @@ local function less(a, b)
 end
 
 local tables = {
-  concat = table.concat,
   foreach = table.foreach,
   foreachi = table.foreachi,
   getn = table.getn,
   maxn = table.maxn,
 }
 
-function tables.insert(...)
+function tables.concat(...)
   local t = ...
+  if ntype(t) == "table" then
+    local cost = #t
+    -- Many pieces are short: their number tells enough.
+    if cost <= 100 then
+      for i = 1, #t do
+        local piece = nrawget(t, i)
+        if ntype(piece) == "string" then cost = cost + #piece end
+      end
+    end
+    if cost > 1000 then charge(cost) end
+  end
+  return nconcat(...)
+end
+
+-- Elements that an insertion may move. One at a position far below 1 would move that many.
+local MAX_MOVED = 2 ^ 24
+
+function tables.insert(...)
+  local t, at = ...
   if behind[t] then nerror(READONLY, 0) end
+  if nselect("#", ...) == 3 and ntype(t) == "table" then
+    local position = to_number(at)
+    if position then
+      -- As in 5.1 a position beyond the end moves nothing, and leaves a gap.
+      local moved = #t - position
+      if not (moved <= MAX_MOVED and position <= INT_MAX) then
+        bad_argument(2, "insert", "position out of bounds")
+      end
+      if moved > 1000 then charge(moved) end
+    end
+  end
   return ninsert(...)
 end
 
 function tables.remove(...)
-  local t = ...
+  local t, at = ...
   if behind[t] then nerror(READONLY, 0) end
+  if at ~= nil and ntype(t) == "table" and #t > 1000 then charge(#t) end
   return nremove(...)
 end
 
@@ -1127,8 +1199,7 @@ local coroutines = {
 
 local function text_loader(source, name)
   local f, text = nload(source, name, "t", G)
-  arm()
-  if dead() then nerror(text, 0) end
+  rearm()
   if f then return f end
   return nil, text
 end
@@ -1204,7 +1275,11 @@ end
 
 globals.collectgarbage = function(what, ...)
   what = what or "collect"
-  if what == "count" or what == "collect" or what == "step" then return ncollect(what, ...) end
+  if what == "count" or what == "collect" or what == "step" then
+    local answer = ncollect(what, ...)
+    if what ~= "count" then rearm() end
+    return answer
+  end
   if what == "stop" or what == "restart" then return 0 end
   if what == "setpause" or what == "setstepmul" then return 200 end
   return ncollect(what, ...)
@@ -1239,7 +1314,9 @@ globals.table = readonly(tables)
 globals.math = readonly(maths)
 globals.bit = readonly(bits)
 globals.coroutine = readonly(coroutines)
+-- Valkey calls the same table `server`.
 globals.redis = readonly(redis)
+globals.server = globals.redis
 globals.cjson = readonly(cjson)
 globals.cmsgpack = readonly(cmsgpack)
 globals.struct = readonly(struct)
@@ -1442,6 +1519,7 @@ do
     api[name] = redis[name]
   end
   loading.redis = readonly(api, readonly({ __index = missing }))
+  loading.server = loading.redis
 end
 
 -- What a function finds when it is called: all that scripts find, but what only they can use.
@@ -1452,6 +1530,7 @@ do
   api.breakpoint, api.debug, api.replicate_commands = nil, nil, nil
   for name, value in npairs(globals) do calling[name] = value end
   calling.redis = readonly(api)
+  calling.server = calling.redis
 end
 
 -- The world of functions: what is behind it depends on whether one is loaded or called.

@@ -112,6 +112,54 @@ fn endless_scripts_end() {
 }
 
 #[test]
+fn time_inside_of_c_functions_counts() {
+    let mut victim = Victim::new();
+    for script in [
+        "while true do pcall(table.insert, {}, 2^31, 1) end",
+        "local t = {} for i = 1, 2e5 do t[i] = i end while true do table.insert(t, 1, 0) table.remove(t, 1) end",
+        "local s = string.rep('a', 4e6) while true do string.upper(s) end",
+        "local s = string.rep('a', 4e6) while true do s:reverse() end",
+        "local s = string.rep('a', 4e6) while true do local t = s .. 'b' end",
+        "local s, t = string.rep('a', 4e6) .. 'b', string.rep('a', 4e6) .. 'c' while true do local x = s < t end",
+        "local s = string.rep('a', 4e6) while true do s:find('b', 1, true) end",
+        "local s = string.rep('a', 4e6) while true do s:gsub('b', '') end",
+        "local s = string.rep('a', 4e6) while true do redis.sha1hex(s) end",
+        "local s = '[' .. string.rep('1,', 1e5) .. '1]' while true do cjson.decode(s) end",
+        "local s = cmsgpack.pack(string.rep('a', 4e6)) while true do cmsgpack.unpack(s) end",
+        "local t = {} for i = 1, 1e5 do t[i] = i end while true do table.concat(t, ',') end",
+        "local t = {} for i = 1, 1e5 do t[i] = {} end while true do collectgarbage() end",
+        "local s = string.rep('x=1 ', 2e5) while true do loadstring(s) end",
+        "while true do pcall(string.rep, string.rep('a', 1e6), 4) end",
+    ] {
+        let start = Instant::now();
+        victim.check(script, KILLED);
+        let took = start.elapsed();
+        // Its 200 ms, and not much more: this is no optimized build, and the machine may be busy.
+        assert!(took < Duration::from_secs(5), "{script} took {took:?}");
+    }
+}
+
+#[test]
+fn insertion_has_bounds() {
+    let mut victim = Victim::new();
+    for position in ["2^31", "-2147483648", "2^53", "-2^53", "0/0", "1/0", "-1/0"] {
+        let start = Instant::now();
+        let script = format!("table.insert({{}}, {position}, 1) return 1");
+        victim.check(&script, "bad argument #2 to 'insert' (position out of bounds)");
+        assert!(start.elapsed() < Duration::from_secs(2), "{script}");
+    }
+    for (script, expected) in [
+        ("local t = {1, 2} table.insert(t, 1, 0) return t", "[0 1 2]"),
+        ("local t = {1, 2} table.insert(t, 3, 3) return t", "[1 2 3]"),
+        ("local t = {1, 2} table.insert(t, 7, 'far') return t[7]", "far"),
+        ("local t = {1, 2} table.insert(t, 0, 'before') return {t[0], t[1]}", "[before]"),
+        ("local t = {1} table.insert(t, '1', 0) return t", "[0 1]"),
+    ] {
+        assert_eq!(victim.eval(script), expected, "{script}");
+    }
+}
+
+#[test]
 fn patterns_cannot_take_for_ever() {
     let mut victim = Victim::new();
     for script in [
