@@ -117,6 +117,19 @@ impl Timers {
         }
     }
 
+    /// Any timer: the bucket at or behind a moment chosen by chance, and one of its timers.
+    fn random(&self, rng: &mut fastrand::Rng) -> Option<(u32, u64)> {
+        /// Steps into a bucket that has to be walked through.
+        const STEPS: usize = 256;
+        let (first, last) = (self.buckets.first_key_value()?.0, self.buckets.last_key_value()?.0);
+        let (number, bucket) = self.buckets.range(rng.u32(*first..=*last)..).next()?;
+        let name = match bucket {
+            Bucket::Few(names) => names.get(rng.usize(..names.len().max(1))).copied(),
+            Bucket::Many(names) => names.iter().nth(rng.usize(..names.len().min(STEPS))).copied(),
+        };
+        Some((*number, name?))
+    }
+
     /// The next timer that is due, taken out.
     fn pop(&mut self, now_ms: i64) -> Option<(u32, u64)> {
         let mut first = self.buckets.first_entry()?;
@@ -134,9 +147,32 @@ impl Timers {
 }
 
 impl Db {
-    /// A few keys that have a deadline: those due first, and some by chance.
+    /// A few keys that have a deadline, chosen by chance.
     pub(crate) fn some_expiring(&self, rng: &mut fastrand::Rng, most: usize) -> Vec<&Entry> {
+        /// Tries for each key wanted. Where fewer have a deadline, their timers name them.
+        const TRIES: usize = 16;
         let mut found = Vec::with_capacity(most);
+        if self.expiring.saturating_mul(TRIES) >= self.keys.len() || self.timers.unarmed {
+            for _ in 0..most * TRIES {
+                if found.len() >= most {
+                    break;
+                }
+                found.extend(self.keys.random(rng).filter(|entry| entry.expires_at != NEVER));
+            }
+            return found;
+        }
+        // Timers of keys that have lost their deadline stay until they fire: look a bit further.
+        for _ in 0..most * 4 {
+            let named = self.timers.random(rng);
+            let Some((number, name)) = named.filter(|_| found.len() < most) else { break };
+            found.extend(self.keys.named(name, |e| e.timer == number && e.expires_at != NEVER));
+        }
+        found
+    }
+
+    /// A few of the keys whose timers fire first. Their deadlines are about the next to come: a
+    /// timer is never later than the deadline.
+    pub(crate) fn first_expiring(&self, most: usize) -> Vec<&Entry> {
         let names = self.timers.buckets.iter().flat_map(|(number, bucket)| {
             let names: Vec<u64> = match bucket {
                 Bucket::Few(names) => names.clone(),
@@ -144,20 +180,10 @@ impl Db {
             };
             names.into_iter().map(|name| (*number, name))
         });
-        // Timers of keys that have lost their deadline stay until they fire: look a bit further.
-        for (number, name) in names.take(most * 4) {
-            found.extend(self.keys.named(name, |e| e.timer == number && e.expires_at != NEVER));
-            if found.len() * 2 >= most {
-                break;
-            }
-        }
-        for _ in 0..most * 4 {
-            if found.len() >= most {
-                break;
-            }
-            found.extend(self.keys.random(rng).filter(|entry| entry.expires_at != NEVER));
-        }
-        found
+        let live = |(number, name): (u32, u64)| {
+            self.keys.named(name, |e| e.timer == number && e.expires_at != NEVER)
+        };
+        names.take(most * 4).filter_map(live).take(most).collect()
     }
 
     /// Gives a timer to every key that was loaded with a deadline, now that it is known what time

@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use crate::args;
 use crate::command::{self, CommandRow, Ctx, READONLY};
-use crate::db::Entry;
+use crate::db::{Entry, NEVER};
 use crate::engine::Core;
 use crate::error::{Error, SYNTAX};
 use crate::notify::Class;
@@ -36,6 +36,45 @@ pub(crate) struct Memory {
     pub(crate) peak: usize,
     /// Sizes, before the running command, of what it may have changed.
     before: HashMap<(usize, Box<[u8]>), usize>,
+    pool: EvictionPool,
+}
+
+/// The worst keys seen by the policy, best first.
+#[derive(Debug, Default)]
+struct EvictionPool {
+    policy: Policy,
+    candidates: Vec<Candidate>,
+}
+
+/// A key that may go next. The lower its worth, the sooner.
+#[derive(Debug)]
+struct Candidate {
+    worth: i64,
+    db: usize,
+    key: Box<[u8]>,
+}
+
+impl EvictionPool {
+    /// As many as Redis keeps (`EVPOOL_SIZE`).
+    const MOST: usize = 16;
+
+    fn consider(&mut self, worth: i64, db: usize, key: &[u8]) {
+        let full = self.candidates.len() >= EvictionPool::MOST;
+        if full && self.candidates.first().is_some_and(|best| best.worth <= worth) {
+            return;
+        }
+        if let Some(at) = self.candidates.iter().position(|c| c.db == db && *c.key == *key) {
+            self.candidates.remove(at);
+        } else if full {
+            self.candidates.remove(0);
+        }
+        let at = self.candidates.partition_point(|candidate| candidate.worth > worth);
+        self.candidates.insert(at, Candidate { worth, db, key: key.into() });
+    }
+
+    fn take(&mut self) -> Option<Candidate> {
+        self.candidates.pop()
+    }
 }
 
 /// `maxmemory-policy`: which keys go when memory is full.
@@ -238,49 +277,70 @@ impl Core {
         self.used_memory() > limit
     }
 
-    /// The key to go next: the worst of a few chosen by chance.
+    /// The key to go next.
     fn victim(&mut self, now: Now) -> Option<(usize, Box<[u8]>)> {
-        let policy = self.config.maxmemory_policy;
-        if policy == Policy::NoEviction {
-            return None;
+        match self.config.maxmemory_policy {
+            Policy::NoEviction => None,
+            Policy::AllKeysRandom | Policy::VolatileRandom => {
+                self.samples(1).into_iter().next().map(|(db, entry)| (db, entry.key.clone()))
+            }
+            _ => self.worst(now),
         }
+    }
+
+    /// A few keys of each database that the policy lets go, by chance.
+    fn samples(&mut self, most: usize) -> Vec<(usize, &Entry)> {
+        let policy = self.config.maxmemory_policy;
+        let rng = &mut self.rng;
+        let mut found = Vec::new();
+        for (number, db) in self.dbs.iter().enumerate() {
+            if db.keys.is_empty() || (policy.volatile() && db.expiring == 0) {
+                continue;
+            }
+            if policy == Policy::VolatileTtl {
+                found.extend(db.first_expiring(most).into_iter().map(|entry| (number, entry)));
+            }
+            if policy.volatile() {
+                found.extend(db.some_expiring(rng, most).into_iter().map(|e| (number, e)));
+            } else {
+                let some = (0..most).filter_map(|_| db.keys.random(rng));
+                found.extend(some.map(|entry| (number, entry)));
+            }
+        }
+        found
+    }
+
+    /// The worst key of the eviction pool, after a few more were considered for it: the worst keys
+    /// seen so far, so that each one evicted is the worst of many samples (Redis `evict.c`).
+    fn worst(&mut self, now: Now) -> Option<(usize, Box<[u8]>)> {
+        let policy = self.config.maxmemory_policy;
         let decay = self.config.lfu_decay_time;
-        let samples = self.config.maxmemory_samples.max(1);
-        // The lower, the sooner it goes.
         let worth = |entry: &Entry| match policy {
             Policy::AllKeysLru | Policy::VolatileLru => i64::from(entry.used_at),
             Policy::AllKeysLfu | Policy::VolatileLfu => {
                 i64::from(uses(entry.used_at, now.ms(), decay))
             }
-            Policy::VolatileTtl => entry.expires_at,
-            _ => 0,
+            _ => entry.expires_at,
         };
-        let mut worst: Option<(i64, usize, Box<[u8]>)> = None;
-        for (number, db) in self.dbs.iter().enumerate() {
-            if db.keys.is_empty() || (policy.volatile() && db.expiring == 0) {
-                continue;
-            }
-            let mut left = samples;
-            let mut consider = |entry: &Entry| {
-                let better = worst.as_ref().is_none_or(|(least, ..)| worth(entry) < *least);
-                if better {
-                    worst = Some((worth(entry), number, entry.key.clone()));
-                }
-            };
-            // Keys with a deadline may be rare: their timers name them.
-            if policy.volatile() {
-                for entry in db.some_expiring(&mut self.rng, samples) {
-                    consider(entry);
-                }
-                continue;
-            }
-            while left > 0 {
-                let Some(entry) = db.keys.random(&mut self.rng) else { break };
-                consider(entry);
-                left -= 1;
-            }
+        let mut pool = std::mem::take(&mut self.memory.pool);
+        if pool.policy != policy {
+            pool = EvictionPool { policy, candidates: Vec::new() };
         }
-        worst.map(|(_, db, key)| (db, key))
+        for (db, entry) in self.samples(self.config.maxmemory_samples.max(1)) {
+            pool.consider(worth(entry), db, &entry.key);
+        }
+        let found = loop {
+            let Some(candidate) = pool.take() else { break None };
+            let Candidate { worth: then, db, key } = candidate;
+            let entry = self.dbs.get(db).and_then(|db| db.keys.get(&key));
+            let fits = |entry: &&Entry| !policy.volatile() || entry.expires_at != NEVER;
+            // One that was used since is no candidate any more.
+            if entry.filter(fits).is_some_and(|entry| worth(entry) <= then) {
+                break Some((db, key));
+            }
+        };
+        self.memory.pool = pool;
+        found
     }
 
     fn evict(&mut self, db: usize, key: &[u8]) {

@@ -145,3 +145,89 @@ fn what_takes_long_to_free_is_handed_out_and_counted() {
     drop(kit.engine.take_output());
     assert_eq!(freed(&mut kit), (0, 4), "two keys were flushed");
 }
+
+/// Fills a store with keys, uses 100 of them, writes as many again as do not fit, and answers how
+/// many of the used ones and of the others are left.
+fn used_and_unused_left(policy: &str, options: &str, first_used: usize) -> (usize, usize) {
+    const KEYS: usize = 1_400;
+    let mut kit = Kit::new();
+    let later = |kit: &mut Kit, ms| kit.now = Now::from_millis(kit.now.ms() + ms);
+    kit.check(&format!("CONFIG SET maxmemory 1830kb maxmemory-policy {policy}"), "OK");
+    let value = "x".repeat(1_000);
+    for n in 0..KEYS {
+        kit.check(&format!("SET k{n} {value} {options}"), "OK");
+        later(&mut kit, 1);
+    }
+    let used = first_used..first_used + 100;
+    later(&mut kit, 2_500);
+    for _ in 0..3 {
+        for n in used.clone() {
+            kit.check(&format!("STRLEN k{n}"), "1000");
+        }
+    }
+    later(&mut kit, 2_500);
+    for n in 0..1_000 {
+        kit.check(&format!("SET new{n} {value} {options}"), "OK");
+        later(&mut kit, 1);
+    }
+    let left = |kit: &mut Kit, n: usize| kit.text(&format!("EXISTS k{n}")) == "1";
+    let kept = used.clone().filter(|n| left(&mut kit, *n)).count();
+    let others = (0..KEYS).filter(|n| !used.contains(n)).filter(|n| left(&mut kit, *n)).count();
+    (kept, others)
+}
+
+#[test]
+fn eviction_keeps_the_keys_that_are_used() {
+    for (policy, options) in [
+        ("allkeys-lru", ""),
+        ("volatile-lru", "EX 10000"),
+        ("allkeys-lfu", ""),
+        ("volatile-lfu", "EX 10000"),
+    ] {
+        for first_used in [0, 700] {
+            let (kept, others) = used_and_unused_left(policy, options, first_used);
+            assert!(kept >= 95, "{policy} from {first_used}: {kept} used and {others} others left");
+            assert!((50..1_000).contains(&others), "{policy} from {first_used}: {others} left");
+        }
+    }
+}
+
+#[test]
+fn used_keys_with_a_deadline_stay_where_few_have_one() {
+    let mut kit = Kit::new();
+    kit.check("CONFIG SET maxmemory 6500kb maxmemory-policy volatile-lru", "OK");
+    for n in 0..20_000 {
+        kit.run(&format!("SET plain{n} v"));
+    }
+    let value = "x".repeat(4_000);
+    for n in 0..600 {
+        kit.check(&format!("SET k{n} {value} PX {}", 10_000_000 + n * 7), "OK");
+    }
+    kit.now = Now::from_millis(kit.now.ms() + 5_000);
+    (0..100).for_each(|n| _ = kit.run(&format!("GET k{n}")));
+    kit.now = Now::from_millis(kit.now.ms() + 5_000);
+    for n in 0..500 {
+        kit.check(&format!("SET new{n} {value} EX 10000"), "OK");
+    }
+    let kept = (0..100).filter(|n| kit.text(&format!("EXISTS k{n}")) == "1").count();
+    let plain = (0..20_000).filter(|n| kit.text(&format!("EXISTS plain{n}")) == "1").count();
+    assert!(kept >= 95, "{kept} of 100 used keys are left");
+    assert_eq!(plain, 20_000, "keys without a deadline stay");
+}
+
+#[test]
+fn the_keys_due_first_go_first_under_volatile_ttl() {
+    let mut kit = Kit::new();
+    kit.check("CONFIG SET maxmemory 3mb maxmemory-policy volatile-ttl", "OK");
+    let value = "x".repeat(4_000);
+    for n in 0..600 {
+        kit.check(&format!("SET k{n} {value} EX {}", 1_000 + n), "OK");
+    }
+    for n in 0..400 {
+        kit.check(&format!("SET new{n} {value} EX 100000"), "OK");
+    }
+    let late = (500..600).filter(|n| kit.text(&format!("EXISTS k{n}")) == "1").count();
+    let early = (0..100).filter(|n| kit.text(&format!("EXISTS k{n}")) == "1").count();
+    assert!(late >= 95, "{late} of the 100 keys due last are left");
+    assert_eq!(early, 0, "the 100 keys due first are gone");
+}
