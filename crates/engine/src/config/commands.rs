@@ -1,9 +1,10 @@
 //! CONFIG GET SET RESETSTAT REWRITE, and how a setting takes effect.
 //!
-//! Settings that the engine acts on live as fields of [`Config`]; the rest are kept as text, so
-//! that what was set can be read again.
+//! Settings that the engine acts on live as fields of [`Config`]; hints that it ignores are kept as
+//! text, so that what was set can be read again. All others are shown, and CONFIG SET refuses to
+//! change them.
 
-use super::params::{Kind, PARAMS, Param};
+use super::params::{ACTED_ON, IGNORED, Kind, PARAMS, Param};
 use crate::command::{self, ADMIN, CommandRow, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::engine::{Core, Engine};
 use crate::error::{Error, SYNTAX};
@@ -84,6 +85,15 @@ fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let mut values = Vec::with_capacity(chosen.len());
     for (param, value) in &chosen {
         let value = check(param, value).map_err(|why| failed(param.name.as_bytes(), &why))?;
+        let is_settable = ACTED_ON.contains(&param.name) || IGNORED.contains(&param.name);
+        let current = ctx.core.setting(param.name, param.default);
+        if !is_settable && value != current {
+            let why = format!(
+                "this store does not act on it, so it can only be '{}'",
+                String::from_utf8_lossy(&current)
+            );
+            return Err(failed(param.name.as_bytes(), &why));
+        }
         values.push((param.name, value));
     }
     let less_room = values.iter().any(|(name, _)| *name == "maxmemory");

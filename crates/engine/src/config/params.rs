@@ -92,6 +92,100 @@ const fn octal(name: &'static str, default: &'static str) -> Param {
     Param::new(name, Kind::Octal, default)
 }
 
+/// Settings that the engine, or the store and the listener around it, act on.
+pub(super) const ACTED_ON: &[&str] = &[
+    "acl-pubsub-default",
+    "acllog-max-len",
+    "appendfsync",
+    "busy-reply-threshold",
+    "client-output-buffer-limit",
+    "hash-max-listpack-entries",
+    "hash-max-listpack-value",
+    "hll-sparse-max-bytes",
+    "latency-monitor-threshold",
+    "latency-tracking",
+    "latency-tracking-info-percentiles",
+    "lazyfree-lazy-eviction",
+    "lazyfree-lazy-expire",
+    "lazyfree-lazy-user-del",
+    "lfu-decay-time",
+    "lfu-log-factor",
+    "maxmemory",
+    "maxmemory-policy",
+    "maxmemory-samples",
+    "min-replicas-max-lag",
+    "min-replicas-to-write",
+    "notify-keyspace-events",
+    "port",
+    "proto-max-bulk-len",
+    "requirepass",
+    "set-max-intset-entries",
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
+    "stream-node-max-bytes",
+    "stream-node-max-entries",
+    "tracking-table-max-keys",
+    "zset-max-listpack-entries",
+    "zset-max-listpack-value",
+];
+
+/// Settings that are kept and shown but not acted on. They are hints about speed and memory, or
+/// about files and replicas that this store does not have; no reply depends on them. Any other
+/// setting can only be set to the value it has. docs/stores.md has the same list.
+pub(super) const IGNORED: &[&str] = &[
+    "active-defrag-cycle-max",
+    "active-defrag-cycle-min",
+    "active-defrag-ignore-bytes",
+    "active-defrag-max-scan-fields",
+    "active-defrag-threshold-lower",
+    "active-defrag-threshold-upper",
+    "active-expire-effort",
+    "activerehashing",
+    "aof-disable-auto-gc",
+    "aof-load-truncated",
+    "aof-rewrite-incremental-fsync",
+    "aof-timestamp-enabled",
+    "aof-use-rdb-preamble",
+    "auto-aof-rewrite-min-size",
+    "auto-aof-rewrite-percentage",
+    "crash-log-enabled",
+    "crash-memcheck-enabled",
+    "dynamic-hz",
+    "hz",
+    "jemalloc-bg-thread",
+    "key-load-delay",
+    "lazyfree-lazy-server-del",
+    "lazyfree-lazy-user-flush",
+    "list-compress-depth",
+    "list-max-listpack-size",
+    "loading-process-events-interval-bytes",
+    "loglevel",
+    "maxmemory-eviction-tenacity",
+    "no-appendfsync-on-rewrite",
+    "rdb-del-sync-files",
+    "rdb-key-save-delay",
+    "rdb-save-incremental-fsync",
+    "rdbcompression",
+    "repl-backlog-size",
+    "repl-backlog-ttl",
+    "repl-disable-tcp-nodelay",
+    "repl-diskless-load",
+    "repl-diskless-sync",
+    "repl-diskless-sync-delay",
+    "repl-diskless-sync-max-replicas",
+    "repl-ping-replica-period",
+    "repl-timeout",
+    "replica-lazy-flush",
+    "sanitize-dump-payload",
+    "save",
+    "set-max-listpack-entries",
+    "set-max-listpack-value",
+    "shutdown-timeout",
+    "stop-writes-on-bgsave-error",
+    "tcp-keepalive",
+    "watchdog-period",
+];
+
 const INT: i128 = i32::MAX as i128;
 const UINT: i128 = u32::MAX as i128;
 const LONG: i128 = i64::MAX as i128;
@@ -245,6 +339,8 @@ pub(super) const PARAMS: &[Param] = &[
     choice("sanitize-dump-payload", &["no", "yes", "clients"], "no"),
     text("save", ""),
     int("set-max-intset-entries", 0, LONG, "512"),
+    int("set-max-listpack-entries", 0, LONG, "128").hidden(),
+    memory("set-max-listpack-value", 0, LONG, "64").hidden(),
     flag("set-proc-title", "yes").fixed(),
     choice("shutdown-on-sigint", &["default", "save", "nosave", "now", "force"], "default"),
     choice("shutdown-on-sigterm", &["default", "save", "nosave", "now", "force"], "default"),
@@ -275,3 +371,27 @@ pub(super) const PARAMS: &[Param] = &[
     int("zset-max-listpack-entries", 0, LONG, "128").alias("zset-max-ziplist-entries"),
     memory("zset-max-listpack-value", 0, LONG, "64").alias("zset-max-ziplist-value"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_that_is_named_as_acted_on_or_ignored_exists_and_is_one_of_both() {
+        let known = |name: &&&str| PARAMS.iter().any(|param| param.name == **name && !param.fixed);
+        for name in ACTED_ON.iter().chain(IGNORED) {
+            assert!(known(&name), "{name}");
+        }
+        for name in ACTED_ON {
+            assert!(!IGNORED.contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_page_names_all_that_is_ignored_and_all_that_is_acted_on() {
+        let page = include_str!("../../../../docs/stores.md");
+        for name in ACTED_ON.iter().chain(IGNORED) {
+            assert!(page.contains(&format!("`{name}`")), "docs/stores.md does not name {name}");
+        }
+    }
+}
