@@ -24,6 +24,8 @@ pub(crate) const COMMANDS: &[CommandRow] = &[CommandRow::new("client", -2, 0, co
         CommandRow::new("reply", 3, FLAGS, reply),
         CommandRow::new("unblock", -3, FLAGS | ADMIN, unblock),
         CommandRow::new("no-evict", 3, FLAGS | ADMIN, no_evict),
+        CommandRow::new("no-touch", 3, FLAGS, no_touch),
+        CommandRow::new("capa", -3, FLAGS, |_| Ok(Reply::Ok)),
         CommandRow::new("getredir", 2, FLAGS, tracking::getredir),
         CommandRow::new("tracking", -3, FLAGS, tracking::tracking),
         CommandRow::new("trackinginfo", 2, FLAGS, tracking::trackinginfo),
@@ -163,6 +165,7 @@ pub(crate) fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
     mark(ctx.core.cas_broken.contains(&session.id), 'd');
     mark(session.closing, 'c');
     mark(session.no_evict, 'e');
+    mark(session.no_touch, 'T');
     if flags.is_empty() {
         flags.push('N');
     }
@@ -202,7 +205,12 @@ pub(crate) fn describe(ctx: &Ctx<'_>, session: &Session) -> Vec<u8> {
     );
     line.extend_from_slice(session.user.as_ref().map_or(&b"(superuser)"[..], |user| user.name()));
     let redirect = ctx.core.tracking.redirect(session.id);
-    line.extend_from_slice(format!(" redir={redirect} resp={}\n", session.resp).as_bytes());
+    line.extend_from_slice(format!(" redir={redirect} resp={}", session.resp).as_bytes());
+    for (name, value) in [("lib-name", &session.lib_name), ("lib-ver", &session.lib_version)] {
+        line.extend_from_slice(format!(" {name}=").as_bytes());
+        line.extend_from_slice(value);
+    }
+    line.push(b'\n');
     line
 }
 
@@ -228,7 +236,7 @@ pub(crate) fn set_name(ctx: &mut Ctx<'_>, name: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Redis has this from 7.2 on; clients send it at connect, so it is understood and forgotten.
+/// Redis has this from 7.2 on; clients send it at connect, and CLIENT LIST shows it.
 fn setinfo(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (attribute, value) = (ctx.arg(2), ctx.arg(3));
     if !args::is(attribute, "LIB-NAME") && !args::is(attribute, "LIB-VER") {
@@ -239,6 +247,10 @@ fn setinfo(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         return Err(Error::new(format!(
             "ERR {name} cannot contain spaces, newlines or special characters."
         )));
+    }
+    match args::is(attribute, "LIB-NAME") {
+        true => ctx.session.lib_name = value.to_vec(),
+        false => ctx.session.lib_version = value.to_vec(),
     }
     Ok(Reply::Ok)
 }
@@ -251,12 +263,21 @@ struct Victims<'a> {
     local: Option<&'a [u8]>,
     kind: Option<Kind>,
     user: Option<Vec<u8>>,
+    /// Only connections at least so many seconds old.
+    age_seconds: Option<i64>,
     skip_me: bool,
 }
 
 fn kill(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let mut victims =
-        Victims { id: None, address: None, local: None, kind: None, user: None, skip_me: true };
+    let mut victims = Victims {
+        id: None,
+        address: None,
+        local: None,
+        kind: None,
+        user: None,
+        age_seconds: None,
+        skip_me: true,
+    };
     let old_style = ctx.argv.len() == 3;
     if old_style {
         victims.address = Some(ctx.arg(2));
@@ -264,7 +285,7 @@ fn kill(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     } else {
         read_victims(ctx, &mut victims)?;
     }
-    let own = ctx.session.id;
+    let (own, now_ms) = (ctx.session.id, ctx.now.ms());
     let chosen: Vec<SessionId> = all(ctx)
         .into_iter()
         .filter(|session| {
@@ -274,6 +295,9 @@ fn kill(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
                 && victims.kind.is_none_or(|kind| kind == Kind::of(session))
                 && victims.user.as_ref().is_none_or(|name| {
                     session.user.as_ref().is_some_and(|user| user.name() == name)
+                })
+                && victims.age_seconds.is_none_or(|seconds| {
+                    now_ms.saturating_sub(session.created_ms) / 1000 >= seconds
                 })
                 && !(session.id == own && victims.skip_me)
                 && !session.trusted
@@ -306,6 +330,14 @@ fn read_victims<'a>(ctx: &Ctx<'a>, victims: &mut Victims<'a>) -> Result<(), Erro
             () if args::is(word, "TYPE") => victims.kind = Some(Kind::parse(value)?),
             () if args::is(word, "ADDR") => victims.address = Some(value),
             () if args::is(word, "LADDR") => victims.local = Some(value),
+            () if args::is(word, "MAXAGE") => {
+                let no_number = Error::fixed("ERR maxage is not an integer or out of range");
+                let age = number::parse_i64(value).ok_or(no_number)?;
+                if age <= 0 {
+                    return Err(Error::fixed("ERR maxage should be greater than 0"));
+                }
+                victims.age_seconds = Some(age);
+            }
             () if args::is(word, "USER") => {
                 let user = ctx.core.acl.user(value);
                 victims.user = Some(
@@ -391,6 +423,16 @@ fn no_evict(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(Reply::Ok)
 }
 
+fn no_touch(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    let word = ctx.arg(2);
+    ctx.session.no_touch = match () {
+        () if args::is(word, "ON") => true,
+        () if args::is(word, "OFF") => false,
+        () => return Err(SYNTAX),
+    };
+    Ok(Reply::Ok)
+}
+
 fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(command::help(
         "CLIENT",
@@ -404,6 +446,7 @@ fn help(_: &mut Ctx<'_>) -> Result<Reply, Error> {
             ("KILL <option> <value> [...]", "Close those with this ID, ADDR, LADDR, TYPE, USER."),
             ("LIST [TYPE <type>] [ID <id> ...]", "What is known of all connections."),
             ("NO-EVICT (ON|OFF)", "Keep this connection when memory is short."),
+            ("NO-TOUCH (ON|OFF)", "Do not count what this connection does as use of keys."),
             ("PAUSE <timeout> [WRITE|ALL]", "Let clients wait for so many milliseconds."),
             ("REPLY (ON|OFF|SKIP)", "Answer this connection or not."),
             ("SETINFO <option> <value>", "Take note of the client library."),

@@ -50,6 +50,7 @@ fn reset(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     session.name.clear();
     session.replies = Replies::On;
     session.no_evict = false;
+    session.no_touch = false;
     if !session.trusted {
         session.become_default(&ctx.core.acl);
     }

@@ -15,6 +15,8 @@ pub(crate) struct Scan<'a> {
     pub(crate) pattern: Option<&'a [u8]>,
     /// Report only keys of this type (SCAN alone).
     pub(crate) type_name: Option<&'a [u8]>,
+    /// Report fields without their values (HSCAN alone).
+    pub(crate) no_values: bool,
 }
 
 impl<'a> Scan<'a> {
@@ -22,9 +24,13 @@ impl<'a> Scan<'a> {
     /// of SCAN itself, where the cursor is argument 1.
     pub(crate) fn read(ctx: &Ctx<'a>, at: usize) -> Result<Scan<'a>, Error> {
         let cursor = cursor(ctx.arg(at))?;
-        let mut scan = Scan { cursor, count: 10, pattern: None, type_name: None };
+        let mut scan = Scan { cursor, count: 10, pattern: None, type_name: None, no_values: false };
         let mut options = ctx.argv.get(at + 1..).unwrap_or_default().iter();
         while let Some(word) = options.next() {
+            if args::is(word, "NOVALUES") && args::is(ctx.arg(0), "HSCAN") {
+                scan.no_values = true;
+                continue;
+            }
             let value = options.next();
             match value {
                 Some(value) if args::is(word, "COUNT") => {

@@ -31,6 +31,9 @@ pub(crate) struct Session {
     pub(crate) restricted: bool,
     /// `CLIENT SETNAME`
     pub(crate) name: Vec<u8>,
+    /// `CLIENT SETINFO`: the client's library and its version.
+    pub(crate) lib_name: Vec<u8>,
+    pub(crate) lib_version: Vec<u8>,
     /// The peer's address, for `CLIENT LIST`.
     pub(crate) address: String,
     /// A script runs in this session: no blocking, no MULTI, no reply to a client.
@@ -104,6 +107,8 @@ impl Session {
             user: None,
             restricted: false,
             name: Vec::new(),
+            lib_name: Vec::new(),
+            lib_version: Vec::new(),
             address,
             in_script: false,
             in_exec: false,

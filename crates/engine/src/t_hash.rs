@@ -22,6 +22,9 @@ const PACKED_BYTES: usize = 512;
 /// Elements that a command with a count and repetition may answer with.
 pub(crate) const REPEATED_MAX: i64 = 1 << 24;
 pub(crate) const TOO_MANY: Error = Error::fixed("ERR value is out of range");
+pub(crate) const TOO_OFTEN: Error = Error::fixed(
+    "ERR value is out of range, this store answers with at most 16777216 repeated elements",
+);
 
 /// A hash.
 #[derive(Debug, Clone)]
@@ -445,7 +448,10 @@ fn hscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let mut found = Vec::new();
     let next = hash.scan(cursor, scan.count, |name, value| {
         if scan.fits(name.bytes(&mut [0; 36])) {
-            found.extend([bulk(name), bulk(value)]);
+            found.push(bulk(name));
+            if !scan.no_values {
+                found.push(bulk(value));
+            }
         }
     });
     Ok(Scan::reply(next, found))
@@ -472,7 +478,7 @@ fn hrandfield(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let nested = ctx.session.resp > 2;
     let Some(hash) = ctx.read::<Hash>(key)? else { return Ok(Reply::Array(Vec::new())) };
     if count < -REPEATED_MAX {
-        return Err(TOO_MANY);
+        return Err(TOO_OFTEN);
     }
     let mut found = Vec::new();
     let mut answer = |(name, value): (Elem<'_>, Elem<'_>)| match (with_values, nested) {

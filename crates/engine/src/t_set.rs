@@ -18,7 +18,7 @@ use crate::notify::Class;
 use crate::number;
 use crate::pack::{Code, Elem, Pack};
 use crate::scan::{self, Scan};
-use crate::t_hash::{REPEATED_MAX, TOO_MANY, sample};
+use crate::t_hash::{REPEATED_MAX, TOO_OFTEN, sample};
 use crate::table::{Keyed, Table};
 use crate::value::{Kind, Value};
 use ints::Ints;
@@ -398,7 +398,7 @@ fn srandmember(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     };
     let Some(set) = ctx.read::<Set>(key)? else { return Ok(Reply::Array(Vec::new())) };
     if count < -REPEATED_MAX {
-        return Err(TOO_MANY);
+        return Err(TOO_OFTEN);
     }
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let found = if count < 0 || wanted == 1 {

@@ -172,6 +172,15 @@ fn start(ctx: &mut Ctx<'_>, query: &Query<'_>, key: &[u8], id: &[u8]) -> Result<
              messages. The $ ID would just return an empty result set.",
         )),
         b"$" => Ok(After::Id(stream.map_or(Id::MIN, |stream| stream.last))),
+        b"+" if query.group.is_some() => Err(Error::fixed(
+            "ERR The + ID is meaningless in the context of XREADGROUP: you want to read the \
+             history of this consumer by specifying a proper ID, or use the > ID to get new \
+             messages. The + ID would just return an empty result set.",
+        )),
+        // The last entry, as from Redis 7.4 on; of an empty stream the next one.
+        b"+" => Ok(After::Id(stream.map_or(Id::MIN, |stream| {
+            stream.last_live().and_then(Id::previous).unwrap_or(stream.last)
+        }))),
         b">" if query.group.is_none() => Err(Error::fixed(
             "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> \
              <consumer> option.",

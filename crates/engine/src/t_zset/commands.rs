@@ -19,7 +19,7 @@ use crate::number;
 use crate::pack::Elem;
 use crate::pop::{self, PopEnd};
 use crate::scan::{self, Scan};
-use crate::t_hash::{REPEATED_MAX, TOO_MANY, sample};
+use crate::t_hash::{REPEATED_MAX, TOO_MANY, TOO_OFTEN, sample};
 use crate::t_list::range_in;
 use crate::t_set::store_result;
 use crate::value::Value;
@@ -34,8 +34,8 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     CommandRow::new("zlexcount", 4, READONLY | FAST, zlexcount).keys(1, 1, 1),
     CommandRow::new("zscore", 3, READONLY | FAST, zscore).keys(1, 1, 1),
     CommandRow::new("zmscore", -3, READONLY | FAST, zmscore).keys(1, 1, 1),
-    CommandRow::new("zrank", 3, READONLY | FAST, zrank).keys(1, 1, 1),
-    CommandRow::new("zrevrank", 3, READONLY | FAST, zrevrank).keys(1, 1, 1),
+    CommandRow::new("zrank", -3, READONLY | FAST, zrank).keys(1, 1, 1),
+    CommandRow::new("zrevrank", -3, READONLY | FAST, zrevrank).keys(1, 1, 1),
     CommandRow::new("zrange", -4, READONLY, zrange).keys(1, 1, 1),
     CommandRow::new("zrangestore", -5, WRITE | DENYOOM, zrangestore).keys(1, 2, 1),
     CommandRow::new("zrevrange", -4, READONLY, zrevrange).keys(1, 1, 1),
@@ -199,16 +199,31 @@ fn zmscore(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn zrank(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let (key, member) = (ctx.arg(1), ctx.arg(2));
-    let rank = ctx.read::<Zset>(key)?.and_then(|zset| zset.rank(member));
-    Ok(rank.map_or(Reply::Nil, Reply::from))
+    rank(ctx, |_, rank| rank)
 }
 
 fn zrevrank(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
+    rank(ctx, |zset, rank| zset.len() - 1 - rank)
+}
+
+/// `ZRANK key member [WITHSCORE]`; the option is of Redis 7.2.
+fn rank(ctx: &mut Ctx<'_>, count: impl Fn(&Zset, usize) -> usize) -> Result<Reply, Error> {
     let (key, member) = (ctx.arg(1), ctx.arg(2));
+    let with_score = match ctx.argv.get(3..) {
+        None | Some([]) => false,
+        Some([word]) if args::is(word, "WITHSCORE") => true,
+        // As Redis 7.0 answers, which does not know the option.
+        Some(_) => return Err(Error::arity(&String::from_utf8_lossy(ctx.arg(0)).to_lowercase())),
+    };
     let zset = ctx.read::<Zset>(key)?;
-    let rank = zset.and_then(|zset| zset.rank(member).map(|rank| zset.len() - 1 - rank));
-    Ok(rank.map_or(Reply::Nil, Reply::from))
+    let rank = zset.and_then(|zset| zset.rank(member).map(|rank| count(zset, rank)));
+    if !with_score {
+        return Ok(rank.map_or(Reply::Nil, Reply::from));
+    }
+    let score = zset.and_then(|zset| zset.score(member));
+    Ok(rank.zip(score).map_or(Reply::NilArray, |(rank, score)| {
+        Reply::Array(vec![rank.into(), Reply::Double(score)])
+    }))
 }
 
 /// What a range is measured by.
@@ -542,7 +557,7 @@ fn zrandmember(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let resp = ctx.session.resp;
     let Some(zset) = ctx.read::<Zset>(key)? else { return Ok(Reply::Array(Vec::new())) };
     if count < -REPEATED_MAX {
-        return Err(TOO_MANY);
+        return Err(TOO_OFTEN);
     }
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let len = zset.len();

@@ -210,7 +210,6 @@ fn reads() {
             "XREAD STREAMS a x",
             "XREAD STREAMS a >",
             "XREAD STREAMS a -",
-            "XREAD STREAMS a +",
             "XREAD COUNT x STREAMS a 0",
             "XREAD BLOCK x STREAMS a 0",
             "XREAD BLOCK -1 STREAMS a 0",

@@ -1,5 +1,7 @@
 //! INFO and the table of commands.
 
+use engine::Now;
+
 use crate::kit::Kit;
 
 #[test]
@@ -33,4 +35,81 @@ fn a_subcommand_is_not_taken_for_the_command_of_the_same_name() {
     kit.check("SLOWLOG RESET", "QUEUED");
     kit.check("RESET", "RESET");
     kit.check("EXEC", "(error) ERR EXEC without MULTI");
+}
+
+#[test]
+fn a_setting_that_is_not_acted_on_is_refused_unless_it_changes_nothing() {
+    let mut kit = Kit::new();
+    for (line, expected) in [
+        ("CONFIG SET maxclients 5", "can only be '10000'"),
+        ("CONFIG SET timeout 5", "can only be '0'"),
+        ("CONFIG SET appendonly no", "can only be 'yes'"),
+        ("CONFIG SET maxmemory 1mb activedefrag yes", "this store does not act on it"),
+    ] {
+        let reply = kit.text(line);
+        assert!(reply.starts_with("(error) ERR CONFIG SET failed"), "{line}: {reply}");
+        assert!(reply.contains(expected), "{line}: {reply}");
+    }
+    kit.check("CONFIG GET maxmemory", "{maxmemory: 0}");
+    kit.check("CONFIG SET maxclients 10000 appendonly yes", "OK");
+    // Hints are kept and shown.
+    kit.check("CONFIG SET hz 50 save \"900 1\" set-max-listpack-entries 64", "OK");
+    kit.check("CONFIG GET hz", "{hz: 50}");
+    kit.check("CONFIG GET set-max-listpack-entries", "{set-max-listpack-entries: 64}");
+}
+
+#[test]
+fn what_clients_newer_than_7_0_send_is_understood() {
+    let mut kit = Kit::new();
+    kit.check("CLIENT SETINFO LIB-NAME redis-py", "OK");
+    kit.check("CLIENT SETINFO LIB-VER 5.0.1", "OK");
+    for line in ["CLIENT INFO", "CLIENT LIST"] {
+        let info = kit.text(line);
+        assert!(info.contains(" lib-name=redis-py lib-ver=5.0.1"), "{line}: {info}");
+    }
+    kit.check("CLIENT CAPA redirect", "OK");
+
+    kit.run("SET k v");
+    kit.now = Now::from_millis(kit.now.ms() + 9_000);
+    kit.check("CLIENT NO-TOUCH ON", "OK");
+    kit.run("GET k");
+    kit.check("OBJECT IDLETIME k", "9");
+    kit.check("CLIENT NO-TOUCH OFF", "OK");
+    kit.run("GET k");
+    kit.check("OBJECT IDLETIME k", "0");
+
+    let other = kit.engine.connect("127.0.0.1:2");
+    kit.run_as(other, "PING");
+    kit.now = Now::from_millis(kit.now.ms() + 5_000);
+    kit.check("CLIENT KILL MAXAGE 6", "0");
+    kit.check("CLIENT KILL MAXAGE 5", "1");
+    kit.check(
+        "CLIENT KILL MAXAGE x SKIPME yes",
+        "(error) ERR maxage is not an integer or out of range",
+    );
+
+    kit.run("HSET h a 1 b 2");
+    kit.check("HSCAN h 0 NOVALUES", "[0 [a b]]");
+    kit.check("HSCAN h 0 MATCH a* NOVALUES COUNT 5", "[0 [a]]");
+    kit.check("SSCAN nosuch 0 NOVALUES", "[0 []]");
+    kit.run("SADD s a");
+    kit.check("SSCAN s 0 NOVALUES", "(error) ERR syntax error");
+
+    kit.run("ZADD z 1 a 2.5 b");
+    kit.check("ZRANK z b WITHSCORE", "[1 (2.5)]");
+    kit.check("ZREVRANK z b WITHSCORE", "[0 (2.5)]");
+    kit.check("ZRANK z c WITHSCORE", "(nil array)");
+    kit.check("ZRANK z c", "(nil)");
+    let wrong = "(error) ERR wrong number of arguments for 'zrank' command";
+    kit.check("ZRANK z b SCORE", wrong);
+
+    kit.run("XADD x 1-1 a 1");
+    kit.run("XADD x 2-1 b 2");
+    kit.run("XADD x 3-1 c 3");
+    kit.run("XDEL x 3-1");
+    kit.check("XREAD STREAMS x +", "[[x [[2-1 [b 2]]]]]");
+    kit.check("XREAD STREAMS nosuch +", "(nil array)");
+
+    kit.check("EVAL \"return server.call('GET', 'k')\" 0", "v");
+    kit.check("EVAL \"return server.pcall('NOSUCH').err ~= nil and 1 or 0\" 0", "1");
 }

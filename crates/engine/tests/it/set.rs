@@ -122,3 +122,16 @@ proptest! {
         kit.check("SCARD a", &a.len().saturating_sub(30).to_string());
     }
 }
+
+#[test]
+fn repetition_is_bounded_with_an_error_that_says_so() {
+    let mut kit = Kit::new();
+    kit.run("SADD s a");
+    kit.run("HSET h f v");
+    kit.run("ZADD z 1 m");
+    for line in ["SRANDMEMBER s", "HRANDFIELD h", "ZRANDMEMBER z"] {
+        let reply = kit.text(&format!("{line} -100000000"));
+        assert!(reply.contains("at most 16777216 repeated elements"), "{line}: {reply}");
+        assert_eq!(kit.text(&format!("{line} -3")).split(' ').count(), 3, "{line}");
+    }
+}
