@@ -67,6 +67,8 @@ fn named(setting: &'static str) -> &'static str {
         "claim_window" => "claim_window_seconds",
         "hold" => "hold_seconds",
         "heartbeat_interval" => "heartbeat_interval_seconds",
+        "poll_floor" => "poll_floor_seconds",
+        "poll_ceiling" => "poll_ceiling_seconds",
         "session_timeout" => "session_timeout_seconds",
         "session_max" => "session_max_seconds",
         other => other,

@@ -33,7 +33,7 @@ if policy ~= '' and policy ~= m[6] then
     end
   end
 end
-if m[1] == 'active' then
+if m[1] == 'active' or num(m[3], 1) == 0 then
   local have, rem, last_ms = bucket(tokens, last_update, state, now_ms, rate_of(m[3], m[4], m[5]))
   put_bucket(tokens, last_update, state, have, rem, last_ms)
 end

@@ -25,7 +25,7 @@ local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'session_max_seco
 if not m[3] then
   return { 'unknown_queue' }
 end
-local p = redis.call('HMGET', position, 'status', 'reason', 'session_id')
+local p = redis.call('HMGET', position, 'status', 'reason', 'session_id', 'user_id')
 if not redis.call('ZSCORE', claims, id) then
   if redis.call('ZSCORE', positions, id) then
     return { 'waiting' }
@@ -46,7 +46,7 @@ local now_s = int(math.floor(now_ms / 1000))
 redis.call('ZREM', claims, id)
 redis.call('SADD', active, session_id)
 redis.call('ZADD', deadlines, int(until_ms), session_id)
-redis.call('HSET', session, 'queue_id', queue_id, 'position_id', id, 'user_id', ARGV[5],
+redis.call('HSET', session, 'queue_id', queue_id, 'position_id', id, 'user_id', ARGV[5] ~= '' and ARGV[5] or p[4] or '',
   'ip_address', ARGV[6], 'user_agent', ARGV[7], 'token', ARGV[8], 'started_at', now_s,
   'expires_at', int(math.floor(until_ms / 1000)), 'last_activity', now_s, 'page_views', '0',
   'status', 'active', 'hard_until_ms', int(hard_ms), 'priority', ARGV[9])

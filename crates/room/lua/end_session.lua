@@ -10,7 +10,7 @@
 --        8 position    hash    its place
 --        9 revocation  string  why the session's token is void
 -- ARGV   1 now_ms  2 session_id  3 session_status  4 position_status  5 reason  6 event  7 counter
---        8 void
+--        8 void  9 detail  (the operator's own word for the reason; empty is none)
 -- REPLY  {'ended'} | {'over', status, reason} | {'unknown'} | {'unknown_queue'}
 --
 -- Keeps: a session ends once; the slot is free in the same step; the token is void until the last
@@ -32,10 +32,11 @@ if redis.call('SISMEMBER', active, session_id) == 0 then
 end
 local k = { active = active, deadlines = deadlines, events = events, position_ttl = ttl }
 close_session(k, session, session_id, position,
-  { session = ARGV[3], position = ARGV[4], reason = ARGV[5], event = ARGV[6] }, now_ms)
+  { session = ARGV[3], position = ARGV[4], reason = ARGV[5], event = ARGV[6], detail = ARGV[9] },
+  now_ms)
 count_one(stats, state, ARGV[7], '1')
 if ARGV[8] == '1' then
   local left = math.max(0, num(s[3], now_ms) - now_ms)
-  redis.call('SET', revocation, ARGV[5], 'EX', int(math.floor(left / 1000) + 60))
+  redis.call('SET', revocation, ARGV[9] ~= '' and ARGV[9] or ARGV[5], 'EX', int(math.floor(left / 1000) + 60))
 end
 return { 'ended' }

@@ -48,7 +48,7 @@ for i = 1, count do
         call('HSET', position, 'queue_id', queue_id, 'session_id', '', 'status', 'waiting',
           'priority', level == '-' and '0' or level,
           'enqueued_at', int(math.floor(joined_ms(id) / 1000)),
-          'ip_address', '', 'ip_hash', '', 'user_agent', '', 'metadata', '')
+          'ip_address', '', 'ip_hash', '', 'user_agent', '', 'metadata', '{}')
         before = nil
       end
       if not before or before < minute or before > now_s then

@@ -22,12 +22,13 @@
 --                               if invite_uses > 0: how often the invite was used, a string
 -- ARGV   1 now_ms  2 queue_id  3 by_address  4 ..joins
 -- REPLY  {'joins', …} | {'unknown_queue'}; then for each join
---        'waiting', position, total | 'admitted', claim_by_ms | 'existing', id | 'mapped', id
---        | 'late', last_ticket | 'full', total | 'maintenance' | 'invite_used' | 'settings'
+--        'waiting', ticket, position, total | 'admitted', ticket, claim_by_ms | 'existing', id
+--        | 'mapped', id | 'late', last_ticket | 'full', total | 'maintenance' | 'invite_used' | 'settings'
 --
--- Of each join: ticket, session_id, level, held_id, dead_id, ip_address, ip_hash, user_agent,
--- metadata, once_ttl, invite_uses, invite_ttl. The reply 'settings' says that an address counts
--- here although by_address was not 1.
+-- Of each join: ticket, session_id, level, held_id, dead_ids, ip_address, ip_hash, user_agent,
+-- metadata, user_id, once_ttl, invite_uses, invite_ttl. The reply 'settings' says that an address
+-- counts here although by_address was not 1. 'mapped' says that the key or the address names a
+-- position that is not in the line: the caller looks, and names it in dead_ids if it is over.
 --
 -- Keeps: joins count one after the other, in their order. A ticket is unique and grows in the order
 -- of joining, whatever the clocks say; scores within a lane grow with its list; whoever holds a
@@ -50,7 +51,7 @@ local strict, ttl, most = m[7] == 'strict', m[10], num(m[2], 0)
 local now_s = int(math.floor(now_ms / 1000))
 local total = call('ZCARD', positions)
 local last, since = num(s[1], 0), s[2]
-local fields, count = 12, (#args - 3) / 12
+local fields, count = 13, (#args - 3) / 13
 -- The last ticket if all of them join: whatever happens half way, none is given twice.
 local reserved = last
 for i = 1, count do
@@ -63,9 +64,9 @@ local function read_join(i)
   local a = 3 + (i - 1) * fields
   return {
     ticket = tonumber(args[a + 1]), session_id = args[a + 2], level = tonumber(args[a + 3]),
-    held_id = args[a + 4], dead_id = args[a + 5], ip_address = args[a + 6], ip_hash = args[a + 7],
-    user_agent = args[a + 8], metadata = args[a + 9], once_ttl = tonumber(args[a + 10]),
-    uses = tonumber(args[a + 11]), invite_ttl = args[a + 12],
+    held_id = args[a + 4], dead_ids = args[a + 5], ip_address = args[a + 6], ip_hash = args[a + 7],
+    user_agent = args[a + 8], metadata = args[a + 9], user_id = args[a + 10],
+    once_ttl = tonumber(args[a + 11]), uses = tonumber(args[a + 12]), invite_ttl = args[a + 13],
   }
 end
 
@@ -73,7 +74,10 @@ local function keep_record(join)
   call('HSET', join.position, 'queue_id', queue_id, 'session_id', '', 'status', 'waiting',
     'priority', int(join.level), 'enqueued_at', now_s, 'last_heartbeat', now_s,
     'ip_address', join.ip_address, 'ip_hash', join.ip_hash, 'user_agent', join.user_agent,
-    'metadata', join.metadata)
+    'metadata', join.metadata, 'ticket', join.number)
+  if join.user_id ~= '' then
+    call('HSET', join.position, 'user_id', join.user_id)
+  end
   call('EXPIRE', join.position, ttl)
   emit(events, 'position.enqueued', now_ms,
     '{"position_id":"' .. join.id .. '","priority":' .. int(join.level) .. '}')
@@ -119,43 +123,60 @@ local function find(join, by_address)
     end
   end
   local once = join.once and call('GET', join.once)
-  if once then
-    return { 'existing', once }
-  end
   local mapped = by_address and not upgrade and call('GET', join.ipmap)
-  if mapped and mapped ~= join.dead_id then
-    if call('ZSCORE', positions, mapped) or call('ZSCORE', claims, mapped) then
-      return { 'existing', mapped }
+  for _, named in ipairs({ once or '', mapped or '' }) do
+    if named ~= '' and not string.find(join.dead_ids, named, 1, true) then
+      if call('ZSCORE', positions, named) or call('ZSCORE', claims, named) then
+        return { 'existing', named }
+      end
+      return { 'mapped', named }
     end
-    return { 'mapped', mapped }
   end
   return nil, upgrade
 end
 
--- The score that puts a place where its level belongs.
-local function score_of(join, ticket, skips)
-  if strict or join.level == 3 then
-    return ticket - join.level * 1000000000000000
-  end
-  local score, lane = ticket, lanes[join.level + 1]
-  if not skips or total == 0 then
-    return score
-  end
-  local ahead = math.ceil(total * (join.level == 1 and 9 or 5) / 10)
-  if ahead < total then
-    score = tonumber(call('ZRANGE', positions, int(ahead - 1), int(ahead - 1), 'WITHSCORES')[2])
-  end
+-- The rank a level is promised in a line of `total`: behind nine tenths of it, half of it, nobody;
+-- and behind everybody of the same level.
+local function promised_rank(level)
+  local tenths = ({ [0] = 10, 9, 5, 0 })[level]
+  local rank, lane = math.ceil(total * tenths / 10), lanes[level + 1]
   for _ = 1, 1000 do
-    local tail = call('LINDEX', lane, '-1')
+    local tail = rank < total and call('LINDEX', lane, '-1')
     if not tail then
       break
     end
-    local behind = call('ZSCORE', positions, tail)
+    local behind = call('ZRANK', positions, tail)
     if behind then
-      score = max(score, tonumber(behind))
-      break
+      return max(rank, behind + 1)
     end
     call('RPOP', lane)
+  end
+  return rank
+end
+
+-- The score that puts a position where its level belongs.
+local function score_of(join, ticket)
+  local score = ticket - (strict and join.level or join.level == 3 and 3 or 0) * 1000000000000000
+  if strict or join.level == 0 then
+    return score
+  end
+  local rank = promised_rank(join.level)
+  if rank >= total then
+    return ticket
+  end
+  local near = call('ZRANGE', positions, int(max(rank - 1, 0)), int(rank), 'WITHSCORES')
+  if rank == 0 then
+    return math.min(score, math.ceil(tonumber(near[2])) - 1)
+  end
+  if tonumber(near[2]) < score and score < tonumber(near[4]) then
+    return score
+  end
+  local highest
+  score, highest = score_at(positions, rank, join.id, ticket)
+  if highest > last then
+    -- Whoever comes next must have a higher ticket than anybody's score.
+    last = math.ceil(highest)
+    call('HSET', state, 'last_ticket', int(max(last, reserved)))
   end
   return score
 end
@@ -209,8 +230,7 @@ local function take(join)
     return { 'invite_used' }
   end
   local ticket = max(join.ticket, last + 1)
-  local skips = not strict and (join.level == 1 or join.level == 2)
-  if skips and join.ticket <= last then
+  if not strict and join.level > 0 and join.ticket <= last then
     -- The id must sort behind every older one, because equal scores are told apart by it.
     return { 'late', int(last) }
   end
@@ -220,14 +240,15 @@ local function take(join)
     begun = true
   end
   last, made = ticket, made + 1
+  join.number = int(ticket)
   if not alone then
     -- The newest ticket is the highest score, so this one is the last.
     total = total + 1
     peak = max(peak, total)
     crowd[#crowd + 1], ids[#ids + 1] = join, join.id
-    scores[#scores + 1], scores[#scores + 2] = int(ticket), join.id
+    scores[#scores + 1], scores[#scores + 2] = join.number, join.id
     beats[#beats + 1], beats[#beats + 2] = now_s, join.id
-    return { 'waiting', int(total), int(total) }
+    return { 'waiting', join.number, int(total), int(total) }
   end
 
   if upgrade then
@@ -237,7 +258,7 @@ local function take(join)
     call('HSET', join.held, 'replaced_by', join.id)
     total = total - 1
   end
-  local score = int(score_of(join, ticket, skips))
+  local score = string.format('%.17g', score_of(join, ticket))
   call('RPUSH', lanes[join.level + 1], join.id)
   call('ZADD', positions, score, join.id)
   call('ZADD', heartbeat, now_s, join.id)
@@ -258,9 +279,9 @@ local function take(join)
   local waiting = total
   local claim_by = place == 1 and admit(join, score, line)
   if claim_by then
-    return { 'admitted', claim_by }
+    return { 'admitted', join.number, claim_by }
   end
-  return { 'waiting', int(place), int(waiting) }
+  return { 'waiting', join.number, int(place), int(waiting) }
 end
 
 local reply, at = { 'joins' }, 14
@@ -284,6 +305,9 @@ for i = 1, count do
   end
 end
 settle()
+if last > reserved then
+  call('HSET', state, 'last_ticket', int(last))
+end
 if made > 0 then
   count_one(stats, state, 'total_enqueued', int(made))
   if num(call('HGET', stats, 'peak_queue_size'), 0) < peak then

@@ -8,7 +8,7 @@
 --        6 stats      hash    counters of this hour
 --        7 events     stream  what happened
 --        8 position   hash    the place
--- ARGV   1 now_ms  2 id  3 reason
+-- ARGV   1 now_ms  2 id  3 reason  4 detail  (the operator's own word for it; empty is none)
 -- REPLY  {'left'} | {'ended', status, reason} | {'active', session_id} | {'unknown'}
 --        | {'unknown_queue'}
 --
@@ -38,5 +38,6 @@ finish(position, 'expired', reason, now_ms, ttl)
 local cancelled = reason == 'cancelled'
 count_one(stats, state, cancelled and 'total_cancelled' or 'total_expired', '1')
 emit(events, cancelled and 'position.cancelled' or 'position.expired', now_ms,
-  '{"position_id":"' .. id .. '","reason":"' .. reason .. '"}')
+  '{"position_id":"' .. id .. '","reason":"' .. reason .. '"'
+    .. (ARGV[4] ~= '' and ',"detail":"' .. ARGV[4] .. '"' or '') .. '}')
 return { 'left' }

@@ -7,9 +7,9 @@
 --        5 ..places   hash  the places; the id is the end of the name
 -- ARGV   1 now_ms
 -- REPLY  {'places', queue_status, message, total, epoch, …} | {'unknown_queue'}; then for each place
---        'waiting', position, level, joined_s, last_heartbeat_s
+--        'waiting', position, level, joined_s, last_heartbeat_s, ticket
 --        | status, reason, session_id, level, joined_s, claim_by_ms, replaced_by,
---          last_heartbeat_s, ended_s
+--          last_heartbeat_s, ended_s, ticket
 --        | 'unknown'
 --
 -- Keeps: 'waiting' and a position >= 1 are told exactly of those in the line; nothing is the front

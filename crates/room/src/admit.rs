@@ -3,7 +3,8 @@
 use store::{Key, Store};
 
 use crate::{
-    Error, PositionId, QueueId, Room, SessionId, hour, keys::QueueKeys, reply::Reply, scripts,
+    Error, PositionId, QueueId, Room, SessionId, hour, keeper::drop_foreign, keys::QueueKeys,
+    reply::Reply, scripts,
 };
 
 /// What an admission came to.
@@ -53,11 +54,16 @@ impl Room {
             )
             .await?;
             let reply = Reply::of(scripts::peek::SCRIPT, reply)?;
-            let next = reply.rest();
-            if next.is_empty() {
+            let mut next = reply.rest().to_vec();
+            let seen = next.len();
+            drop_foreign(self, &keys, &mut next).await?;
+            if seen == 0 {
                 break;
             }
-            let step = self.admit_these(queue, &keys, next, by_hand).await?;
+            if next.is_empty() {
+                continue;
+            }
+            let step = self.admit_these(queue, &keys, &next, by_hand).await?;
             admitted.ids.extend(step.ids);
             // Others admit as well; look again, but not for ever.
             moved += u32::from(step.moved);

@@ -3,14 +3,15 @@
 use std::net::IpAddr;
 
 use crate::{
-    Error, Pass, PositionId, QueueId, Reason, Room, Session, SessionId, State, hour, join::cut,
-    reply::Reply, scripts,
+    Error, Pass, PositionId, QueueId, Reason, Room, Session, SessionId, State, hour,
+    invite::check_user_id, join::cut, reply::Reply, scripts,
 };
 
 /// Who arrives.
 #[derive(Clone, Debug, Default)]
 pub struct Visitor {
-    /// The visitor's id on the protected site, if known; up to 200 characters.
+    /// The visitor's id on the protected site, if it was proved; up to 200 characters. Empty is that of
+    /// the invite the position was taken with.
     pub user_id: String,
     /// Where the visitor comes from; kept only if the queue keeps addresses.
     pub address: Option<IpAddr>,
@@ -42,9 +43,7 @@ impl Room {
         id: &PositionId,
         visitor: &Visitor,
     ) -> Result<Claim, Error> {
-        if visitor.user_id.len() > 200 || visitor.user_id.chars().any(char::is_control) {
-            return Err(Error::invalid("user_id", "up to 200 characters"));
-        }
+        check_user_id(&visitor.user_id)?;
         let keys = self.known(queue);
         let pulse = self.pulse(queue).await?;
         // The session's id is written at admission, so its key can be named.
@@ -64,7 +63,7 @@ impl Room {
                         issued: now,
                         expires: now + pulse.config.session_timeout,
                     };
-                    self.sign_pass(&pass).await?
+                    sha256(&self.sign_pass(&pass).await?)
                 }
                 _ => String::new(),
             };
@@ -117,4 +116,11 @@ impl Room {
         }
         Err(Error::Busy)
     }
+}
+
+/// A secret as it is stored.
+fn sha256(secret: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, secret.as_bytes());
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
 }

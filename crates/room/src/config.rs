@@ -42,7 +42,7 @@ impl Bound {
 pub const MAX_ACTIVE: Bound = Bound::new("max_active", 1_000, 0, 10_000_000);
 /// Visitors who may wait; 0 is no limit.
 pub const MAX_QUEUE_SIZE: Bound = Bound::new("max_queue_size", 50_000, 0, 100_000_000);
-/// Admissions per period; 0 is none but by hand. More than a million a second is no limit at all.
+/// Admissions per period; 0 is none but by hand, from the moment it is set. More than a million a second is no limit at all.
 pub const RATE_COUNT: Bound = Bound::new("admission.count", 10, 0, 1_000_000);
 /// The period in seconds, up to a day.
 pub const RATE_PER: Bound = Bound::new("admission.per_seconds", 1, 1, 86_400);
@@ -459,7 +459,18 @@ fn check_target(url: &str) -> Result<(), Error> {
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let plain = url.len() <= 2_048
         && url.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'\\' | b'"' | b'<' | b'>'));
-    let named = !host.is_empty() && !host.contains('@') && !host.starts_with(':');
+    let (name, port) = match host.rsplit_once(':') {
+        // The colons of an IPv6 address are inside its brackets.
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    let named = !name.is_empty()
+        && !name.contains('@')
+        && (name.starts_with('[') == name.ends_with(']'))
+        && (name.starts_with('[') || !name.contains([':', '[', ']']))
+        && port.is_none_or(|port| {
+            port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|n| n > 0)
+        });
     if plain && named { Ok(()) } else { Err(bad()) }
 }
 
@@ -510,7 +521,14 @@ mod tests {
 
     #[test]
     fn a_target_is_a_plain_web_address() {
-        for good in ["https://shop.example", "http://127.0.0.1:3000/a?b=c", ""] {
+        for good in [
+            "https://shop.example",
+            "http://127.0.0.1:3000/a?b=c",
+            "https://x.example:65535",
+            "https://[2001:db8::1]/",
+            "https://[2001:db8::1]:8443/a:b",
+            "",
+        ] {
             assert!(check_target(good).is_ok(), "{good}");
         }
         for bad in [
@@ -525,6 +543,13 @@ mod tests {
             "https://a b",
             "ftp://a",
             "https://:80",
+            "https://x.example:99999/",
+            "https://x.example:0/",
+            "https://x.example:/",
+            "https://x.example:+80/",
+            "https://x.example:80:80/",
+            "https://[2001:db8::1]:70000/",
+            "https://[2001:db8::1/",
         ] {
             assert!(check_target(bad).is_err(), "{bad}");
         }

@@ -16,6 +16,9 @@ pub struct NewInvite {
     pub uses: u32,
     /// When it ends.
     pub expires: Millis,
+    /// The id the invited person has on the protected site: kept with the position and the session.
+    /// Up to 200 characters; may be empty.
+    pub user_id: String,
 }
 
 /// An invite whose signature was checked.
@@ -31,6 +34,8 @@ pub struct Invite {
     pub(crate) uses: u32,
     /// When it ends.
     pub(crate) expires: Millis,
+    /// The id of the invited person on the protected site; may be empty.
+    pub(crate) user_id: String,
 }
 
 impl Invite {
@@ -54,6 +59,11 @@ impl Invite {
         self.uses
     }
 
+    /// The id of the invited person on the protected site; may be empty.
+    pub fn user_id(&self) -> &str {
+        &self.user_id
+    }
+
     /// When it ends.
     pub fn expires(&self) -> Millis {
         self.expires
@@ -66,6 +76,10 @@ impl Invite {
         out.push(self.id.len() as u8); // checked: 64 at most
         out.extend_from_slice(self.id.as_bytes());
         out.extend_from_slice(self.queue.as_str().as_bytes());
+        if !self.user_id.is_empty() {
+            out.push(0); // never part of a queue's id
+            out.extend_from_slice(self.user_id.as_bytes());
+        }
         out
     }
 
@@ -75,6 +89,8 @@ impl Invite {
         let (expires, rest) = rest.split_first_chunk::<8>().ok_or(Fault::Malformed)?;
         let (length, rest) = rest.split_first().ok_or(Fault::Malformed)?;
         let (id, queue) = rest.split_at_checked(usize::from(*length)).ok_or(Fault::Malformed)?;
+        let end = queue.iter().position(|byte| *byte == 0).unwrap_or(queue.len());
+        let (queue, user_id) = queue.split_at(end);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Fault::Malformed);
         Ok(Self {
             id: Some(text(id)?).filter(|id| is_id(id)).ok_or(Fault::Malformed)?,
@@ -82,6 +98,7 @@ impl Invite {
             level: Level::parse(*level).map_err(|_| Fault::Malformed)?,
             uses: u32::from_be_bytes(*uses),
             expires: Millis(i64::from_be_bytes(*expires)),
+            user_id: text(user_id.get(1..).unwrap_or_default())?,
         })
     }
 }
@@ -89,6 +106,14 @@ impl Invite {
 fn is_id(id: &str) -> bool {
     let good = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     (1..=64).contains(&id.len()) && id.bytes().all(good)
+}
+
+/// Refuses an id of a person that is too long to be kept, or unreadable.
+pub(crate) fn check_user_id(user_id: &str) -> Result<(), Error> {
+    if user_id.len() > 200 || user_id.chars().any(char::is_control) {
+        return Err(Error::invalid("user_id", "up to 200 characters, none of them control"));
+    }
+    Ok(())
 }
 
 impl Room {
@@ -105,6 +130,7 @@ impl Room {
         if new.expires <= self.now() {
             return Err(Error::invalid("expires", "a time to come"));
         }
+        check_user_id(&new.user_id)?;
         let id = match new.id {
             Some(id) if is_id(&id) => id,
             Some(_) => return Err(Error::invalid("id", "1 to 64 letters, digits, - and _")),
@@ -116,6 +142,7 @@ impl Room {
             level: new.level,
             uses: new.uses,
             expires: new.expires,
+            user_id: new.user_id,
         };
         Ok((self.closed("wri1", &invite.write()).await?, invite))
     }

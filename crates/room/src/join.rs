@@ -22,7 +22,8 @@ use crate::{
 pub struct NewPlace {
     /// The place named by the visitor's token, after the token was checked.
     pub held: Option<PositionId>,
-    /// A key the client chose: joining again with it finds the same place. Up to 200 characters.
+    /// A key the client chose: joining again with it finds the same position, and its token. So it is a
+    /// secret: 16 random bytes and more, as [`check_key`] says.
     pub idempotency_key: Option<String>,
     /// What gives the visitor a level above 0.
     pub proof: Proof,
@@ -73,12 +74,9 @@ impl Room {
     /// paused or closed. If there is room and nobody is before, the place is admitted at once.
     pub async fn join(&self, queue: &QueueId, new: NewPlace) -> Result<Joined, Error> {
         let metadata = check_metadata(&new.metadata)?;
-        let once = match &new.idempotency_key {
-            Some(key) if key.is_empty() || key.len() > 200 => {
-                return Err(Error::invalid("idempotency_key", "1 to 200 characters"));
-            }
-            key => key.as_deref(),
-        };
+        if let Some(key) = &new.idempotency_key {
+            check_key(key)?;
+        }
         let pulse = self.pulse(queue).await?;
         let here = self.here(queue);
         let ip_hash = match new.address {
@@ -93,12 +91,16 @@ impl Room {
         let mut wish = Arc::new(Wish {
             level,
             held: new.held,
-            dead: None,
+            dead: Vec::new(),
             ip_address,
             ip_hash,
             user_agent: cut(&new.user_agent, pulse.config.user_agent_bytes as usize),
             metadata,
-            once: once.map(digest_of),
+            user_id: match &new.proof {
+                Proof::Invite(invite) => invite.user_id.clone(),
+                _ => String::new(),
+            },
+            once: new.idempotency_key.as_deref().map(digest_of),
             invite: match new.proof {
                 Proof::Invite(invite) => Some(invite),
                 _ => None,
@@ -112,16 +114,18 @@ impl Room {
             let session = SessionId::fresh();
             let join = Join { id, ticket, session, wish: Arc::clone(&wish) };
             match here.known.joins.call(&here, join).await? {
-                Came::Waiting { position, waiting } => {
+                Came::Waiting { ticket, position, waiting } => {
                     let place = Place {
+                        ticket: Some(ticket),
                         position: Some(position),
                         waiting,
                         ..made(queue, id, level, now, &pulse, estimate(position, &pulse))
                     };
                     return Ok(Joined { place, new: true });
                 }
-                Came::Admitted { claim_by } => {
+                Came::Admitted { ticket, claim_by } => {
                     let place = Place {
+                        ticket: Some(ticket),
                         state: State::Admitted,
                         claim_by: Some(claim_by),
                         session: Some(session),
@@ -134,13 +138,16 @@ impl Room {
                     let place = self.status(queue, &found).await?;
                     return Ok(Joined { place, new: found == id });
                 }
-                // The address is known, but its place may be over: look, and say so if it is.
+                // The key or the address is known, but its position may be over: look, and say so
+                // if it is, so that it is no obstacle to a new one.
                 Came::Mapped(found) => match self.status(queue, &found).await {
                     Ok(place) if !place.state.is_over() => {
                         return Ok(Joined { place, new: false });
                     }
                     Ok(_) | Err(Error::UnknownPosition) => {
-                        wish = Arc::new(Wish { dead: Some(found), ..Wish::clone(&wish) });
+                        let mut again = Wish::clone(&wish);
+                        again.dead.push(found);
+                        wish = Arc::new(again);
                     }
                     Err(error) => return Err(error),
                 },
@@ -161,12 +168,13 @@ impl Room {
 struct Wish {
     level: Level,
     held: Option<PositionId>,
-    /// The place of the visitor's address, if that is over.
-    dead: Option<PositionId>,
+    /// Positions the visitor's key or address names that are over.
+    dead: Vec<PositionId>,
     ip_address: String,
     ip_hash: String,
     user_agent: String,
     metadata: String,
+    user_id: String,
     once: Option<String>,
     invite: Option<Invite>,
 }
@@ -183,8 +191,8 @@ pub(crate) struct Join {
 /// What joining came to, as the header of `join.lua` lists it.
 #[derive(Debug)]
 pub(crate) enum Came {
-    Waiting { position: u64, waiting: u64 },
-    Admitted { claim_by: Millis },
+    Waiting { ticket: u64, position: u64, waiting: u64 },
+    Admitted { ticket: u64, claim_by: Millis },
     Existing(PositionId),
     Mapped(PositionId),
     Late { last: u64 },
@@ -205,7 +213,7 @@ impl Call for Join {
         let now = room.now();
         let once_ttl = room.0.options.idempotency.as_secs();
         let mut places = Vec::with_capacity(calls.len());
-        let mut joins = Vec::with_capacity(calls.len() * 12);
+        let mut joins = Vec::with_capacity(calls.len() * 13);
         for Join { id, ticket, session, wish } in calls {
             places.push(known.position(id));
             places.extend(wish.held.as_ref().map(|held| known.position(held)));
@@ -226,11 +234,14 @@ impl Call for Join {
                 Arg::Text(session.to_string()),
                 Arg::Number(wish.level.number().into()),
                 wish.held.as_ref().map_or(Arg::Word(""), text),
-                wish.dead.as_ref().map_or(Arg::Word(""), text),
+                Arg::Text(
+                    wish.dead.iter().map(PositionId::to_string).collect::<Vec<_>>().join(","),
+                ),
                 Arg::Word(&wish.ip_address),
                 Arg::Word(&wish.ip_hash),
                 Arg::Word(&wish.user_agent),
                 Arg::Word(&wish.metadata),
+                Arg::Word(&wish.user_id),
                 once.map_or(0, |_| once_ttl).into(),
                 Arg::Number(uses.into()),
                 invite_ttl.into(),
@@ -275,8 +286,12 @@ impl Call for Join {
 
 fn came(reply: &mut Values) -> Result<Came, Error> {
     Ok(match reply.text()?.as_str() {
-        "waiting" => Came::Waiting { position: reply.number()?, waiting: reply.number()? },
-        "admitted" => Came::Admitted { claim_by: Millis(reply.number()?) },
+        "waiting" => Came::Waiting {
+            ticket: reply.number()?,
+            position: reply.number()?,
+            waiting: reply.number()?,
+        },
+        "admitted" => Came::Admitted { ticket: reply.number()?, claim_by: Millis(reply.number()?) },
         "existing" => Came::Existing(PositionId::parse(&reply.text()?)?),
         "mapped" => Came::Mapped(PositionId::parse(&reply.text()?)?),
         "late" => Came::Late { last: reply.number()? },
@@ -306,6 +321,7 @@ fn made(
         reason: None,
         ended: None,
         level,
+        ticket: None,
         joined: now,
         position: None,
         waiting: pulse.waiting,
@@ -324,14 +340,33 @@ fn made(
 }
 
 fn check_metadata(metadata: &Map<String, Value>) -> Result<String, Error> {
-    if metadata.is_empty() {
-        return Ok(String::new());
-    }
     let text = Value::Object(metadata.clone()).to_string();
     if metadata.len() > 16 || text.len() > 1_024 {
         return Err(Error::invalid("metadata", "up to 16 entries and 1,024 bytes of JSON"));
     }
     Ok(text)
+}
+
+/// Refuses a key that others could guess: whoever repeats it gets the position's token.
+///
+/// 16 random bytes are 32 hexadecimal digits or 22 characters of base64, and have many different
+/// ones among them; a UUID will do. An address, a name or a counter does not.
+pub fn check_key(key: &str) -> Result<(), Error> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~+/=".contains(&b);
+    let digits = key.bytes().filter(u8::is_ascii_hexdigit).count();
+    let is_hex = key.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    let distinct = key.bytes().collect::<std::collections::HashSet<u8>>().len();
+    let (long, varied) =
+        if is_hex { (digits >= 32, distinct >= 8) } else { (key.len() >= 22, distinct >= 10) };
+    if long && varied && key.len() <= 200 && key.bytes().all(plain) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "idempotency_key",
+        "at least 16 random bytes, because whoever knows it gets the position's token: 32 and more \
+         hexadecimal digits, a random UUID, or 22 and more characters of base64, 200 at most; \
+         make one with crypto.randomUUID() or `openssl rand -hex 16`",
+    ))
 }
 
 /// At most `most` bytes of a text, whole characters, without control characters.
@@ -364,11 +399,39 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_a_secret() {
+        for good in [
+            "6f1c0b8f5a9d4e7c8b2a3d4e5f60718a",
+            "6F1C0B8F-5A9D-4E7C-8B2A-3D4E5F60718A",
+            "9vX3kQ_b2ZrT7mWc1LpYsA",
+            "visitor-6f1c0b8f5a9d4e7c8b2a3d4e5f60718a",
+            "aGVsbG8gd29ybGQhISEx+/==",
+        ] {
+            assert!(check_key(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "5f0c",
+            "ann@example.com",
+            "christopher.robin.milne@hundred-acre.example",
+            "6f1c0b8f5a9d4e7c8b2a3d4e5f6071",
+            "00000000000000000000000000000123",
+            "abababababababababababababababab",
+            "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz",
+            "6f1c0b8f 5a9d4e7c8b2a3d4e5f60718a",
+            &"6f1c0b8f5a9d4e7c8b2a3d4e5f60718a".repeat(7),
+        ] {
+            assert!(check_key(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn metadata_has_bounds() {
         let entry = |n: usize| (0..n).map(|i| (i.to_string(), Value::from("x"))).collect();
         assert!(check_metadata(&entry(16)).is_ok());
         assert!(check_metadata(&entry(17)).is_err());
         let long = [("a".to_owned(), Value::from("x".repeat(1_024)))].into_iter().collect();
         assert!(check_metadata(&long).is_err());
+        assert_eq!(check_metadata(&Map::new()).unwrap(), "{}");
     }
 }

@@ -13,7 +13,8 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use store::{Key, Layout, Millis, redis};
+use parking_lot::Mutex;
+use store::{Key, Layout, Millis, Store, redis, redis::AsyncCommands as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -26,6 +27,19 @@ pub struct Keeper {
     room: Room,
     /// How far the search for the silent has gone past places that may not end yet.
     passed: AtomicUsize,
+    /// How far the search for what has no deadline has gone, by queue.
+    adopting: Mutex<HashMap<QueueId, Adopting>>,
+}
+
+/// Where the search for what has no deadline goes on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Adopting {
+    /// When the last step was done.
+    done: Millis,
+    /// Cursor of the scan over running sessions.
+    cursor: u64,
+    /// Rank in the line.
+    rank: isize,
 }
 
 /// What one round did.
@@ -57,13 +71,16 @@ const SILENT: usize = 500;
 const SILENT_STEPS: usize = 4;
 /// Queues looked after at the same time.
 const AT_ONCE: usize = 16;
+/// Sessions and positions looked at for a missing deadline in one step, and how often there is one.
+const ADOPT: isize = 500;
+const ADOPT_MS: u64 = 1_000;
 /// Entries of a lane gone through in one step of compaction.
 const COMPACT: usize = 1_000;
 
 impl Keeper {
     /// A keeper for a room.
     pub fn new(room: Room) -> Self {
-        Self { room, passed: AtomicUsize::new(0) }
+        Self { room, passed: AtomicUsize::new(0), adopting: Mutex::default() }
     }
 
     /// Works until cancelled. A round that fails is logged and tried again with the next beat, and
@@ -179,7 +196,78 @@ impl Keeper {
             }
         }
         self.compact(&keys, &lengths).await?;
+        self.adopt(queue, &keys).await?;
         Ok(swept)
+    }
+
+    /// Finds what another program wrote without a deadline, a step at a time, and gives it one: sessions
+    /// that would hold their slot for ever, positions whose silence would never be noticed.
+    async fn adopt(&self, queue: &QueueId, keys: &QueueKeys) -> Result<(), Error> {
+        let room = &self.room;
+        let mut store = room.0.store.clone();
+        let mut at = self.adopting.lock().get(queue).copied().unwrap_or_default();
+        let now = room.now();
+        if now.0.abs_diff(at.done.0) < ADOPT_MS {
+            return Ok(());
+        }
+        type Page = ((u64, Vec<String>), Vec<String>);
+        let ((cursor, sessions), positions): Page = redis::pipe()
+            .cmd("SSCAN")
+            .arg(&keys.active)
+            .arg(at.cursor)
+            .arg("COUNT")
+            .arg(ADOPT)
+            .zrange(&keys.positions, at.rank, at.rank + ADOPT - 1)
+            .query_async(&mut store)
+            .await?;
+        at.cursor = cursor;
+        at.rank = if positions.len() < ADOPT as usize { 0 } else { at.rank + ADOPT };
+        at.done = now;
+        let positions = without_score(&mut store, &keys.heartbeat, positions).await?;
+        let sessions = without_score(&mut store, &keys.deadlines, sessions).await?;
+        if !positions.is_empty() || !sessions.is_empty() {
+            let mut pipe = redis::pipe();
+            for id in sessions.iter().filter_map(|id| SessionId::parse(id).ok()) {
+                pipe.hget(keys.session(&id), "expires_at");
+            }
+            let mut ends = match pipe.is_empty() {
+                true => Vec::new(),
+                false => pipe.query_async::<Vec<Option<String>>>(&mut store).await?,
+            }
+            .into_iter();
+            let count = positions.len();
+            let mut ids = positions;
+            for id in sessions {
+                let end = match SessionId::parse(&id) {
+                    Ok(_) => ends.next().flatten().filter(|end| end.parse::<u32>().is_ok()),
+                    Err(_) => None,
+                };
+                ids.extend([id, end.unwrap_or_else(|| "0".to_owned())]);
+            }
+            let reply = scripts::adopt::run(
+                &room.0.store,
+                scripts::adopt::Keys {
+                    meta: &keys.meta,
+                    positions: &keys.positions,
+                    heartbeat: &keys.heartbeat,
+                    active: &keys.active,
+                    deadlines: &keys.deadlines,
+                    events: &keys.events,
+                },
+                scripts::adopt::Args { now_ms: now, position_count: count, ids },
+            )
+            .await?;
+            let reply = Reply::of(scripts::adopt::SCRIPT, reply)?;
+            let (positions, sessions): (u64, u64) = (reply.number(1)?, reply.number(2)?);
+            if positions + sessions > 0 {
+                tracing::warn!(
+                    %queue, positions, sessions,
+                    "another program wrote positions or sessions without a deadline; they have one now"
+                );
+            }
+        }
+        self.adopting.lock().insert(queue.clone(), at);
+        Ok(())
     }
 
     async fn take_back(
@@ -189,8 +277,14 @@ impl Keeper {
         late: &[String],
     ) -> Result<u64, Error> {
         let room = &self.room;
-        let ids: Vec<PositionId> =
-            late.iter().filter_map(|id| PositionId::parse(id).ok()).collect();
+        let (ids, foreign) = readable(late, PositionId::parse);
+        if !foreign.is_empty() {
+            tracing::warn!(%queue, count = foreign.len(), "admitted ids that are no UUIDs dropped");
+            let () = room.0.store.clone().zrem(&keys.claims, &foreign).await?;
+        }
+        if ids.is_empty() {
+            return Ok(foreign.len() as u64);
+        }
         let now = room.now();
         let reply = scripts::no_show::run(
             &room.0.store,
@@ -235,9 +329,20 @@ impl Keeper {
         over: &[String],
     ) -> Result<u64, Error> {
         let room = &self.room;
-        let ids: Vec<SessionId> = over.iter().filter_map(|id| SessionId::parse(id).ok()).collect();
+        let (ids, foreign) = readable(over, SessionId::parse);
+        if !foreign.is_empty() {
+            // Adopted from another program, and their time is over.
+            tracing::warn!(%queue, count = foreign.len(), "sessions of another program dropped");
+            redis::pipe()
+                .srem(&keys.active, &foreign)
+                .ignore()
+                .zrem(&keys.deadlines, &foreign)
+                .ignore()
+                .query_async::<()>(&mut room.0.store.clone())
+                .await?;
+        }
         if ids.is_empty() {
-            return Ok(0);
+            return Ok(foreign.len() as u64);
         }
         let mut pipe = redis::pipe();
         for id in &ids {
@@ -276,7 +381,7 @@ impl Keeper {
         .await?;
         let reply = Reply::of(scripts::expire_sessions::SCRIPT, reply)?;
         match reply.word() {
-            "expired" => reply.number(1),
+            "expired" => Ok(reply.number::<u64>(1)? + foreign.len() as u64),
             "stopped" => {
                 let config = &room.pulse(queue).await?.config;
                 self.refresh(&records, config.session_ttl() + config.session_max.as_secs()).await?;
@@ -514,6 +619,34 @@ impl Keeper {
     }
 }
 
+/// Splits ids into those that are ours and those another program wrote.
+fn readable<T>(ids: &[String], parse: fn(&str) -> Result<T, Error>) -> (Vec<T>, Vec<&String>) {
+    let (mut ours, mut foreign) = (Vec::new(), Vec::new());
+    for id in ids {
+        match parse(id) {
+            Ok(parsed) => ours.push(parsed),
+            Err(_) => foreign.push(id),
+        }
+    }
+    (ours, foreign)
+}
+
+/// Those of these members that a sorted set does not have.
+async fn without_score(
+    store: &mut Store,
+    key: &Key,
+    mut members: Vec<String>,
+) -> Result<Vec<String>, Error> {
+    if members.is_empty() {
+        return Ok(members);
+    }
+    let scores: Vec<Option<f64>> =
+        redis::cmd("ZMSCORE").arg(key).arg(&members).query_async(store).await?;
+    let mut scores = scores.into_iter();
+    members.retain(|_| scores.next().flatten().is_none());
+    Ok(members)
+}
+
 /// What became of places that looked silent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gone {
@@ -525,7 +658,11 @@ struct Gone {
 
 /// Takes ids that are not ours (written by another program) out of the line, because nothing can
 /// be done with them and they would stand in everybody's way.
-async fn drop_foreign(room: &Room, keys: &QueueKeys, next: &mut Vec<String>) -> Result<(), Error> {
+pub(crate) async fn drop_foreign(
+    room: &Room,
+    keys: &QueueKeys,
+    next: &mut Vec<String>,
+) -> Result<(), Error> {
     let foreign: Vec<String> =
         next.iter().filter(|id| PositionId::parse(id).is_err()).cloned().collect();
     if foreign.is_empty() {

@@ -45,7 +45,8 @@ pub(crate) struct QueueKeys {
     pub(crate) meta: Key,
     /// HASH: last ticket, lifetime counters, clocks, admissions of the last minutes.
     pub(crate) state: Key,
-    /// ZSET of waiting places; score = the order of admission (microseconds).
+    /// ZSET of waiting places; score = the order of admission: the ticket (microseconds), or a half
+    /// between two others for those who skip ahead.
     pub(crate) positions: Key,
     /// LISTs of waiting places by level, first come first.
     pub(crate) lanes: [Key; 4],
@@ -91,7 +92,9 @@ impl QueueKeys {
         }
     }
 
-    /// HASH: one place. TTL 30 min by default, refreshed by each sign of life.
+    /// HASH: one place. TTL 30 min by default, refreshed by each sign of life. While its session runs the
+    /// TTL is the session's hard limit and one hour: nobody sends heartbeats for it then, and the session
+    /// must find it when it ends. `ticket` is the number drawn; `metadata` is always a JSON object.
     pub(crate) fn position(&self, id: &PositionId) -> Key {
         match self.layout {
             Layout::Standalone => Key::raw(format!("position:{id}")),
@@ -99,7 +102,8 @@ impl QueueKeys {
         }
     }
 
-    /// HASH: one session. TTL 1 h by default, refreshed by each activity.
+    /// HASH: one session. TTL 1 h by default, refreshed by each activity. `token` is the SHA-256 of the
+    /// pass, as `sha256:<hex>`, so that reading the store is not enough to come in.
     pub(crate) fn session(&self, id: &SessionId) -> Key {
         match self.layout {
             Layout::Standalone => Key::raw(format!("session:{id}")),
@@ -107,7 +111,7 @@ impl QueueKeys {
         }
     }
 
-    /// STRING: why a token is void. TTL = as long as any copy of it could be valid.
+    /// STRING: why a token is void, in the operator's own word if there was one. TTL = as long as any copy of it could be valid.
     pub(crate) fn revocation(&self, token_id: &str) -> Key {
         match self.layout {
             Layout::Standalone => Key::raw(format!("revocation:{token_id}")),
@@ -120,7 +124,7 @@ impl QueueKeys {
         Key::raw(format!("ipmap:{}:{ip_hash}", self.layout.tag(&self.queue)))
     }
 
-    /// STRING: the place made under an idempotency key.
+    /// STRING: the place made under an idempotency key, by the key's SHA-256. TTL 10 min by default.
     pub(crate) fn once(&self, key_hash: &str) -> Key {
         Key::raw(format!("once:{}:{key_hash}", self.layout.tag(&self.queue)))
     }

@@ -2,6 +2,7 @@
 
 use crate::{
     End, Error, PositionId, QueueId, Reason, Room, SessionId, State, hour, reply::Reply, scripts,
+    session::check_reason,
 };
 
 /// What leaving came to.
@@ -17,12 +18,23 @@ impl Room {
     /// The visitor gives up the place; a running session is completed. Leaving twice is leaving
     /// once.
     pub async fn leave(&self, queue: &QueueId, id: &PositionId) -> Result<Left, Error> {
-        self.end_place(queue, id, Reason::Cancelled).await
+        self.end_place(queue, id, Reason::Cancelled, "").await
     }
 
     /// An operator takes a place away; a running session is terminated.
     pub async fn revoke_place(&self, queue: &QueueId, id: &PositionId) -> Result<Left, Error> {
-        self.end_place(queue, id, Reason::AdminRevoked).await
+        self.revoke_place_for(queue, id, "").await
+    }
+
+    /// The same with the operator's own word for the reason, as in [`Room::terminate_for`].
+    pub async fn revoke_place_for(
+        &self,
+        queue: &QueueId,
+        id: &PositionId,
+        detail: &str,
+    ) -> Result<Left, Error> {
+        check_reason(detail)?;
+        self.end_place(queue, id, Reason::AdminRevoked, detail).await
     }
 
     pub(crate) async fn end_place(
@@ -30,6 +42,7 @@ impl Room {
         queue: &QueueId,
         id: &PositionId,
         reason: Reason,
+        detail: &str,
     ) -> Result<Left, Error> {
         let keys = self.known(queue);
         let now = self.now();
@@ -45,7 +58,12 @@ impl Room {
                 events: &keys.events,
                 position: keys.position(id),
             },
-            scripts::leave::Args { now_ms: now, id: id.to_string(), reason: reason.as_str() },
+            scripts::leave::Args {
+                now_ms: now,
+                id: id.to_string(),
+                reason: reason.as_str(),
+                detail,
+            },
         )
         .await?;
         let reply = Reply::of(scripts::leave::SCRIPT, reply)?;
@@ -61,7 +79,7 @@ impl Room {
                     Reason::QueueReset => End::Reset,
                     _ => End::Revoke,
                 };
-                self.end_session(queue, &session, end).await?;
+                self.end_session_with(queue, &session, end, detail).await?;
                 Ok(Left::Now)
             }
             "unknown" => Err(Error::UnknownPosition),

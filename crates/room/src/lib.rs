@@ -100,7 +100,7 @@ pub use crate::{
     gate::{Arrival, Inside},
     ids::{Level, PositionId, QueueId, SessionId},
     invite::{Invite, NewInvite},
-    join::{Joined, NewPlace, Proof},
+    join::{Joined, NewPlace, Proof, check_key},
     keeper::{Keeper, Swept},
     leave::Left,
     list::{PAGE, Which},

@@ -105,6 +105,25 @@ impl Room {
         Ok(read_claims(&parts.claims, &self.0.options.issuer, queue, now)?)
     }
 
+    /// Tells whether a token is the session's: its pass, of any age but not revoked, or the token of its
+    /// position.
+    ///
+    /// # Errors
+    /// [`Fault`]s of a token that is neither.
+    pub async fn proves_session(&self, session: &Session, token: &str) -> Result<bool, Error> {
+        if !token.starts_with("eyJ") {
+            let held = self.check_place_token(&session.queue, token).await?;
+            return Ok(held.position == session.position);
+        }
+        let pass = self.read_pass_of_any_age(&session.queue, token).await?;
+        let epoch = self.pulse(&session.queue).await?.number("epoch");
+        let revoked: bool = redis::cmd("EXISTS")
+            .arg(self.known(&session.queue).revocation(&session.id.to_string()))
+            .query_async(&mut self.0.store.clone())
+            .await?;
+        Ok(pass.session == session.id && !revoked && i64::from(pass.epoch) >= epoch)
+    }
+
     /// Reads a pass and looks whether its session still runs and nothing was revoked.
     pub async fn check_pass(&self, queue: &QueueId, token: &str) -> Result<Pass, Error> {
         let pass = self.read_pass(queue, token).await?;

@@ -137,6 +137,9 @@ pub struct Place {
     pub ended: Option<Millis>,
     /// Its priority level.
     pub level: Level,
+    /// The number drawn when enqueueing, as stored: microseconds since 1970, unique in its queue and
+    /// growing over all instances. None if the record was lost or written by another program.
+    pub ticket: Option<u64>,
     /// When it was taken.
     pub joined: Millis,
     /// The true position from 1; only while waiting.

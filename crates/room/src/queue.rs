@@ -77,7 +77,7 @@ impl Room {
             },
             scripts::create::Args {
                 now_ms: now,
-                burst: config.admission.burst,
+                burst: if config.admission.count == 0 { 0 } else { config.admission.burst },
                 request_id: SessionId::fresh().to_string(),
                 fields: fields.into_iter().flat_map(|(name, value)| [name.to_owned(), value]),
             },
@@ -355,9 +355,29 @@ impl Room {
             if waiting.is_empty() && admitted.is_empty() && sessions.is_empty() {
                 return Ok(ended);
             }
+            let mut foreign = Vec::new();
             for place in waiting.iter().chain(&admitted) {
-                self.end_place(id, &PositionId::parse(place)?, Reason::QueueReset).await?;
+                match PositionId::parse(place) {
+                    Ok(place) => _ = self.end_place(id, &place, Reason::QueueReset, "").await?,
+                    Err(_) => foreign.push(place),
+                }
                 ended.places += 1;
+            }
+            let unreadable: Vec<&String> =
+                sessions.iter().filter(|session| SessionId::parse(session).is_err()).collect();
+            // Ids another program wrote have no record of ours: they leave the indexes.
+            for (key, ids) in [
+                (&keys.positions, &foreign),
+                (&keys.claims, &foreign),
+                (&keys.heartbeat, &foreign),
+                (&keys.deadlines, &unreadable),
+            ] {
+                if !ids.is_empty() {
+                    let () = store.zrem(key, ids).await?;
+                }
+            }
+            if !unreadable.is_empty() {
+                let () = store.srem(&keys.active, &unreadable).await?;
             }
             ended.sessions += self.end_sessions(id, &sessions, End::Reset).await?;
         }
@@ -370,7 +390,8 @@ impl Room {
         end: End,
     ) -> Result<u64, Error> {
         for session in sessions {
-            match self.end_session(queue, &SessionId::parse(session)?, end).await {
+            let Ok(session) = SessionId::parse(session) else { continue };
+            match self.end_session(queue, &session, end).await {
                 Ok(_) | Err(Error::UnknownSession) => {}
                 Err(error) => return Err(error),
             }

@@ -32,7 +32,7 @@ script!(pub(crate) join {
     args: [now_ms, queue_id, by_address, ..joins],
     lib: [
         "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "shown",
-        "joined_ms", "let_in", "count_admitted", "count_one", "drop_dead", "finish",
+        "joined_ms", "let_in", "count_admitted", "count_one", "drop_dead", "finish", "score_at",
     ],
 });
 
@@ -74,7 +74,7 @@ script!(pub(crate) heartbeat {
 
 script!(pub(crate) leave {
     keys: [meta, state, positions, heartbeat, claims, stats, events, position],
-    args: [now_ms, id, reason],
+    args: [now_ms, id, reason, detail],
     lib: ["int", "emit", "count_one", "finish"],
 });
 
@@ -110,7 +110,7 @@ script!(pub(crate) touch {
 script!(pub(crate) end_session {
     keys: [meta, state, active, deadlines, stats, events, session, position, revocation],
     args: [
-        now_ms, session_id, session_status, position_status, reason, event, counter, void,
+        now_ms, session_id, session_status, position_status, reason, event, counter, void, detail,
     ],
     lib: ["int", "num", "emit", "finish", "count_one", "close_session"],
 });
@@ -125,6 +125,12 @@ script!(pub(crate) survey {
     keys: [meta, state, positions, claims, active, deadlines, tokens, last_update, ..lists],
     args: [now_ms, stall_ms, most],
     lib: ["int", "num", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "next_in_line"],
+});
+
+script!(pub(crate) adopt {
+    keys: [meta, positions, heartbeat, active, deadlines, events],
+    args: [now_ms, position_count, ..ids],
+    lib: ["int", "emit"],
 });
 
 script!(pub(crate) compact {
@@ -158,6 +164,7 @@ mod tests {
             end_session,
             expire_sessions,
             survey,
+            adopt,
             compact,
         ]
     );

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use store::{Millis, redis};
 
 use crate::{
-    Error, Level, PositionId, QueueId, Reason, Room, SessionId, hour, reply::Reply, scripts,
+    Error, Level, PositionId, QueueId, Reason, Room, SessionId, hour, invite::check_user_id,
+    reply::Reply, scripts,
 };
 
 /// Whether a session runs.
@@ -63,7 +64,8 @@ pub struct Session {
     pub page_views: u64,
     /// The visitor's level.
     pub level: Level,
-    /// The pass signed when the session began.
+    /// SHA-256 of the pass signed when the session began, as `sha256:` and 64 hexadecimal digits. The
+    /// pass itself is nowhere in the store.
     pub token: String,
 }
 
@@ -131,7 +133,38 @@ impl Room {
 
     /// Ends a session before its time; its token is void.
     pub async fn terminate(&self, queue: &QueueId, id: &SessionId) -> Result<Session, Error> {
-        self.end_session(queue, id, End::Revoke).await
+        self.terminate_for(queue, id, "").await
+    }
+
+    /// The same with the operator's own word for the reason, kept in the revocation and told in the
+    /// event: up to 64 letters, digits and `_`; may be empty.
+    pub async fn terminate_for(
+        &self,
+        queue: &QueueId,
+        id: &SessionId,
+        detail: &str,
+    ) -> Result<Session, Error> {
+        check_reason(detail)?;
+        self.end_session_with(queue, id, End::Revoke, detail).await
+    }
+
+    /// Sets the id the visitor has on the protected site: up to 200 characters. Only for operators and
+    /// programs they trust; a visitor could name anybody.
+    pub async fn set_user(
+        &self,
+        queue: &QueueId,
+        id: &SessionId,
+        user_id: &str,
+    ) -> Result<Session, Error> {
+        check_user_id(user_id)?;
+        self.session(queue, id).await?;
+        redis::cmd("HSET")
+            .arg(self.known(queue).session(id))
+            .arg("user_id")
+            .arg(user_id)
+            .query_async::<()>(&mut self.0.store.clone())
+            .await?;
+        self.session(queue, id).await
     }
 
     /// Ends a session. One that ended before stays as it ended.
@@ -140,6 +173,16 @@ impl Room {
         queue: &QueueId,
         id: &SessionId,
         end: End,
+    ) -> Result<Session, Error> {
+        self.end_session_with(queue, id, end, "").await
+    }
+
+    pub(crate) async fn end_session_with(
+        &self,
+        queue: &QueueId,
+        id: &SessionId,
+        end: End,
+        detail: &str,
     ) -> Result<Session, Error> {
         let keys = self.known(queue);
         let before = self.session(queue, id).await;
@@ -186,6 +229,7 @@ impl Room {
                 event,
                 counter,
                 void: u8::from(void),
+                detail,
             },
         )
         .await?;
@@ -200,6 +244,18 @@ impl Room {
             _ => Err(reply.unexpected()),
         }
     }
+}
+
+/// Refuses an operator's word for a reason that is not one plain word.
+pub(crate) fn check_reason(reason: &str) -> Result<(), Error> {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if reason.len() > 64 || !reason.chars().all(good) {
+        return Err(Error::invalid(
+            "reason",
+            "up to 64 letters, digits and _, such as abuse_detected",
+        ));
+    }
+    Ok(())
 }
 
 fn read_session(

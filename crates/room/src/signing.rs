@@ -321,12 +321,26 @@ impl Room {
         Ok(json!({ "keys": keys.iter().filter_map(|key| key.jwk()).collect::<Vec<_>>() }))
     }
 
-    /// Makes new keys sign from now on. What the old ones signed stays valid.
+    /// Makes new keys sign from now on. What the old ones signed stays valid. An RSA key that signs passes
+    /// stays: the operator made it, and importing another rotates it.
     pub async fn rotate_keys(&self) -> Result<(), Error> {
         self.new_key("HMAC", &random::<32>()?).await?;
-        self.new_key("EdDSA", &fresh_ed25519()?).await?;
+        if self.pass_algorithm().await? == Algorithm::EdDsa {
+            self.new_key("EdDSA", &fresh_ed25519()?).await?;
+        }
         tracing::info!("signing keys rotated");
         Ok(())
+    }
+
+    /// Makes a fresh Ed25519 key sign passes from now on, whatever signed them before.
+    pub async fn use_eddsa(&self) -> Result<(), Error> {
+        self.new_key("EdDSA", &fresh_ed25519()?).await
+    }
+
+    /// The algorithm passes are signed with now, on every instance.
+    pub async fn pass_algorithm(&self) -> Result<Algorithm, Error> {
+        let set = self.reload_keys().await?;
+        Ok(set.for_passes()?.algorithm().unwrap_or(Algorithm::EdDsa))
     }
 
     /// Makes a key of the operator's sign passes from now on: PKCS#8 in PEM, RSA of at least 2,048

@@ -23,7 +23,7 @@ pub struct Stats {
     pub total: Totals,
     /// The mean wait of those admitted in the last 24 hours; none if nobody was.
     pub average_wait: Option<Duration>,
-    /// Admissions per second over the last five minutes.
+    /// Admissions per second over the last five minutes, or since the queue was made or opened again.
     pub admission_rate: f64,
     /// When somebody was last admitted.
     pub last_admission: Option<Millis>,
@@ -136,12 +136,19 @@ fn mean(sum_ms: u64, count: u64) -> Option<Duration> {
     (count > 0).then(|| Duration::from_millis(sum_ms / count.max(1)))
 }
 
-/// Admissions per second over the last five minutes, the current one included.
+/// Admissions per second over the last five minutes, the current one included, or over the time since
+/// the queue was made or opened again if that is less.
 fn recent_rate(pulse: &Pulse, now: Millis) -> f64 {
     let minute = now.0.div_euclid(60_000);
-    let count: u64 =
-        pulse.minutes().filter(|(of, _)| (minute - 4..=minute).contains(of)).map(|(_, n)| n).sum();
-    count as f64 / (240.0 + (now.0.rem_euclid(60_000) as f64 / 1000.0).max(1.0))
+    let recent: Vec<(i64, u64)> =
+        pulse.minutes().filter(|(of, _)| (minute - 4..=minute).contains(of)).collect();
+    let count: u64 = recent.iter().map(|(_, n)| n).sum();
+    let mut since = ((minute - 4) * 60_000).max(pulse.created.0);
+    // What was admitted before it was opened again belongs to a longer time.
+    if recent.iter().all(|(of, n)| *n == 0 || *of >= pulse.floor.0.div_euclid(60_000)) {
+        since = since.max(pulse.floor.0);
+    }
+    count as f64 / ((now.0 - since) as f64 / 1000.0).max(1.0)
 }
 
 /// Waits are counted in buckets that grow by the square root of two: bucket b holds waits from

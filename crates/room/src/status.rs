@@ -27,7 +27,8 @@ impl Room {
 
     /// A sign of life: the place is held for another while. Says where it stands. A place that
     /// ended stays ended. `level` is what the visitor's token says and `address` where the call
-    /// comes from; both may be left out. A level that is given is believed.
+    /// comes from; both may be left out. A level that is given is believed, and the record is then not
+    /// read: the answer has no ticket, which the token has as well.
     pub async fn heartbeat(
         &self,
         queue: &QueueId,
@@ -211,6 +212,7 @@ pub(crate) enum Told {
         level: Level,
         joined_s: Option<i64>,
         seen_s: Option<i64>,
+        ticket: Option<u64>,
     },
     Other {
         state: State,
@@ -222,6 +224,7 @@ pub(crate) enum Told {
         replaced_by: Option<PositionId>,
         seen_s: Option<i64>,
         ended_s: Option<i64>,
+        ticket: Option<u64>,
     },
 }
 
@@ -261,6 +264,7 @@ fn told(reply: &mut Values) -> Result<Told, Error> {
             level: Level::parse(reply.number()?)?,
             joined_s: reply.maybe()?,
             seen_s: reply.maybe()?,
+            ticket: reply.maybe()?,
         },
         status => {
             let reason = Reason::read(&reply.text()?);
@@ -280,6 +284,7 @@ fn told(reply: &mut Values) -> Result<Told, Error> {
                 },
                 seen_s: reply.maybe()?,
                 ended_s: reply.maybe()?,
+                ticket: reply.maybe()?,
             }
         }
     })
@@ -302,6 +307,7 @@ fn place(
         reason: None,
         ended: None,
         level: level.unwrap_or_default(),
+        ticket: None,
         joined: Millis(taken_ms),
         position: None,
         waiting: seen.waiting,
@@ -323,8 +329,9 @@ fn place(
             place.position = Some(position);
             (None, Some(seen.now.as_secs()))
         }
-        Told::Waiting { position, level, joined_s, seen_s } => {
+        Told::Waiting { position, level, joined_s, seen_s, ticket } => {
             place.position = Some(position);
+            place.ticket = ticket;
             place.level = level;
             (joined_s, seen_s)
         }
@@ -338,8 +345,10 @@ fn place(
             replaced_by,
             seen_s,
             ended_s,
+            ticket,
         } => {
             place.state = state;
+            place.ticket = ticket;
             place.reason = reason;
             place.session = session;
             place.level = level;

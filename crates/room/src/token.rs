@@ -58,6 +58,8 @@ pub struct PlaceToken {
     pub epoch: u32,
     /// When the token was made, in whole seconds.
     pub issued: Millis,
+    /// The ticket of the position; tokens of older versions have none.
+    pub ticket: Option<u64>,
 }
 
 /// The longest token that is looked at.
@@ -110,6 +112,7 @@ impl Room {
             level: place.level,
             epoch: place.epoch,
             issued: self.now(),
+            ticket: place.ticket,
         };
         self.closed(kind, &token.write()).await
     }
@@ -159,6 +162,10 @@ impl PlaceToken {
         out.extend_from_slice(&self.epoch.to_be_bytes());
         out.extend_from_slice(&u32::try_from(self.issued.as_secs()).unwrap_or(0).to_be_bytes());
         out.extend_from_slice(self.queue.as_str().as_bytes());
+        if let Some(ticket) = self.ticket {
+            out.push(0); // never part of a queue's id
+            out.extend_from_slice(&ticket.to_be_bytes());
+        }
         out
     }
 
@@ -167,13 +174,22 @@ impl PlaceToken {
         let (level, rest) = rest.split_first().ok_or(Fault::Malformed)?;
         let (epoch, rest) = rest.split_first_chunk::<4>().ok_or(Fault::Malformed)?;
         let (issued, rest) = rest.split_first_chunk::<4>().ok_or(Fault::Malformed)?;
-        let queue = std::str::from_utf8(rest).ok().and_then(|text| QueueId::parse(text).ok());
+        let (name, ticket) = match rest.iter().position(|byte| *byte == 0) {
+            Some(end) => {
+                let (name, ticket) = rest.split_at(end);
+                let ticket = ticket.get(1..).and_then(|bytes| bytes.try_into().ok());
+                (name, Some(u64::from_be_bytes(ticket.ok_or(Fault::Malformed)?)))
+            }
+            None => (rest, None),
+        };
+        let queue = std::str::from_utf8(name).ok().and_then(|text| QueueId::parse(text).ok());
         Ok(Self {
             queue: queue.ok_or(Fault::Malformed)?,
             position: PositionId::from_bytes(*position),
             level: Level::parse(*level).map_err(|_| Fault::Malformed)?,
             epoch: u32::from_be_bytes(*epoch),
             issued: Millis(i64::from(u32::from_be_bytes(*issued)) * 1000),
+            ticket,
         })
     }
 }

@@ -46,13 +46,15 @@ pub(super) fn section() -> Section {
             .routes(routes!(message))
             .routes(routes!(revoke_place))
             .routes(routes!(revoke_session))
+            .routes(routes!(set_user))
             .routes(routes!(revoke_all))
             .routes(routes!(invite)),
         admin: OpenApiRouter::new()
             .routes(routes!(create))
             .routes(routes!(change, put, delete))
             .routes(routes!(reset))
-            .routes(routes!(rotate)),
+            .routes(routes!(rotate))
+            .routes(routes!(pass_key)),
         ..Section::default()
     }
 }
@@ -83,8 +85,9 @@ struct Change {
     target_url: Option<String>,
     max_active_users: Option<u32>,
     max_queue_size: Option<u32>,
-    /// Admissions per second, if whole.
-    admission_rate: Option<u32>,
+    /// Admissions per second, with up to three decimal places; `admission` says the same as a count per
+    /// seconds.
+    admission_rate: Option<f64>,
     admission: Option<NewRate>,
     /// `skip` or `strict`.
     priority_policy: Option<String>,
@@ -93,6 +96,12 @@ struct Change {
     /// Seconds of silence kept beyond three missed polls.
     hold_seconds: Option<u32>,
     heartbeat_interval_seconds: Option<u32>,
+    /// The least seconds between polls near the front.
+    poll_floor_seconds: Option<u32>,
+    /// The most seconds between polls far from the front.
+    poll_ceiling_seconds: Option<u32>,
+    /// Bytes of the user agent that are kept.
+    user_agent_bytes: Option<u32>,
     /// Seconds of silence after which a place ends; another way to say `hold_seconds`, so send one
     /// of the two.
     heartbeat_timeout_seconds: Option<u32>,
@@ -117,6 +126,7 @@ struct Change {
 
 impl Change {
     fn checked(self) -> Result<impl Fn(&mut QueueConfig), ApiError> {
+        let rate = self.admission_rate.map(rate_of).transpose()?;
         let policy = self.priority_policy.as_deref().map(Policy::parse).transpose()?;
         let duplicates = self.duplicates.as_deref().map(Duplicates::parse).transpose()?;
         let origins = self.allowed_origins.as_deref().map(site::check_origins).transpose()?;
@@ -140,11 +150,14 @@ impl Change {
             set(&mut config.target_url, &self.target_url);
             set(&mut config.max_active, &self.max_active_users);
             set(&mut config.max_queue_size, &self.max_queue_size);
-            set(&mut config.admission, &self.admission_rate.map(|rate| Rate::new(rate, 1)));
+            set(&mut config.admission, &rate);
             set(&mut config.admission, &self.admission.map(Rate::from));
             set(&mut config.policy, &policy);
             set(&mut config.reserved_share, &self.reserved_share);
             set(&mut config.claim_window, &self.claim_window_seconds.map(seconds));
+            set(&mut config.poll_floor, &self.poll_floor_seconds.map(seconds));
+            set(&mut config.poll_ceiling, &self.poll_ceiling_seconds.map(seconds));
+            set(&mut config.user_agent_bytes, &self.user_agent_bytes);
             set(&mut config.hold, &self.hold_seconds.map(seconds));
             if let Some(timeout) = self.heartbeat_timeout_seconds {
                 config.set_heartbeat_timeout(seconds(timeout));
@@ -169,6 +182,22 @@ impl Change {
             }
         })
     }
+}
+
+/// A rate per second as a count in whole seconds: 0.5 is one in two seconds.
+fn rate_of(per_second: f64) -> Result<Rate, ApiError> {
+    let thousandths = (per_second * 1_000.0).round();
+    if !(0.0..=1e9).contains(&per_second) || (per_second * 1_000.0 - thousandths).abs() > 1e-3 {
+        return Err(ApiError::invalid_field(
+            "admission_rate",
+            "0 to 1,000,000 a second, with up to three decimal places",
+        ));
+    }
+    // The least number of seconds in which it is whole.
+    let seconds = [1u32, 2, 4, 5, 8, 10, 20, 25, 40, 50, 100, 125, 200, 250, 500, 1_000];
+    let fits = |seconds: &&u32| (thousandths * f64::from(**seconds)) % 1_000.0 == 0.0;
+    let seconds = seconds.iter().find(fits).copied().unwrap_or(1_000);
+    Ok(Rate::new((thousandths * f64::from(seconds) / 1_000.0) as u32, seconds))
 }
 
 /// A queue to be made.
@@ -629,31 +658,67 @@ fn parse_event_id(text: &str) -> Result<EventId, ApiError> {
 
 /// Take a place away; a running session ends with it.
 #[utoipa::path(delete, path = "/api/v1/admin/queues/{queue_id}/positions/{position_id}", tag = "room", operation_id = "room_revoke_position",
-    params(InQueue, InPlace),
+    params(InQueue, InPlace), request_body = Option<Revocation>,
     responses((status = 200, description = "The place as it is now.", body = PlaceView)))]
 async fn revoke_place(
     State(app): State<App>,
     InQueue { queue_id: queue }: InQueue,
     InPlace { position_id: id }: InPlace,
+    Json(body): Json<Revocation>,
 ) -> Result<impl IntoResponse, ApiError> {
     let room = room(&app)?;
-    room.revoke_place(&queue, &id).await?;
+    room.revoke_place_for(&queue, &id, &body.reason).await?;
     let view = PlaceView::of(&room.status(&queue, &id).await?, app.store().now());
-    Ok((Extension(Note::new("position.revoke", id.to_string())), Json(view)))
+    let note = Note::new("position.revoke", id.to_string()).change((), &body);
+    Ok((Extension(note), Json(view)))
+}
+
+/// Why something is taken away.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Revocation {
+    /// The operator's own word for it, such as `abuse_detected`: up to 64 letters, digits and `_`. Kept in
+    /// `revocation:{token_id}` and told in the event.
+    reason: String,
 }
 
 /// End a session before its time; its pass is void.
 #[utoipa::path(delete, path = "/api/v1/admin/sessions/{session_id}", tag = "room", operation_id = "room_revoke_session",
-    params(InSession),
+    params(InSession), request_body = Option<Revocation>,
     responses((status = 200, description = "The session as it is now.", body = SessionView)))]
 async fn revoke_session(
     State(app): State<App>,
     InSession { session_id: id }: InSession,
+    Json(body): Json<Revocation>,
 ) -> Result<impl IntoResponse, ApiError> {
     let room = room(&app)?;
     let queue = room.queue_of_session(&id).await?;
-    let view = SessionView::of(&room.terminate(&queue, &id).await?);
-    Ok((Extension(Note::new("session.revoke", id.to_string())), Json(view)))
+    let view = SessionView::of(&room.terminate_for(&queue, &id, &body.reason).await?);
+    Ok((Extension(Note::new("session.revoke", id.to_string()).change((), &body)), Json(view)))
+}
+
+/// The person a session belongs to.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct SessionUser {
+    /// The id the visitor has on the protected site: up to 200 characters; empty takes it away.
+    user_id: String,
+}
+
+/// Say whose session it is, after the visitor logged in on the protected site. For the site's own programs:
+/// a visitor could name anybody.
+#[utoipa::path(put, path = "/api/v1/admin/sessions/{session_id}/user", tag = "room", operation_id = "room_set_user",
+    params(InSession), request_body = SessionUser,
+    responses((status = 200, description = "The session as it is now.", body = SessionView)))]
+async fn set_user(
+    State(app): State<App>,
+    InSession { session_id: id }: InSession,
+    Json(body): Json<SessionUser>,
+) -> Result<impl IntoResponse, ApiError> {
+    let room = room(&app)?;
+    let queue = room.queue_of_session(&id).await?;
+    let view = SessionView::of(&room.set_user(&queue, &id, &body.user_id).await?);
+    Ok((Extension(Note::new("session.user", id.to_string()).change((), &body)), Json(view)))
 }
 
 /// End every running session of a queue before its time; their passes are void. Who waits or was
@@ -679,6 +744,8 @@ struct InviteBody {
     expires_in_seconds: Option<u32>,
     /// What tells it from others; made up if left out.
     id: Option<String>,
+    /// The id the invited person has on the protected site; kept with the position and the session.
+    user_id: Option<String>,
 }
 
 /// A signed invite.
@@ -710,6 +777,7 @@ async fn invite(
             .ok_or_else(|| ApiError::invalid_field("level", "from 1 to 3"))?,
         uses: body.uses.unwrap_or(1),
         expires: app.store().now() + lasts,
+        user_id: body.user_id.unwrap_or_default(),
     };
     let (token, invite) = room(&app)?.issue_invite(&queue, new).await?;
     let note = Note::new("invite.create", queue.as_str())
@@ -722,6 +790,44 @@ async fn invite(
         expires_at_ms: invite.expires().0,
     };
     Ok((StatusCode::CREATED, Extension(note), Json(view)))
+}
+
+/// The key that shall sign passes.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PassKey {
+    /// A private key as PKCS#8 in PEM: RSA of at least 2,048 bits makes passes RS256, Ed25519 makes them
+    /// EdDSA. Left out, a fresh Ed25519 key is made.
+    pem: Option<String>,
+}
+
+/// The key that signs passes now.
+#[derive(Debug, Serialize, ToSchema)]
+struct PassKeyView {
+    /// `EdDSA` or `RS256`.
+    algorithm: &'static str,
+}
+
+/// Choose the key that signs passes from now on, and with it the algorithm. What older keys signed stays
+/// valid, and their public keys stay published as long as that is so.
+#[utoipa::path(put, path = "/api/v1/admin/keys/pass", tag = "room", operation_id = "room_set_pass_key",
+    request_body = PassKey,
+    responses((status = 200, description = "It signs.", body = PassKeyView),
+        (status = 400, description = "Not a key that can sign passes.", body = ErrorBody)))]
+async fn pass_key(
+    State(app): State<App>,
+    Json(body): Json<PassKey>,
+) -> Result<impl IntoResponse, ApiError> {
+    let room = room(&app)?;
+    match &body.pem {
+        Some(pem) => room.import_pass_key(pem).await.map_err(|error| match error {
+            room::Error::Invalid { message, .. } => ApiError::invalid_field("pem", message),
+            error => error.into(),
+        })?,
+        None => room.use_eddsa().await?,
+    }
+    let view = PassKeyView { algorithm: room.pass_algorithm().await?.as_str() };
+    Ok((Extension(Note::new("keys.pass", "room").change((), &view)), Json(view)))
 }
 
 /// Keys that were made.

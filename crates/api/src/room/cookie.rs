@@ -68,8 +68,8 @@ pub(crate) fn fresh(queue: &QueueId, key: &str, secure: bool) -> Result<HeaderVa
 /// The key of a visitor who is about to join, if the cookie is one.
 pub(crate) fn fresh_key(value: &str) -> Option<&str> {
     let key = value.strip_prefix(FRESH)?;
-    let plain = (8..=64).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric());
-    plain.then_some(key)
+    let plain = key.len() <= 64 && key.bytes().all(|b| b.is_ascii_alphanumeric());
+    (plain && room::check_key(key).is_ok()).then_some(key)
 }
 
 fn set(queue: &QueueId, value: &str, seconds: i64, secure: bool) -> Result<HeaderValue, ApiError> {
@@ -98,8 +98,9 @@ mod tests {
 
     #[test]
     fn a_fresh_key_is_plain() {
-        assert_eq!(fresh_key("new.0123abcd"), Some("0123abcd"));
-        for bad in ["new.", "new.short", "new.01234567;", "wrp1.0123abcd", "new.0123 abcd"] {
+        let key = "6f1c0b8f5a9d4e7c8b2a3d4e5f60718a";
+        assert_eq!(fresh_key(&format!("new.{key}")), Some(key));
+        for bad in ["new.", "new.0123abcd", &format!("new.{key};"), &format!("wrp1.{key}")] {
             assert_eq!(fresh_key(bad), None, "{bad}");
         }
     }

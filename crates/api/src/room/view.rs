@@ -56,8 +56,9 @@ pub(super) struct PlaceView {
     /// When it ended, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_at_ms: Option<i64>,
-    /// The number drawn when joining: microseconds since 1970, each given once.
-    ticket: u64,
+    /// The number drawn when enqueueing, as stored: microseconds since 1970, unique in the queue and
+    /// growing over all instances. Null if the record was lost or written by another program.
+    pub(super) ticket: Option<u64>,
     /// The true position from 1; only while waiting.
     position: Option<u64>,
     /// The same, under the name other clients know.
@@ -130,7 +131,7 @@ impl PlaceView {
             status: place.state.as_str(),
             reason: place.reason.map(room::Reason::as_str),
             ended_at_ms: place.ended.map(|at| at.0),
-            ticket: place.id.taken_us(),
+            ticket: place.ticket,
             position: place.position,
             position_display: place.position,
             ahead: place.ahead(),
@@ -261,6 +262,11 @@ pub(super) struct QueueView {
     hold_seconds: u64,
     heartbeat_interval_seconds: u64,
     heartbeat_timeout_seconds: u64,
+    /// The least and the most time between polls.
+    poll_floor_seconds: u64,
+    poll_ceiling_seconds: u64,
+    /// Bytes of the user agent that are kept.
+    user_agent_bytes: u32,
     session_timeout_seconds: u64,
     session_max_seconds: u64,
     session_renewal: bool,
@@ -308,6 +314,9 @@ impl QueueView {
             hold_seconds: config.hold.as_secs(),
             heartbeat_interval_seconds: config.heartbeat_interval.as_secs(),
             heartbeat_timeout_seconds: config.heartbeat_timeout().as_secs(),
+            poll_floor_seconds: config.poll_floor.as_secs(),
+            poll_ceiling_seconds: config.poll_ceiling.as_secs(),
+            user_agent_bytes: config.user_agent_bytes,
             session_timeout_seconds: config.session_timeout.as_secs(),
             session_max_seconds: config.session_max.as_secs(),
             session_renewal: config.session_renewal,
@@ -410,7 +419,7 @@ pub(super) struct StatsView {
     /// The longest the line was in the hours listed.
     peak_queue_size: u64,
     average_wait_seconds: Option<f64>,
-    /// Admissions per second over the last five minutes.
+    /// Admissions per second over the last five minutes, or since the queue was made or opened again.
     admission_rate: f64,
     last_admission: Option<String>,
     /// The same in milliseconds since 1970.

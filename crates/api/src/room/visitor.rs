@@ -1,7 +1,9 @@
 //! What visitors call: take a place, ask, give a sign of life, leave, come in.
 //!
 //! Identity is the place's signed token: as a bearer token, as the queue's cookie, or (where cookies
-//! are blocked) as `?t=`. A priority in the body without proof is refused.
+//! are blocked) as `?t=`. A session is proved by its pass or by the token of its position, sent the same
+//! ways. An id proves nothing: operators and the site see ids. A priority in the body without proof is
+//! refused.
 
 use axum::Extension;
 use axum::extract::{FromRequestParts, State};
@@ -53,7 +55,8 @@ pub(super) fn section() -> Section {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default)]
 struct Enqueue {
-    /// An id the page made up before asking; joining again with it finds the same place.
+    /// A secret the page made up before asking: at least 16 random bytes, such as a random UUID. Joining
+    /// again with it finds the same position and its token. The header `Idempotency-Key` is the same.
     visitor_id: Option<String>,
     /// Must be 0 unless an invite proves more.
     priority: u8,
@@ -83,6 +86,7 @@ impl TokenQuery {
     params(InQueue), request_body = Enqueue,
     responses((status = 201, description = "A new place.", body = PlaceView),
         (status = 200, description = "The place already held.", body = PlaceView),
+        (status = 400, description = "A key others could guess.", body = ErrorBody),
         (status = 401, description = "An invite that is not valid.", body = ErrorBody),
         (status = 403, description = "A priority without proof.", body = ErrorBody),
         (status = 413, description = "More metadata than is kept.", body = ErrorBody),
@@ -146,7 +150,14 @@ async fn enqueue(
         user_agent: text(header::USER_AGENT.as_str()).unwrap_or_default().to_owned(),
         metadata: body.metadata,
     };
-    let joined = room.join(&queue, new).await?;
+    let by_header = headers.contains_key("idempotency-key");
+    let joined = room.join(&queue, new).await.map_err(|error| match error {
+        room::Error::Invalid { field: "idempotency_key", message } => {
+            let field = if by_header { "Idempotency-Key" } else { "visitor_id" };
+            ApiError::invalid_field(field, message)
+        }
+        error => error.into(),
+    })?;
     let token = room.place_token(&joined.place).await?;
     let status = if joined.new { StatusCode::CREATED } else { StatusCode::OK };
     let view = PlaceView::of(&joined.place, app.store().now());
@@ -189,8 +200,7 @@ async fn heartbeat(
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
     let left = app.room_polls().take(&app, &held, Asks::Call)?;
-    let place =
-        room.heartbeat(&held.queue, &held.position, Some(held.level), Some(client.ip)).await?;
+    let place = beat(room, &held, &client).await?;
     shown(&app, room, &place, words, left).await
 }
 
@@ -210,8 +220,7 @@ async fn events(
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
     app.room_polls().take(&app, &held, Asks::Call)?;
-    let place =
-        room.heartbeat(&held.queue, &held.position, Some(held.level), Some(client.ip)).await?;
+    let place = beat(room, &held, &client).await?;
     if place.state.is_over() {
         return Err(gone(&place.queue, place.state, place.reason));
     }
@@ -366,31 +375,27 @@ async fn now(
     Ok(response)
 }
 
-/// The session. Its id is what proves it.
+/// The session, for whoever shows its pass or the token of its position.
 #[utoipa::path(get, path = "/api/v1/sessions/{session_id}", tag = "room", operation_id = "room_session",
     params(InSession),
-    responses((status = 200, description = "The session.", body = SessionView)))]
-async fn session(
-    State(app): State<App>,
-    InSession { session_id: id }: InSession,
-) -> Result<Json<SessionView>, ApiError> {
-    let room = room(&app)?;
-    let queue = room.queue_of_session(&id).await?;
-    Ok(Json(SessionView::of(&room.session(&queue, &id).await?)))
+    responses((status = 200, description = "The session.", body = SessionView),
+        (status = 401, description = "Neither its pass nor the token of its position.", body = ErrorBody)))]
+async fn session(SessionHolder { session }: SessionHolder) -> Result<Json<SessionView>, ApiError> {
+    Ok(Json(SessionView::of(&session)))
 }
 
 /// Activity in the session: it lives on, up to its hard limit.
 #[utoipa::path(post, path = "/api/v1/sessions/{session_id}/activity", tag = "room", operation_id = "room_activity",
     params(InSession),
     responses((status = 200, description = "The session, with a renewed pass.", body = SessionView),
+        (status = 401, description = "Neither its pass nor the token of its position.", body = ErrorBody),
         (status = 410, description = "The session is over.", body = ErrorBody)))]
 async fn activity(
     State(app): State<App>,
-    InSession { session_id: id }: InSession,
+    SessionHolder { session }: SessionHolder,
 ) -> Result<Json<SessionView>, ApiError> {
     let room = room(&app)?;
-    let queue = room.queue_of_session(&id).await?;
-    let session = room.activity(&queue, &id, 1).await?;
+    let session = room.activity(&session.queue, &session.id, 1).await?;
     if session.status != room::SessionStatus::Active {
         return Err(ApiError::new(StatusCode::GONE, "SESSION_EXPIRED", "the session is over")
             .details(json!({ "reason": session.reason.map(room::Reason::as_str) })));
@@ -403,22 +408,23 @@ async fn activity(
 /// The visitor is done: the slot is free for the next one.
 #[utoipa::path(post, path = "/api/v1/sessions/{session_id}/complete", tag = "room", operation_id = "room_complete",
     params(InSession),
-    responses((status = 200, description = "Completed.", body = SessionView)))]
+    responses((status = 200, description = "Completed.", body = SessionView),
+        (status = 401, description = "Neither its pass nor the token of its position.", body = ErrorBody)))]
 async fn complete(
     State(app): State<App>,
-    InSession { session_id: id }: InSession,
+    SessionHolder { session }: SessionHolder,
 ) -> Result<Json<SessionView>, ApiError> {
     let room = room(&app)?;
-    let queue = room.queue_of_session(&id).await?;
-    Ok(Json(SessionView::of(&room.complete(&queue, &id).await?)))
+    Ok(Json(SessionView::of(&room.complete(&session.queue, &session.id).await?)))
 }
 
 /// The visitor ends the session.
 #[utoipa::path(delete, path = "/api/v1/sessions/{session_id}", tag = "room", operation_id = "room_end_session",
     params(InSession),
-    responses((status = 200, description = "Ended.", body = SessionView)))]
-async fn end(app: State<App>, id: InSession) -> Result<Json<SessionView>, ApiError> {
-    complete(app, id).await
+    responses((status = 200, description = "Ended.", body = SessionView),
+        (status = 401, description = "Neither its pass nor the token of its position.", body = ErrorBody)))]
+async fn end(app: State<App>, holder: SessionHolder) -> Result<Json<SessionView>, ApiError> {
+    complete(app, holder).await
 }
 
 /// The public keys that verify passes.
@@ -491,6 +497,46 @@ impl FromRequestParts<App> for Holder {
             room.queue_lately(&queue).await?;
         }
         Ok(Holder { held: checked?, words: query.words(&parts.headers) })
+    }
+}
+
+/// A heartbeat by the holder of a token, which knows what the store then need not read.
+async fn beat(room: &Room, held: &PlaceToken, client: &Client) -> Result<Place, ApiError> {
+    // A token without a ticket is of an older version: the record has it.
+    let level = held.ticket.map(|_| held.level);
+    let place = room.heartbeat(&held.queue, &held.position, level, Some(client.ip)).await?;
+    Ok(Place { ticket: place.ticket.or(held.ticket), ..place })
+}
+
+/// A session whose pass, or the token of whose position, came with the request.
+#[derive(Debug)]
+struct SessionHolder {
+    session: room::Session,
+}
+
+impl FromRequestParts<App> for SessionHolder {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<SessionHolder, ApiError> {
+        let InSession { session_id: id } = InSession::from_request_parts(parts, app).await?;
+        let Query(query) = Query::<TokenQuery>::from_request_parts(parts, app).await?;
+        let room = room(app)?;
+        let queue = room.queue_of_session(&id).await?;
+        let refused = || {
+            ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "BAD_TOKEN",
+                "send the pass of the session or the token of its position: as a bearer token, as the \
+                 cookie, or as ?t=",
+            )
+        };
+        let token = token(&parts.headers, &query, &queue).ok_or_else(refused)?;
+        let session = room.session(&queue, &id).await?;
+        match room.proves_session(&session, &token).await {
+            Ok(true) => Ok(SessionHolder { session }),
+            Ok(false) | Err(room::Error::Token(_)) => Err(refused()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

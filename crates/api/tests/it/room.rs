@@ -72,10 +72,25 @@ testkit::each_store! {
         let room = f.app.services().room.as_ref().unwrap();
         assert!(room.check_pass(&queue, pass).await.is_ok());
         let path = format!("/api/v1/sessions/{}", session["session_id"].as_str().unwrap());
-        assert_eq!(f.call("", &format!("POST {path}/activity"), Value::Null).await.json()["page_views"], 1);
-        let done = f.call("", &format!("POST {path}/complete"), Value::Null).await;
+        // The id proves nothing, nor does another visitor's token; the pass and the own token do.
+        for what in ["GET", "DELETE"] {
+            let refused = f.call("", &format!("{what} {path}"), Value::Null).await;
+            assert_eq!((refused.status, refused.code().as_str()), (StatusCode::UNAUTHORIZED, "BAD_TOKEN"));
+        }
+        for what in ["activity", "complete"] {
+            for stranger in ["", token.as_str(), "wrp1.AAAA.AAAA", "eyJ.eyJ.x", ADMIN] {
+                let refused = f.call(stranger, &format!("POST {path}/{what}"), Value::Null).await;
+                assert_eq!((refused.status, refused.code().as_str()), (StatusCode::UNAUTHORIZED, "BAD_TOKEN"));
+                assert!(!refused.text.contains("eyJ"), "no pass for strangers");
+            }
+        }
+        let seen = with_cookie(&f, &format!("GET {path}"), &format!("wr_concert={pass}")).await;
+        assert_eq!(seen.json()["status"], "active", "{}", seen.text);
+        assert_eq!(f.call(pass, &format!("POST {path}/activity"), Value::Null).await.json()["page_views"], 1);
+        assert_eq!(f.call(&first_token, &format!("POST {path}/activity"), Value::Null).await.json()["page_views"], 2);
+        let done = f.call(pass, &format!("POST {path}/complete"), Value::Null).await;
         assert_eq!(done.json()["status"], "terminated");
-        let over = f.call("", &format!("POST {path}/activity"), Value::Null).await;
+        let over = f.call(pass, &format!("POST {path}/activity"), Value::Null).await;
         assert_eq!((over.status, over.code().as_str()), (StatusCode::GONE, "SESSION_EXPIRED"));
 
         t.clock.advance(std::time::Duration::from_secs(2));
@@ -106,6 +121,11 @@ testkit::each_store! {
         let enqueue = "POST /api/v1/queues/concert/enqueue";
         assert_eq!(code("", enqueue, json!({ "priority": 3 })).await, (403, "PRIORITY_NOT_ALLOWED".into()));
         assert_eq!(code("", enqueue, json!({ "invite": "wri1.x.y" })).await, (401, "BAD_TOKEN".into()));
+        for short in ["5f0c", "ann@example.com", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"] {
+            assert_eq!(code("", enqueue, json!({ "visitor_id": short })).await.0, 400, "{short}");
+        }
+        let port = json!({ "id": "far", "target_url": "https://x.example:99999/" });
+        assert_eq!(f.admin("POST /api/v1/admin/queues", port).await.status, StatusCode::BAD_REQUEST);
         let big = json!({ "metadata": { "a": "x".repeat(2_000) } });
         assert_eq!(code("", enqueue, big).await, (413, "METADATA_TOO_LARGE".into()));
         assert_eq!(code("", "GET /api/v1/queues/concert/status", Value::Null).await, (401, "BAD_TOKEN".into()));
@@ -122,6 +142,54 @@ testkit::each_store! {
         assert!(jwks.header("cache-control").contains("max-age=300"));
         let now = f.get("/api/v1/queues/concert/now").await.json();
         assert_eq!((&now["state"], &now["admitted_total"], &now["poll"]["divisor"]), (&json!("active"), &json!(0), &json!(10)));
+    }
+
+    async fn a_rate_may_be_a_fraction_and_polls_have_bounds_to_set(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        let base = "/api/v1/admin/queues/concert";
+        for (rate, count, per) in [(json!(0.5), 1, 2), (json!(8.333), 8333, 1000), (json!(10), 10, 1), (json!(0), 0, 1)] {
+            let put = f.admin(&format!("PUT {base}"), json!({ "admission_rate": rate })).await.json();
+            assert_eq!((&put["admission"]["count"], &put["admission"]["per_seconds"]), (&json!(count), &json!(per)));
+        }
+        assert_eq!(f.admin(&format!("PATCH {base}"), json!({ "admission_rate": 0.00001 })).await.status, StatusCode::BAD_REQUEST);
+        let body = json!({ "poll_floor_seconds": 2, "poll_ceiling_seconds": 10, "user_agent_bytes": 128, "heartbeat_timeout_seconds": 90 });
+        let set = f.admin(&format!("PATCH {base}"), body).await.json();
+        for (field, value) in [("poll_floor_seconds", 2), ("poll_ceiling_seconds", 10), ("user_agent_bytes", 128), ("heartbeat_timeout_seconds", 90)] {
+            assert_eq!(set[field], value, "{field}");
+        }
+    }
+
+    async fn an_admin_chooses_the_key_of_passes(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        queue(&f).await;
+        const RSA: &str = include_str!("../../../room/tests/it/fixtures/rsa-for-tests-only.pem");
+        t.clock.advance(std::time::Duration::from_secs(1));
+        let set = f.admin("PUT /api/v1/admin/keys/pass", json!({ "pem": RSA })).await;
+        assert_eq!((set.status, &set.json()["algorithm"]), (StatusCode::OK, &json!("RS256")), "{}", set.text);
+        assert_eq!(f.get("/.well-known/jwks.json").await.json()["keys"][0]["alg"], "RS256");
+        let audit = f.admin("GET /api/v1/audit", Value::Null).await;
+        assert!(audit.text.contains("keys.pass") && !audit.text.contains("PRIVATE"), "{}", audit.text);
+        let bad = f.admin("PUT /api/v1/admin/keys/pass", json!({ "pem": "x" })).await;
+        assert_eq!(bad.status, StatusCode::BAD_REQUEST);
+        t.clock.advance(std::time::Duration::from_secs(1));
+        let back = f.admin("PUT /api/v1/admin/keys/pass", json!({})).await;
+        assert_eq!(back.json()["algorithm"], "EdDSA", "{}", back.text);
+    }
+
+    async fn an_operator_says_why_a_session_ends_and_whose_it_is(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        queue(&f).await;
+        let token = f.call("", "POST /api/v1/queues/concert/enqueue", json!({})).await.json()["token"].as_str().unwrap().to_owned();
+        let session = f.call(&token, "POST /api/v1/queues/concert/claim", Value::Null).await.json();
+        let path = format!("/api/v1/admin/sessions/{}", session["session_id"].as_str().unwrap());
+        let named = f.admin(&format!("PUT {path}/user"), json!({ "user_id": "user-123" })).await;
+        assert_eq!(named.json()["user_id"], "user-123", "{}", named.text);
+        let bad = f.admin(&format!("DELETE {path}"), json!({ "reason": "no good" })).await;
+        assert_eq!(bad.status, StatusCode::BAD_REQUEST);
+        let ended = f.admin(&format!("DELETE {path}"), json!({ "reason": "abuse_detected" })).await;
+        assert_eq!(ended.json()["reason"], "admin_revoked", "{}", ended.text);
+        let events = f.admin("GET /api/v1/admin/queues/concert/events", Value::Null).await;
+        assert!(events.text.contains("abuse_detected"), "{}", events.text);
     }
 
     async fn a_queue_is_put_whole_and_only_over_the_version_that_was_read(t: TestStore) {

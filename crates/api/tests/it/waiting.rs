@@ -94,7 +94,9 @@ async fn still(t: &TestStore, more: Value) -> (Fixture, room::Keeper) {
     let rate = json!({ "admission": { "count": 0 }, "max_active_users": 2 });
     assert_eq!(f.admin(&format!("PATCH {base}"), rate).await.status, StatusCode::OK);
     let first = f.call("", "POST /api/v1/queues/concert/enqueue", Value::Null).await.json();
-    assert_eq!(first["status"], "admitted", "takes what the burst allows");
+    assert_eq!(first["status"], "waiting", "a rate of 0 admits nobody");
+    let admitted = f.admin(&format!("POST {base}/admit"), json!({ "count": 1 })).await;
+    assert_eq!(admitted.status, StatusCode::OK, "{}", admitted.text);
     (f, keeper)
 }
 

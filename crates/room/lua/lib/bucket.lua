@@ -1,8 +1,12 @@
 -- bucket(tokens, last_update, state, now_ms, rate): what the rate allows now, without writing:
 -- whole tokens, the remainder in parts of rate.per_ms, the instant both are true for, and whether
 -- the clock was set back so far that they must be written to go on from here.
+-- A rate of nothing allows nothing, whatever was saved up before.
 -- Whole-number arithmetic, so the result does not depend on how often it is asked.
 local function bucket(tokens, last_update, state, now_ms, rate)
+  if rate.count == 0 then
+    return 0, 0, now_ms
+  end
   local have = num(redis.call('GET', tokens))
   local last = num(redis.call('GET', last_update))
   if not have or not last then
@@ -15,9 +19,6 @@ local function bucket(tokens, last_update, state, now_ms, rate)
     -- A caller a little behind adds nothing; a clock set back starts anew from there.
     local anew = elapsed < -1000
     return math.min(have, rate.burst), rem, anew and now_ms or last_ms, anew
-  end
-  if rate.count == 0 then
-    return math.min(have, rate.burst), 0, now_ms
   end
   if elapsed * 1.0 >= (rate.burst - have) * 1.0 * rate.per_ms / rate.count then
     return rate.burst, 0, now_ms

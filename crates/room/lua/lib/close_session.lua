@@ -1,5 +1,6 @@
 -- close_session(k, session, session_id, position, e, now_ms): takes a session out of every index
--- and marks it and its place as ended; e = {session, position, reason, event}.
+-- and marks it and its place as ended; e = {session, position, reason, event, detail}; the
+-- detail, if there is one, is what an operator calls the reason.
 local function close_session(k, session, session_id, position, e, now_ms)
   redis.call('SREM', k.active, session_id)
   redis.call('ZREM', k.deadlines, session_id)
@@ -10,6 +11,7 @@ local function close_session(k, session, session_id, position, e, now_ms)
     redis.call('EXPIRE', session, k.position_ttl)
   end
   finish(position, e.position, e.reason, now_ms, k.position_ttl)
+  local detail = (e.detail or '') ~= '' and ',"detail":"' .. e.detail .. '"' or ''
   emit(k.events, e.event, now_ms, '{"session_id":"' .. session_id .. '","position_id":"' .. id
-    .. '","reason":"' .. e.reason .. '"}')
+    .. '","reason":"' .. e.reason .. '"' .. detail .. '}')
 end

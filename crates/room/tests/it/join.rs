@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use room::{Duplicates, Error, Level, NewPlace, Proof, QueueConfig, QueueId, State};
 use testkit::each_store;
 
-use crate::support::{Bench, open_queue, seconds};
+use crate::support::{Bench, key, open_queue, seconds};
 
 each_store! {
     async fn the_first_to_come_is_the_first_in_line(t: TestStore) {
@@ -46,7 +46,8 @@ each_store! {
         assert_eq!(hash["ip_hash"].len(), 16);
         assert_eq!(hash["user_agent"], "Mozilla/5.0 (X11; Linux x86_64)");
         assert_eq!(hash["metadata"], r#"{"user_id":"123"}"#);
-        assert_eq!(hash.len(), 10);
+        assert_eq!(hash["ticket"], place.ticket.unwrap().to_string());
+        assert_eq!(hash.len(), 11, "the documented ten and the ticket");
         let ttl: i64 = b.redis(&["TTL", &key]).await;
         assert!((1_700..=1_800).contains(&ttl), "{ttl}");
         let score: f64 = b.redis(&["ZSCORE", "heartbeat:active", &place.id.to_string()]).await;
@@ -96,13 +97,13 @@ each_store! {
 
     async fn retries_with_one_idempotency_key_make_one_place(t: TestStore) {
         let b = Bench::still(t).await;
-        let new = NewPlace { idempotency_key: Some("page-load-1".into()), ..NewPlace::default() };
+        let new = NewPlace { idempotency_key: Some(key(1)), ..NewPlace::default() };
         let first = b.room.join(&b.queue, new.clone()).await.unwrap();
         for _ in 0..5 {
             let again = b.room.join(&b.queue, new.clone()).await.unwrap();
             assert_eq!((again.place.id, again.new), (first.place.id, false));
         }
-        let other = NewPlace { idempotency_key: Some("page-load-2".into()), ..NewPlace::default() };
+        let other = NewPlace { idempotency_key: Some(key(2)), ..NewPlace::default() };
         assert!(b.room.join(&b.queue, other).await.unwrap().new);
         assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 2);
     }

@@ -4,6 +4,7 @@ mod admit;
 mod gate;
 mod join;
 mod model;
+mod order;
 mod queue;
 mod schedule;
 mod session;

@@ -11,9 +11,9 @@ pub(crate) struct Visitor {
     pub(crate) state: State,
     pub(crate) reason: Option<Reason>,
     pub(crate) level: u8,
-    /// Where it stands among the others: class first, then order within.
-    rank: (i64, i64),
-    /// The order of joining, which decides between equal ranks.
+    /// Where it stands among the others.
+    score: f64,
+    /// The order of joining, which decides between equal scores.
     seq: i64,
     seen_s: i64,
     pub(crate) claim_by: Option<i64>,
@@ -65,7 +65,7 @@ impl Model {
     pub(crate) fn new(now: i64, config: QueueConfig, stall: i64) -> Self {
         Self {
             now,
-            tokens: i64::from(config.admission.burst),
+            tokens: if config.admission.count == 0 { 0 } else { config.admission.burst.into() },
             config,
             status: QueueStatus::Active,
             visitors: Vec::new(),
@@ -98,7 +98,8 @@ impl Model {
     /// Who waits, by rank alone.
     fn ranked(&self) -> Vec<usize> {
         let mut line = self.indexes(State::Waiting);
-        line.sort_by_key(|v| (self.visitors[*v].rank, self.visitors[*v].seq));
+        let key = |v: &usize| (self.visitors[*v].score, self.visitors[*v].seq);
+        line.sort_by(|a, b| key(a).partial_cmp(&key(b)).unwrap());
         line
     }
 
@@ -133,12 +134,12 @@ impl Model {
         let (count, per) = (i64::from(rate.count), i64::from(rate.per_seconds) * 1000);
         let burst = i64::from(rate.burst);
         let passed = self.now - self.at;
+        if count == 0 {
+            return (0, 0, self.now);
+        }
         if passed < 0 {
             let at = if passed < -1000 { self.now } else { self.at };
             return (self.tokens.min(burst), self.rest, at);
-        }
-        if count == 0 {
-            return (self.tokens.min(burst), 0, self.now);
         }
         let parts = i128::from(self.tokens) * i128::from(per)
             + i128::from(self.rest)
@@ -167,7 +168,8 @@ impl Model {
         visitor.claim_by = Some(claim_by);
     }
 
-    pub(crate) fn join(&mut self, level: u8, held: Option<usize>) -> Join {
+    /// Somebody joins who drew this ticket.
+    pub(crate) fn join(&mut self, level: u8, held: Option<usize>, ticket: f64) -> Join {
         let mut upgrade = None;
         if let Some(held) = held {
             match self.visitors[held].state {
@@ -195,17 +197,16 @@ impl Model {
         }
         self.seq += 1;
         let seq = self.seq;
-        let rank = match (self.config.policy, level) {
-            (Policy::Strict, _) => (-i64::from(level), seq),
-            (Policy::Skip, 3) => (-1, seq),
-            (Policy::Skip, 0) => (0, seq),
-            (Policy::Skip, _) => self.skip(level, seq),
+        let promised = self.promised(level);
+        let score = match self.config.policy {
+            Policy::Strict => ticket - f64::from(level) * 1e15,
+            Policy::Skip => self.skip(level, promised, ticket),
         };
         self.visitors.push(Visitor {
             state: State::Waiting,
             reason: None,
             level,
-            rank,
+            score,
             seq,
             seen_s: self.now.div_euclid(1000),
             claim_by: None,
@@ -216,6 +217,9 @@ impl Model {
             replaced_by: None,
         });
         let v = self.visitors.len() - 1;
+        if self.config.policy == Policy::Skip {
+            assert_eq!(self.ranked()[promised], v, "the table's rank");
+        }
         if self.line()[0] == v && self.status == QueueStatus::Active && self.free() > 0 {
             let (tokens, rest, at) = self.refilled();
             if tokens >= 1 {
@@ -226,21 +230,52 @@ impl Model {
         Join::New(v)
     }
 
-    /// Behind 90 % (or half) of the line, but never before an earlier one of the same level.
-    fn skip(&self, level: u8, seq: i64) -> (i64, i64) {
+    /// Behind all, 90 %, half or none of the line, but never before an earlier one of the same level.
+    fn promised(&self, level: u8) -> usize {
         let line = self.ranked();
-        let tenths = if level == 1 { 9 } else { 5 };
-        let ahead = (line.len() * tenths).div_ceil(10);
-        let mut rank = (0, seq);
-        if ahead < line.len() {
-            rank = self.visitors[line[ahead - 1]].rank;
+        let ahead = (line.len() * [10, 9, 5, 0][usize::from(level)]).div_ceil(10);
+        let last = line.iter().rposition(|v| self.visitors[*v].level == level);
+        ahead.max(last.map_or(0, |last| last + 1))
+    }
+
+    /// A score for that rank. Numbers matter only for those who return with theirs.
+    fn skip(&mut self, level: u8, rank: usize, ticket: f64) -> f64 {
+        let line = self.ranked();
+        let score = |model: &Self, rank: usize| line.get(rank).map(|v| model.visitors[*v].score);
+        let natural = if level == 3 { ticket - 3e15 } else { ticket };
+        let Some(behind) = score(self, rank) else { return ticket };
+        if rank == 0 {
+            return natural.min(behind.ceil() - 1.0);
         }
-        for v in line {
-            if self.visitors[v].level == level {
-                rank = rank.max(self.visitors[v].rank);
+        let before = score(self, rank - 1).unwrap();
+        let first = (before / 0.5).floor() * 0.5 + 0.5;
+        if before < natural && natural < behind {
+            return natural;
+        }
+        if first < behind {
+            return first;
+        }
+        if before < behind {
+            return before;
+        }
+        let mut width = 32;
+        loop {
+            let rest = line.len() - rank;
+            let (count, top) = match score(self, rank + width) {
+                Some(top) => (width, top),
+                None => (rest, ticket.max(first + (rest as f64 + 2.0))),
+            };
+            let free = ((top - first) / 0.5).ceil();
+            if free * 3.0 >= (count as f64 + 1.0) * 4.0 {
+                for i in 1..=count {
+                    let even = (i as f64 * free / (count as f64 + 1.0)).floor() * 0.5;
+                    let visitor = &mut self.visitors[line[rank + i - 1]];
+                    visitor.score = visitor.score.max(first + even);
+                }
+                return first;
             }
+            width *= 2;
         }
-        rank
     }
 
     pub(crate) fn heartbeat(&mut self, v: usize) {
@@ -316,7 +351,7 @@ impl Model {
     }
 
     pub(crate) fn change(&mut self, config: QueueConfig) {
-        if self.status == QueueStatus::Active {
+        if self.status == QueueStatus::Active || self.config.admission.count == 0 {
             (self.tokens, self.rest, self.at) = self.refilled();
         }
         if self.config.admission.per_seconds != config.admission.per_seconds {

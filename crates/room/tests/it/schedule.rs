@@ -15,7 +15,7 @@ use testkit::{TestStore, each_store};
 
 use crate::{
     model::{Join, Model},
-    support::{Bench, open_queue, seconds},
+    support::{Bench, key, open_queue, seconds},
 };
 
 const STEPS: usize = 150;
@@ -116,14 +116,15 @@ impl Run {
         let new = NewPlace {
             held: held.map(|v| self.ids[v]),
             proof: Proof::Operator(Level::parse(level).unwrap()),
-            idempotency_key: (self.rng.u8(..4) == 0).then(|| format!("key-{}", self.rng.u64(..))),
+            idempotency_key: (self.rng.u8(..4) == 0).then(|| key(self.rng.u64(..))),
             ..NewPlace::default()
         };
-        let expected = self.model.join(level, held);
-        self.told(format!("join level {level} held {held:?}: {expected:?}"));
         let queue = self.b.queue.clone();
         let room = self.room();
         let joined = room.join(&queue, new.clone()).await;
+        let ticket = joined.as_ref().ok().and_then(|joined| joined.place.ticket).unwrap_or(0);
+        let expected = self.model.join(level, held, ticket as f64);
+        self.told(format!("join level {level} held {held:?}: {expected:?}"));
         match (expected, joined) {
             (Join::New(v), Ok(joined)) => {
                 assert!(joined.new && v == self.ids.len());

@@ -137,6 +137,11 @@ pub(crate) fn spelled(layout: Layout, queue: &QueueId, key: &str) -> String {
     }
 }
 
+/// A client's key as random ones are: 32 hexadecimal digits, the same for the same number.
+pub(crate) fn key(n: u64) -> String {
+    format!("{:032x}", (u128::from(n) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+}
+
 pub(crate) fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }

@@ -23,11 +23,15 @@ fn fault<T: std::fmt::Debug>(result: Result<T, Error>) -> Fault {
     }
 }
 
+/// A session, with its pass in place of the digest of it.
 async fn session(b: &Bench) -> Session {
     let place = b.join().await;
     b.room.admit_by_hand(&b.queue, 10).await.unwrap();
     match b.room.claim(&b.queue, &place.id, &Visitor::default()).await.unwrap() {
-        Claim::Session { session, started: true } => session,
+        Claim::Session { session, started: true } => {
+            let token = b.room.issue_pass(&session).await.unwrap();
+            Session { token, ..session }
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -68,9 +72,10 @@ each_store! {
         let b = Bench::still(t).await;
         let place = b.join().await;
         let token = b.room.place_token(&place).await.unwrap();
-        assert!(token.starts_with("wrp1.") && token.len() < 120, "{token}");
+        assert!(token.starts_with("wrp1.") && token.len() < 130, "{token}");
         let read = b.room.check_place_token(&b.queue, &token).await.unwrap();
         assert_eq!((read.position, read.queue.clone(), read.level), (place.id, b.queue.clone(), Level::NORMAL));
+        assert_eq!(read.ticket, place.ticket);
 
         let other = QueueId::parse("other").unwrap();
         assert_eq!(fault(b.room.check_place_token(&other, &token).await), Fault::OtherQueue);
@@ -233,6 +238,55 @@ each_store! {
         assert!(!kids.contains(old["kid"].as_str().unwrap()), "{kids}");
     }
 
+    async fn a_pass_is_nowhere_in_the_store(t: TestStore) {
+        let b = Bench::still(t).await;
+        let session = session(&b).await;
+        let stored: String = b.redis(&["HGET", &format!("session:{}", session.id), "token"]).await;
+        let digest = ring::digest::digest(&ring::digest::SHA256, session.token.as_bytes());
+        let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(stored, format!("sha256:{hex}"));
+    }
+
+    async fn a_user_id_comes_from_an_invite_or_from_an_operator(t: TestStore) {
+        let b = Bench::still(t).await;
+        let expires = b.clock.now() + seconds(60);
+        let new = NewInvite { id: None, level: Level::VIP, uses: 2, expires, user_id: "user-123".into() };
+        let (token, _) = b.room.issue_invite(&b.queue, new.clone()).await.unwrap();
+        let invite = b.room.check_invite(&b.queue, &token).await.unwrap();
+        assert_eq!(invite.user_id(), "user-123");
+        let place = b.join_as(Proof::Invite(invite)).await;
+        b.room.admit_by_hand(&b.queue, 1).await.unwrap();
+        let Claim::Session { session, .. } = b.room.claim(&b.queue, &place.id, &Visitor::default()).await.unwrap() else { panic!() };
+        assert_eq!(session.user_id, "user-123");
+        let changed = b.room.set_user(&b.queue, &session.id, "user-456").await.unwrap();
+        assert_eq!(changed.user_id, "user-456");
+        let stored: String = b.redis(&["HGET", &format!("session:{}", session.id), "user_id"]).await;
+        assert_eq!(stored, "user-456");
+        assert!(b.room.set_user(&b.queue, &session.id, "a\nb").await.is_err());
+        let long = NewInvite { user_id: "x".repeat(201), ..new };
+        assert!(b.room.issue_invite(&b.queue, long).await.is_err());
+    }
+
+    async fn an_operators_reason_is_kept_in_the_revocation_and_the_event(t: TestStore) {
+        let b = Bench::still(t).await;
+        let (one, two) = (session(&b).await, session(&b).await);
+        b.room.terminate_for(&b.queue, &one.id, "abuse_detected").await.unwrap();
+        let kept: String = b.redis(&["GET", &format!("revocation:{}", one.id)]).await;
+        assert_eq!(kept, "abuse_detected");
+        b.room.revoke_place_for(&b.queue, &two.position, "bot").await.unwrap();
+        let kept: String = b.redis(&["GET", &format!("revocation:{}", two.id)]).await;
+        assert_eq!(kept, "bot");
+        let place = b.join().await;
+        b.room.revoke_place_for(&b.queue, &place.id, "bot").await.unwrap();
+        assert_eq!(b.state(&place.id).await, room::State::Revoked);
+        let events = b.room.events(&b.queue, room::EventId::START, 100).await.unwrap().events;
+        let told: Vec<_> = events.iter().filter_map(|event| event.data.get("detail")?.as_str()).collect();
+        assert_eq!(told, ["abuse_detected", "bot", "bot"]);
+        for bad in ["a b", "\"", "ä", &"x".repeat(65)] {
+            assert!(b.room.terminate_for(&b.queue, &one.id, bad).await.is_err(), "{bad}");
+        }
+    }
+
     async fn an_operators_rsa_key_signs_rs256(t: TestStore) {
         let b = Bench::still(t).await;
         let eddsa = session(&b).await;
@@ -243,6 +297,9 @@ each_store! {
         assert_eq!(header["alg"], "RS256");
         assert!(b.room.check_pass(&b.queue, &rsa.token).await.is_ok());
         assert!(b.room.check_pass(&b.queue, &eddsa.token).await.is_ok());
+        b.clock.advance(seconds(1));
+        b.room.rotate_keys().await.unwrap();
+        assert_eq!(b.room.pass_algorithm().await.unwrap(), room::Algorithm::Rs256, "rotation does not choose");
         let jwks = b.room.jwks().await.unwrap();
         let key = jwks["keys"].as_array().unwrap().iter().find(|key| key["kty"] == "RSA").unwrap();
         // A stranger verifies it with the published key alone.
@@ -297,7 +354,7 @@ each_store! {
         let b = Bench::still(t).await;
         b.join().await;
         let expires = b.clock.now() + seconds(600);
-        let new = NewInvite { id: None, level: Level::PREMIUM, uses: 2, expires };
+        let new = NewInvite { id: None, level: Level::PREMIUM, uses: 2, expires, user_id: "user-123".into() };
         let (token, invite) = b.room.issue_invite(&b.queue, new.clone()).await.unwrap();
         assert_eq!(b.room.check_invite(&b.queue, &token).await.unwrap(), invite);
         let join = async || {

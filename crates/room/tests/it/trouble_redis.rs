@@ -16,7 +16,7 @@ use store::{Clock, Millis, Store, Timeouts};
 use testkit::{Cluster, Proxy, RedisServer, until};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{open_queue, seconds};
+use crate::support::{key, open_queue, seconds};
 
 fn queue() -> QueueId {
     QueueId::parse("concert-tickets").unwrap()
@@ -153,10 +153,7 @@ async fn lost_replies_make_no_second_place_and_no_second_admission() {
         async move {
             // What a client does: the same request again until it is answered.
             until("an answer", async || {
-                let new = NewPlace {
-                    idempotency_key: Some(format!("visitor-{n}")),
-                    ..NewPlace::default()
-                };
+                let new = NewPlace { idempotency_key: Some(key(n)), ..NewPlace::default() };
                 shaky.join(&queue(), new).await.ok()
             })
             .await
@@ -261,7 +258,8 @@ async fn the_room_works_on_a_cluster() {
             panic!()
         };
         assert_eq!(room.queue_of_session(&session.id).await.unwrap(), *name);
-        assert!(room.check_pass(name, &session.token).await.is_ok());
+        let pass = room.issue_pass(&session).await.unwrap();
+        assert!(room.check_pass(name, &pass).await.is_ok());
         room.complete(name, &session.id).await.unwrap();
         room.heartbeat(name, &ids[7], None, None).await.unwrap();
         assert_eq!(room.status(name, &ids[7]).await.unwrap().position, Some(4));

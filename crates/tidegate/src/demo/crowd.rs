@@ -99,8 +99,8 @@ enum Stage {
     Coming(Option<String>),
     /// In line, with the token of the place.
     Waiting(String),
-    /// Inside, until then.
-    Inside { session: String, until: Millis },
+    /// Inside with this pass, until then.
+    Inside { session: String, pass: String, until: Millis },
 }
 
 /// Who is due when; the index is into the people.
@@ -140,7 +140,13 @@ pub(super) async fn run(app: App, stop: CancellationToken) -> anyhow::Result<()>
     let summer = QueueId::parse("summer-tour")?;
     for level in [1, 2] {
         let expires = Millis(app.store().now().0 + 24 * 3_600_000);
-        let new = NewInvite { id: None, level: Level::parse(level)?, uses: 100_000, expires };
+        let new = NewInvite {
+            id: None,
+            level: Level::parse(level)?,
+            uses: 100_000,
+            expires,
+            user_id: String::new(),
+        };
         invites.push(room.issue_invite(&summer, new).await?.0);
     }
     let mut crowd = Crowd {
@@ -273,19 +279,20 @@ impl Crowd {
                 let session =
                     self.call(person, &format!("POST {queue}/claim"), &token, Value::Null).await?;
                 let until = Millis(self.now().0 + self.chance.i64(8_000..42_000));
-                let session = session["session_id"].as_str()?.to_owned();
-                person.stage = Stage::Inside { session, until };
+                let id = session["session_id"].as_str()?.to_owned();
+                let pass = session["session_token"].as_str()?.to_owned();
+                person.stage = Stage::Inside { session: id, pass, until };
                 Some(self.chance.i64(3_000..7_000))
             }
-            Stage::Inside { session, until } => {
-                let path = format!("/api/v1/sessions/{session}");
+            Stage::Inside { session, pass, until } => {
+                let (path, pass) = (format!("/api/v1/sessions/{session}"), pass.clone());
                 if until.0 > self.app.store().now().0 {
-                    self.call(person, &format!("POST {path}/activity"), "", Value::Null).await?;
+                    self.call(person, &format!("POST {path}/activity"), &pass, Value::Null).await?;
                     return Some(self.chance.i64(3_000..9_000));
                 }
                 // Most say goodbye; the others just close the tab.
                 if self.chance.f64() < 0.85 {
-                    self.call(person, &format!("POST {path}/complete"), "", Value::Null).await;
+                    self.call(person, &format!("POST {path}/complete"), &pass, Value::Null).await;
                 }
                 None
             }

@@ -84,7 +84,7 @@ fn story(url: &str) {
     one.signal("-KILL");
     one.wait();
     let id = session["session_id"].as_str().unwrap();
-    well(&two, "", &format!("POST /api/v1/sessions/{id}/complete"), Value::Null);
+    well(&two, &ann, &format!("POST /api/v1/sessions/{id}/complete"), Value::Null);
     until("Bob may come in", || status(&two, &bob), |place| place["status"] == "admitted");
     assert_eq!(status(&two, &eve)["position"], 1);
     let session = well(&two, &bob, "POST /api/v1/queues/sale/claim", Value::Null);

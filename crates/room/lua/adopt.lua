@@ -1,0 +1,44 @@
+-- room/adopt -- give deadlines to what another program left without one, so that nothing stays for ever.
+--
+-- KEYS   1 meta       hash    configuration and status of the queue
+--        2 positions  zset    who waits; score = admission order
+--        3 heartbeat  zset    last heartbeat, Unix seconds
+--        4 active     set     ids of running sessions
+--        5 deadlines  zset    running sessions; score = when each ends, in ms
+--        6 events     stream  what happened
+-- ARGV   1 now_ms  2 position_count  3 ..ids  (waiting positions, then sessions with the second each
+--        ends by its own record, or 0)
+-- REPLY  {'adopted', positions, sessions} | {'unknown_queue'}
+--
+-- Keeps: a deadline that exists is not moved; an id that left its set meanwhile gets none. A session
+-- ends when its record says, within the queue's hard limit, or after the queue's idle time.
+local meta, positions, heartbeat, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local deadlines, events = KEYS[5], KEYS[6]
+local now_ms, waiting = tonumber(ARGV[1]), tonumber(ARGV[2])
+local m = redis.call('HMGET', meta, 'status', 'session_timeout_seconds', 'session_max_seconds')
+if not m[1] then
+  return { 'unknown_queue' }
+end
+local idle, most = tonumber(m[2] or '1800') * 1000, tonumber(m[3] or '14400') * 1000
+local places, sessions = 0, 0
+for i = 3, 2 + waiting do
+  if redis.call('ZSCORE', positions, ARGV[i]) then
+    places = places
+      + redis.call('ZADD', heartbeat, 'NX', int(math.floor(now_ms / 1000)), ARGV[i])
+  end
+end
+for i = 3 + waiting, #ARGV, 2 do
+  if redis.call('SISMEMBER', active, ARGV[i]) == 1 then
+    local by = tonumber(ARGV[i + 1]) * 1000
+    if by <= 0 then
+      by = now_ms + idle
+    end
+    by = math.max(now_ms, math.min(by, now_ms + most))
+    sessions = sessions + redis.call('ZADD', deadlines, 'NX', int(by), ARGV[i])
+  end
+end
+if places + sessions > 0 then
+  emit(events, 'queue.adopted', now_ms,
+    '{"positions":' .. int(places) .. ',"sessions":' .. int(sessions) .. '}')
+end
+return { 'adopted', int(places), int(sessions) }
