@@ -3,13 +3,15 @@
 //! Handlers extract, call the `jobs` crate and translate; nothing here decides anything about the
 //! service. `work.rs` is what producers and workers call, `admin.rs` what people who look and
 //! operators call about one job, `lists.rs` and `bulk.rs` about many, `schedules.rs` about recurring
-//! ones, `events.rs` what happens as it happens, `view.rs` the bodies of all.
+//! ones, `events.rs` what happens as it happens, `cancellations.rs` what a worker shall stop, `view.rs`
+//! the bodies of all.
 //!
 //! Paths: what is about all jobs is under `/api/v1/jobs`, what is about one under `/api/v1/job/{id}`.
 //! So a job of any id can be reached, even one called `stats`.
 
 mod admin;
 mod bulk;
+mod cancellations;
 mod events;
 mod lists;
 mod schedules;
@@ -44,6 +46,7 @@ pub(crate) fn section() -> Section {
         .merge(bulk::section())
         .merge(schedules::section())
         .merge(events::section())
+        .merge(cancellations::section())
         .merge(moved)
 }
 

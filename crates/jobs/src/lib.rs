@@ -13,6 +13,7 @@
 
 mod backoff;
 mod cancel;
+mod cancellations;
 mod claim;
 mod complete;
 mod config;
@@ -55,6 +56,7 @@ use tokio::sync::OnceCell;
 pub use crate::{
     backoff::{Growth, WAIT_MAX},
     cancel::Cancelled,
+    cancellations::{Cancellation, Cancellations},
     claim::{CLAIM_MAX, Claimed, Claimer, Lease},
     complete::RESULT_MAX,
     config::Config,

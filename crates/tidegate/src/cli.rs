@@ -12,6 +12,8 @@ mod room;
 mod store;
 pub(crate) mod token;
 
+pub(crate) use jobs::supervisor::{ARGUMENT as SUPERVISE, run as supervise};
+
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};

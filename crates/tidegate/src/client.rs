@@ -1,11 +1,13 @@
 //! How commands talk to the running server: its API, with the token from the data folder.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::admin_token;
@@ -109,11 +111,17 @@ fn no_answer(base: &str, error: &ureq::Error) -> Failure {
     Failure::unreachable(format!("no answer from {base}: {told}")).next(next)
 }
 
+/// Bodies from this size on are announced (`Expect: 100-continue`): a server that does not take one so
+/// large says so before it is sent, and its answer cannot be lost in the middle of the sending.
+const ANNOUNCED_BYTES: usize = 64 * 1024;
+
 /// A server to talk to.
 #[derive(Debug)]
 pub(crate) struct Client {
     base: String,
     token: String,
+    /// Where the token is from, for people.
+    token_source: String,
     agent: ureq::Agent,
 }
 
@@ -122,22 +130,36 @@ impl Client {
     pub(crate) fn new(global: &Global) -> Outcome<Client> {
         let config = global.load()?.config;
         let server = Server::of(global, &config)?;
-        let token = match (&global.token_file, std::env::var("TIDEGATE_TOKEN")) {
-            (Some(path), _) => std::fs::read_to_string(path)
-                .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?,
-            (None, Ok(token)) => token,
-            (None, Err(_)) => admin_token::read(&config.server.data).map_err(|_| {
-                Failure::new(Exit::Auth, "there is no token to talk to the server with")
-                    .next("set TIDEGATE_TOKEN, pass --token-file, or run from the server's folder")
-            })?,
+        let (token, token_source) = match (&global.token_file, std::env::var("TIDEGATE_TOKEN")) {
+            (Some(path), _) => {
+                let token = std::fs::read_to_string(path)
+                    .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+                (token, format!("the token in {}", path.display()))
+            }
+            (None, Ok(token)) => (token, "the token in TIDEGATE_TOKEN".to_owned()),
+            (None, Err(_)) => {
+                let token = admin_token::read(&config.server.data).map_err(|_| {
+                    Failure::new(Exit::Auth, "there is no token to talk to the server with").next(
+                        "set TIDEGATE_TOKEN, pass --token-file, or run from the server's folder",
+                    )
+                })?;
+                (token, format!("the admin token in {}", config.server.data.display()))
+            }
         };
-        Ok(Client { base: server.base, token: token.trim().to_owned(), agent: server.agent })
+        let token = token.trim().to_owned();
+        Ok(Client { base: server.base, token, token_source, agent: server.agent })
     }
 
     /// GET, and the JSON of the answer.
     pub(crate) fn get(&self, path: &str) -> Outcome<Value> {
+        self.get_text(path).map(|text| value_of(&text))
+    }
+
+    /// As [`get`](Client::get), and the answer as it came: a [`Value`] keeps neither the order of
+    /// fields nor the digits of numbers.
+    pub(crate) fn get_text(&self, path: &str) -> Outcome<String> {
         let request = self.agent.get(self.url(path)).header("authorization", self.bearer());
-        self.finish(request.call())
+        self.finish_text(request.call())
     }
 
     /// POST with a JSON body.
@@ -148,12 +170,15 @@ impl Client {
 
     /// POST with a body that is JSON already.
     pub(crate) fn post_text(&self, path: &str, body: &str) -> Outcome<Value> {
-        self.exchange(path, body).map(|text| serde_json::from_str(&text).unwrap_or(Value::Null))
+        self.exchange(path, body).map(|text| value_of(&text))
     }
 
     /// As [`post_text`](Client::post_text), and the answer as it came.
     pub(crate) fn exchange(&self, path: &str, body: &str) -> Outcome<String> {
-        let request = self.agent.post(self.url(path)).header("authorization", self.bearer());
+        let mut request = self.agent.post(self.url(path)).header("authorization", self.bearer());
+        if body.len() >= ANNOUNCED_BYTES {
+            request = request.header("expect", "100-continue");
+        }
         self.finish_text(request.content_type("application/json").send(body))
     }
 
@@ -163,10 +188,14 @@ impl Client {
         self.finish(request.content_type("application/json").send(body))
     }
 
-    /// GET whose answer comes bit by bit and does not end by itself.
-    pub(crate) fn follow(&self, path: &str) -> Outcome<impl BufRead + use<>> {
+    /// GET whose answer comes bit by bit and does not end by itself, but for the time given.
+    pub(crate) fn follow(
+        &self,
+        path: &str,
+        most: Option<Duration>,
+    ) -> Outcome<impl BufRead + use<>> {
         let request = self.agent.get(self.url(path)).header("authorization", self.bearer());
-        let answer = request.config().timeout_global(None).build().call();
+        let answer = request.config().timeout_global(most).build().call();
         match answer {
             Ok(answer) if answer.status().as_u16() < 400 => {
                 Ok(BufReader::new(answer.into_body().into_reader()))
@@ -206,7 +235,7 @@ impl Client {
     }
 
     fn finish(&self, answer: Answer) -> Outcome<Value> {
-        self.finish_text(answer).map(|text| serde_json::from_str(&text).unwrap_or(Value::Null))
+        self.finish_text(answer).map(|text| value_of(&text))
     }
 
     fn finish_text(&self, answer: Answer) -> Outcome<String> {
@@ -233,7 +262,39 @@ impl Client {
             502..=504 => Exit::Unreachable,
             _ => Exit::Failed,
         };
-        Err(Failure::new(exit, format!("{message} (HTTP {status})")))
+        let mut failure = match status {
+            // What the server says of headers and logins is for other programs and for browsers.
+            401 => Failure::new(exit, format!("{} is not valid (HTTP 401)", self.token_source))
+                .next("set TIDEGATE_TOKEN, pass --token-file, or run from the server's folder"),
+            _ => Failure::new(exit, format!("{message} (HTTP {status})")),
+        };
+        failure.status = Some(status);
+        failure.code = body["error"]["code"].as_str().map(str::to_owned);
+        Err(failure)
+    }
+}
+
+/// The value of a JSON text. What a [`Value`] cannot hold, such as the number 1e999 in somebody's
+/// payload, becomes a text where it stands instead of spoiling the rest. What is not JSON is null.
+pub(crate) fn value_of(text: &str) -> Value {
+    match serde_json::from_str::<&RawValue>(text) {
+        Ok(raw) => lenient(raw.get(), 64),
+        Err(_) => Value::Null,
+    }
+}
+
+fn lenient(text: &str, depth: u32) -> Value {
+    if let Ok(value) = serde_json::from_str(text) {
+        return value;
+    }
+    let Some(below) = depth.checked_sub(1) else { return Value::from(text) };
+    if let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(text) {
+        let field = |(name, raw): (String, &RawValue)| (name, lenient(raw.get(), below));
+        return fields.into_iter().map(field).collect();
+    }
+    match serde_json::from_str::<Vec<&RawValue>>(text) {
+        Ok(items) => items.into_iter().map(|raw| lenient(raw.get(), below)).collect(),
+        Err(_) => Value::from(text),
     }
 }
 
@@ -262,4 +323,22 @@ pub(crate) fn base_of(address: std::net::SocketAddr, tls: bool) -> String {
         address.set_ip(loopback);
     }
     format!("{scheme}://{address}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_number_without_a_value_does_not_spoil_an_answer() {
+        let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        let text = format!("{{\"a\":1,\"b\":[2,1e999],\"c\":\"\\ud800\",\"d\":{deep}}}");
+        let value = value_of(&text);
+        assert_eq!((&value["a"], &value["b"]), (&json!(1), &json!([2, "1e999"])));
+        assert_eq!(value["c"], json!("\"\\ud800\""));
+        assert!(value["d"].is_array());
+        assert_eq!((value_of(""), value_of("no")), (Value::Null, Value::Null));
+    }
 }

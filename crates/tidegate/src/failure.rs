@@ -32,13 +32,17 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// What to do next.
     pub(crate) next: Option<String>,
+    /// Status of the server's answer, if it was the server that refused.
+    pub(crate) status: Option<u16>,
+    /// The code in that answer, such as `LEASE_LOST`.
+    pub(crate) code: Option<String>,
 }
 
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Display) -> Failure {
-        Failure { exit, message: message.to_string(), next: None }
+        Failure { exit, message: message.to_string(), next: None, status: None, code: None }
     }
 
     pub(crate) fn failed(message: impl Display) -> Failure {

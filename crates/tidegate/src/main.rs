@@ -26,6 +26,12 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Started by `jobs exec` for each of its commands; not for people, so not on the command line's
+    // own list.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|word| word == cli::SUPERVISE) {
+        return cli::supervise();
+    }
     let cli = cli::parse();
     let output = output::Output::new(&cli.global);
     match cli::run(cli, &output) {

@@ -89,7 +89,7 @@ fn elsewhere(jobs: &Jobs, principal: &Principal) -> bool {
 }
 
 /// The queue, if the caller's token is for its namespace.
-fn queue<'a>(app: &'a App, principal: &Principal) -> Result<&'a Jobs, ApiError> {
+pub(super) fn queue<'a>(app: &'a App, principal: &Principal) -> Result<&'a Jobs, ApiError> {
     let jobs = super::queue(app)?;
     match elsewhere(jobs, principal) {
         true => Err(ApiError::forbidden("this token is not for this namespace")),
@@ -97,7 +97,7 @@ fn queue<'a>(app: &'a App, principal: &Principal) -> Result<&'a Jobs, ApiError> 
     }
 }
 
-fn may(principal: &Principal, kind: &str) -> Result<(), ApiError> {
+pub(super) fn may(principal: &Principal, kind: &str) -> Result<(), ApiError> {
     match scope(principal) {
         Some(kinds) if !kinds.contains(&kind) => {
             Err(ApiError::forbidden("this token is not for jobs of this type"))
@@ -431,6 +431,9 @@ struct Renewed {
     until_ms: i64,
     /// The job was cancelled and shall stop.
     cancelled: bool,
+    /// The reason for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
 }
 
 async fn renewed(jobs: &Jobs, lease: &Lease, length: Duration) -> Result<Renewed, ApiError> {
@@ -442,7 +445,8 @@ async fn renewed(jobs: &Jobs, lease: &Lease, length: Duration) -> Result<Renewed
     };
     let worker = jobs::ServerId::parse(lease.server())?;
     jobs.heartbeat(&worker).await?;
-    Ok(Renewed { until_ms: until.0, cancelled })
+    let reason = if cancelled { jobs.cancel_reason(lease.id()).await? } else { None };
+    Ok(Renewed { until_ms: until.0, cancelled, reason })
 }
 
 /// Keep a job for longer. Says whether it was cancelled meanwhile.

@@ -7,16 +7,18 @@
 mod dispatch;
 mod exec;
 mod schedules;
+pub(super) mod supervisor;
 mod tail;
 
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::Global;
 use super::room::{number, segment, text};
-use crate::client::Client;
+use crate::client::{Client, value_of};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::{Output, Tone};
 
@@ -57,20 +59,23 @@ pub(crate) enum Verb {
     /// Run jobs now: those that wait for their time, and those that are dead
     #[command(before_help = "Examples:
   tidegate jobs retry q7Xb2LmK9a
-  tidegate jobs retry --all --type mail           every delayed job of a type
-  tidegate jobs retry --all --state dead --text Timeout")]
+  tidegate jobs retry --all --type mail --dry-run   shows which: the delayed jobs of a type
+  tidegate jobs retry --all --type mail --yes       runs them now
+  tidegate jobs retry --all --state dead --text Timeout --yes")]
     Retry(Many),
     /// Cancel jobs: those that wait end, those that run are asked to stop
     #[command(before_help = "Examples:
   tidegate jobs cancel q7Xb2LmK9a --reason 'wrong file'
-  tidegate jobs cancel --all --type mail          every waiting job of a type
-  tidegate jobs cancel --all --state delayed")]
+  tidegate jobs cancel --all --type mail --dry-run  shows which: the waiting jobs of a type
+  tidegate jobs cancel --all --type mail --yes      cancels them
+  tidegate jobs cancel --all --state delayed --yes")]
     Cancel(Many),
     /// List dead letters with why they are there; or remove them
     #[command(before_help = "Examples:
   tidegate jobs dead
   tidegate jobs dead --type mail --json
-  tidegate jobs dead --remove --text 'no such user'")]
+  tidegate jobs dead --remove --text 'no such user' --dry-run
+  tidegate jobs dead --remove --text 'no such user' --yes")]
     Dead {
         #[command(flatten)]
         choice: Choice,
@@ -80,12 +85,15 @@ pub(crate) enum Verb {
         /// Forget them instead of listing them
         #[arg(long)]
         remove: bool,
+        #[command(flatten)]
+        consent: Consent,
     },
     /// Run jobs that have ended once more, with all their attempts
     #[command(before_help = "Examples:
   tidegate jobs replay q7Xb2LmK9a
   tidegate jobs replay q7Xb2LmK9a --payload '{\"to\":\"bob@example.org\"}'
-  tidegate jobs replay --all --type mail --text Timeout")]
+  tidegate jobs replay --all --type mail --text Timeout --dry-run
+  tidegate jobs replay --all --type mail --text Timeout --yes")]
     Replay {
         #[command(flatten)]
         many: Many,
@@ -148,21 +156,28 @@ pub(crate) enum Verb {
   TIDEGATE_JOB_RETRIES (how many there may be), TIDEGATE_JOB_DEADLINE_MS (since 1970) and
   TIDEGATE_JOB_TIMEOUT_MS, the latter two only if the job has a timeout.
 
+Variables of ours, such as TIDEGATE_TOKEN, are not passed on to the command; --pass-env names
+exceptions. `--token-file FILE --pass-env TIDEGATE_TOKEN` works with the token in the file, and gives
+the command the one in the environment, which may have fewer rights.
+
 Its exit code decides:
-  0      done; standard output is the result, as JSON if it is JSON and as text otherwise
+  0      done; standard output is the result: JSON as it is, not a byte changed; other text as a
+         text, without the line break at its end; what is not UTF-8 as {\"base64\": \"...\"}
   75     not now: later, after --snooze-for, and the attempt does not count
   100    failed for good: to the dead letters
   101    give the job up: it ends without a dead letter
   other  failed; the job's own retry policy decides (error name Exit1 for code 1, Signal9 for a
          signal, Timeout for the job's timeout; skip_on and reroute_on go by that)
+A result the server does not take, such as one of more than 1 MiB, makes a dead letter (BadResult).
 
 Standard error is shown, kept in the job's log, and its end is the error message. A line
 `::progress 40 half way` there says how far the job is.
 
-A cancelled job's command, one past its timeout and one whose lease is lost gets SIGTERM, and SIGKILL
-after --kill-after. On SIGTERM or SIGINT no more jobs are claimed; running commands have --grace to
-end, then they are stopped and their jobs handed back without counting the attempt. A second signal
-does that at once."
+The command, and all it started, gets SIGTERM when its job is cancelled, past its timeout or its lease
+lost, and SIGKILL after --kill-after; the same when this program ends in whatever way, kill -9
+included. What a command leaves running when it ends is killed 2 s later, before the job is reported.
+On SIGTERM or SIGINT no more jobs are claimed; running commands have --grace to end, then they are
+stopped and their jobs handed back without counting the attempt. A second signal does that at once."
     )]
     Exec(exec::Exec),
 }
@@ -176,6 +191,17 @@ pub(crate) struct Choice {
     /// Only jobs with this text in their id, the job itself or its result
     #[arg(long)]
     text: Option<String>,
+}
+
+/// The word that many jobs are meant.
+#[derive(Debug, Args)]
+pub(crate) struct Consent {
+    /// Really do it to all that fit
+    #[arg(long)]
+    yes: bool,
+    /// Only show which jobs fit, and change nothing
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
 }
 
 /// One or more jobs by id, or all that fit.
@@ -192,6 +218,8 @@ pub(crate) struct Many {
     state: Option<String>,
     #[command(flatten)]
     choice: Choice,
+    #[command(flatten)]
+    consent: Consent,
     /// Why, for people
     #[arg(long)]
     reason: Option<String>,
@@ -205,10 +233,17 @@ pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
         Verb::Show { id } => show(&client, &id, output),
         Verb::Retry(many) => change(&client, "retry", &many, None, output),
         Verb::Cancel(many) => change(&client, "cancel", &many, None, output),
-        Verb::Dead { choice, limit, remove } => match remove {
-            true => bulk(&client, "remove", Some("dead"), &choice, None, output),
-            false => dead(&client, &choice, limit, output),
-        },
+        Verb::Dead { choice, limit, remove: true, consent } => {
+            let bulk = Bulk {
+                verb: "remove",
+                shown: "dead --remove",
+                state: "dead",
+                choice: &choice,
+                reason: None,
+            };
+            bulk.run(&client, &consent, limit, output)
+        }
+        Verb::Dead { choice, limit, remove: false, .. } => dead(&client, &choice, limit, output),
         Verb::Replay { many, payload } => {
             let payload = payload.map(|text| dispatch::payload(&text)).transpose()?;
             if payload.is_some() && many.all {
@@ -226,13 +261,25 @@ pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
     }
 }
 
-/// What to do next when a job is not there, or not in the right state.
+/// Says which job is not there, or not in the right state, and what to do next.
 fn known(id: &str) -> impl FnOnce(Failure) -> Failure {
     let id = id.to_owned();
-    move |failure| match failure.exit {
-        Exit::NotFound => failure.next("tidegate jobs ls, to see which there are"),
-        Exit::Usage => failure.next(format!("tidegate jobs show {id}")),
-        _ => failure,
+    move |mut failure| {
+        let next = match failure.exit {
+            Exit::NotFound => "tidegate jobs ls, to see which there are".to_owned(),
+            Exit::Usage => format!("tidegate jobs show {id}"),
+            _ => return failure,
+        };
+        failure.message = format!("{id}: {}", failure.message);
+        failure.next(next)
+    }
+}
+
+/// A number of jobs, for people.
+fn count_of(jobs: impl Into<u64>) -> String {
+    match jobs.into() {
+        1 => "1 job".to_owned(),
+        jobs => format!("{jobs} jobs"),
     }
 }
 
@@ -339,13 +386,44 @@ fn short(text: &str, most: usize) -> String {
     }
 }
 
+/// The parts of a job that are shown as they were given, digit for digit.
+#[derive(serde::Deserialize)]
+struct Verbatim {
+    job: VerbatimJob,
+    #[serde(default)]
+    result: Option<VerbatimResult>,
+}
+
+#[derive(serde::Deserialize)]
+struct VerbatimJob {
+    payload: Box<RawValue>,
+}
+
+/// What a job came to, as it was given.
+#[derive(serde::Deserialize)]
+struct VerbatimResult {
+    #[serde(default)]
+    data: Option<Box<RawValue>>,
+}
+
+/// One JSON object with the fields of two, as they are written.
+fn joined(one: &str, other: &str) -> String {
+    match (one.trim_end().strip_suffix('}'), other.trim_start().strip_prefix('{')) {
+        (Some(one), Some(other)) => format!("{one},{other}"),
+        _ => one.to_owned(),
+    }
+}
+
 fn show(client: &Client, id: &str, output: &Output) -> Outcome {
-    let mut view = client.get(&format!("/api/v1/job/{}", segment(id))).map_err(known(id))?;
+    let whole = client.get_text(&format!("/api/v1/job/{}", segment(id))).map_err(known(id))?;
     let mut log = client.get(&format!("/api/v1/job/{}/logs", segment(id)))?;
     if output.json {
-        view["log"] = log["lines"].take();
-        return output.value(&view);
+        let log = json!({ "log": log["lines"].take() });
+        return output.line(&joined(&whole, &log.to_string()));
     }
+    let view = value_of(&whole);
+    let verbatim: Verbatim = serde_json::from_str(&whole)
+        .map_err(|error| Failure::failed(format!("the server's answer does not fit: {error}")))?;
     let job = &view["job"];
     let mut lines: Vec<(&str, String)> = vec![
         ("id", text(job, "id")),
@@ -356,7 +434,7 @@ fn show(client: &Client, id: &str, output: &Output) -> Outcome {
             "retries",
             format!("{} of {}", number(job, "attempts"), number(&job["retry"], "attempts")),
         ),
-        ("payload", short(&job["payload"].to_string(), 2_000)),
+        ("payload", short(verbatim.job.payload.get(), 2_000)),
     ];
     let when = |at: &Value| at.as_i64().map(|at| format!("{} ({})", moment(at), ago(at)));
     lines.extend(when(&job["created_at_ms"]).map(|at| ("dispatched", at)));
@@ -377,7 +455,11 @@ fn show(client: &Client, id: &str, output: &Output) -> Outcome {
         lines.extend(when(&result["completed_at_ms"]).map(|at| ("ended", at)));
         lines.push(("took", format!("{} ms", number(result, "took_ms"))));
         match result["success"].as_bool() {
-            Some(true) => lines.push(("result", short(&result["data"].to_string(), 2_000))),
+            Some(true) => {
+                let data = verbatim.result.and_then(|result| result.data);
+                let data = data.as_ref().map_or("null", |data| data.get());
+                lines.push(("result", short(data, 2_000)));
+            }
             _ => lines.push(("error", told(&result["error"]))),
         }
     }
@@ -454,24 +536,34 @@ fn dead(client: &Client, choice: &Choice, limit: usize, output: &Output) -> Outc
 /// Does something to jobs named by id, or to all that fit.
 fn change(
     client: &Client,
-    verb: &str,
+    verb: &'static str,
     many: &Many,
-    payload: Option<Box<serde_json::value::RawValue>>,
+    payload: Option<Box<RawValue>>,
     output: &Output,
 ) -> Outcome {
     if many.all {
-        return bulk(
-            client,
+        // Said outright rather than left to the server, so that what is shown is what is changed.
+        let usual = match verb {
+            "cancel" => "waiting",
+            "retry" => "delayed",
+            _ => "dead",
+        };
+        let bulk = Bulk {
             verb,
-            many.state.as_deref(),
-            &many.choice,
-            many.reason.as_deref(),
-            output,
-        );
+            shown: verb,
+            state: many.state.as_deref().unwrap_or(usual),
+            choice: &many.choice,
+            reason: many.reason.as_deref(),
+        };
+        return bulk.run(client, &many.consent, SHOWN, output);
     }
     if many.ids.is_empty() {
-        return Err(Failure::usage("which jobs?")
-            .next(format!("tidegate jobs {verb} ID, or tidegate jobs {verb} --all --type TYPE")));
+        return Err(Failure::usage("which jobs?").next(format!(
+            "tidegate jobs {verb} ID, or tidegate jobs {verb} --all --type TYPE --dry-run"
+        )));
+    }
+    if many.consent.dry_run {
+        return Err(Failure::usage("--dry-run is for --all; these jobs are named already"));
     }
     let mut body = serde_json::Map::new();
     if let Some(reason) = &many.reason {
@@ -482,53 +574,136 @@ fn change(
         body = format!("{{\"payload\":{}}}", payload.get());
     }
     let mut done = Vec::new();
+    let mut failed: Vec<Failure> = Vec::new();
     for id in &many.ids {
         let path = format!("/api/v1/job/{}/{verb}", segment(id));
-        let answer = client.post_text(&path, &body).map_err(known(id))?;
-        if !output.json {
-            output.line(&format!("{id} {}", text(&answer, "outcome")))?;
+        match client.post_text(&path, &body).map_err(known(id)) {
+            Ok(answer) => {
+                if !output.json {
+                    output.line(&format!("{id} {}", text(&answer, "outcome")))?;
+                }
+                done.push(answer);
+            }
+            // One that cannot be changed does not keep the others.
+            Err(failure) if matches!(failure.exit, Exit::NotFound | Exit::Usage) => {
+                failed.push(failure);
+            }
+            Err(failure) => return Err(failure),
         }
-        done.push(answer);
     }
-    if output.json { output.value(&done) } else { Ok(()) }
+    if output.json {
+        output.value(&done)?;
+    }
+    // The last one is told as the failure of the command.
+    let last = failed.pop();
+    for failure in &failed {
+        output.note(&failure.message);
+    }
+    last.map_or(Ok(()), Err)
 }
 
-/// Does something to all jobs that fit, call by call until none is left.
-fn bulk(
-    client: &Client,
-    verb: &str,
-    state: Option<&str>,
-    choice: &Choice,
-    reason: Option<&str>,
-    output: &Output,
-) -> Outcome {
-    let mut body = serde_json::Map::new();
-    let given = [
-        ("state", state),
-        ("type", choice.kind.as_deref()),
-        ("text", choice.text.as_deref()),
-        ("reason", reason),
-    ];
-    for (name, value) in given {
-        body.extend(value.map(|value| (name.to_owned(), json!(value))));
-    }
-    let body = Value::Object(body);
-    let mut count = 0;
-    let refused = loop {
-        let mut answer = client.post(&format!("/api/v1/jobs/{verb}"), &body)?;
-        let changed = answer["count"].as_u64().unwrap_or(0);
-        count += changed;
-        if answer["more"] != true || changed == 0 {
-            break answer["refused"].as_array_mut().map(std::mem::take).unwrap_or_default();
+/// How many jobs a dry run shows.
+const SHOWN: usize = 50;
+
+/// Something to do to all jobs that fit.
+struct Bulk<'a> {
+    /// The server's name for it.
+    verb: &'static str,
+    /// The command, as a person writes it.
+    shown: &'static str,
+    state: &'a str,
+    choice: &'a Choice,
+    reason: Option<&'a str>,
+}
+
+impl Bulk<'_> {
+    /// Does it if the person has said that it is meant; shows what it would do otherwise.
+    fn run(&self, client: &Client, consent: &Consent, limit: usize, output: &Output) -> Outcome {
+        if consent.yes {
+            return self.change_all(client, output);
         }
-    };
-    if output.json {
-        return output.value(&json!({ "count": count, "refused": refused }));
+        let limit = limit.max(1);
+        let mut rows = rows(client, Some(self.state), self.choice, limit.saturating_add(1))?;
+        let more = if rows.len() > limit { " or more" } else { "" };
+        rows.truncate(limit);
+        let count = count_of(u64::try_from(rows.len()).unwrap_or(u64::MAX));
+        let would = format!("this would {} {count}{more} in state {}", self.verb, self.state);
+        if !consent.dry_run {
+            let command = format!("tidegate jobs {}{}", self.shown, self.flags());
+            return Err(Failure::usage(format!("{would}, and nothing was done")).next(format!(
+                "{command} --yes to do it, or --dry-run to see which jobs these are"
+            )));
+        }
+        output.note(&format!("{would}; nothing was done"));
+        if output.json {
+            return output.value(&rows);
+        }
+        for row in &rows {
+            output.line(&format!("{}  {}", text(row, "id"), text(&row["job"], "type")))?;
+        }
+        Ok(())
     }
-    for row in &refused {
-        output.note(&format!("{}: {}", text(row, "id"), text(row, "message")));
+
+    /// The flags that choose the same jobs again.
+    fn flags(&self) -> String {
+        let all = self.verb != "remove";
+        let given = [
+            ("--state", Some(self.state).filter(|_| all)),
+            ("--type", self.choice.kind.as_deref()),
+            ("--text", self.choice.text.as_deref()),
+        ];
+        let mut flags = if all { " --all".to_owned() } else { String::new() };
+        for (flag, value) in given {
+            if let Some(value) = value {
+                let plain =
+                    value.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@-".contains(c));
+                let quoted = match plain && !value.is_empty() {
+                    true => value.to_owned(),
+                    false => format!("'{}'", value.replace('\'', "'\\''")),
+                };
+                flags.push_str(&format!(" {flag} {quoted}"));
+            }
+        }
+        flags
     }
-    output.line(&format!("{count} jobs"))
+
+    /// Does it, call by call until none is left.
+    fn change_all(&self, client: &Client, output: &Output) -> Outcome {
+        let mut body = serde_json::Map::new();
+        let given = [
+            ("state", Some(self.state)),
+            ("type", self.choice.kind.as_deref()),
+            ("text", self.choice.text.as_deref()),
+            ("reason", self.reason),
+        ];
+        for (name, value) in given {
+            body.extend(value.map(|value| (name.to_owned(), json!(value))));
+        }
+        let body = Value::Object(body);
+        let mut count = 0_u64;
+        let refused = loop {
+            let answer = client.post(&format!("/api/v1/jobs/{}", self.verb), &body);
+            let mut answer = answer.map_err(|mut failure| {
+                if count > 0 {
+                    failure.message =
+                        format!("{} changed, then: {}", count_of(count), failure.message);
+                }
+                failure
+            })?;
+            let changed = answer["count"].as_u64().unwrap_or(0);
+            count += changed;
+            if answer["more"] != true || changed == 0 {
+                break answer["refused"].as_array_mut().map(std::mem::take).unwrap_or_default();
+            }
+        };
+        if output.json {
+            return output.value(&json!({ "count": count, "refused": refused }));
+        }
+        for row in &refused {
+            output.note(&format!("{}: {}", text(row, "id"), text(row, "message")));
+        }
+        output.line(&count_of(count))
+    }
 }
 
 fn pause(client: &Client, kind: &str, verb: &str, output: &Output) -> Outcome {

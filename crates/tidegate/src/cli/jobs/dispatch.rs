@@ -1,8 +1,8 @@
-//! `tidegate jobs dispatch`: one job from flags, or many from lines of JSON.
+//! `tidegate jobs dispatch`: one job from flags, or many from lines of JSON (`bulk.rs`).
 
-use std::io::{BufRead, IsTerminal, Read};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod bulk;
+
+use std::io::Read;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,13 +10,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::{millis, segment, text, time};
-use crate::client::Client;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::client::{Client, value_of};
+use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::progress::Progress;
-
-/// How many jobs go into one call.
-const BULK: usize = 500;
 
 /// A job to dispatch.
 #[derive(Debug, Args)]
@@ -41,7 +37,8 @@ pub(crate) struct Dispatch {
     /// Not started after this long, it is not started at all
     #[arg(long, value_name = "TIME", value_parser = time)]
     expires_in: Option<Duration>,
-    /// Another dispatch under the same key within a day changes nothing and gives this job
+    /// Another dispatch under the same key within a day changes nothing and gives this job; with
+    /// --bulk, line 7 has the key KEY:7 unless it has an id or a key of its own
     #[arg(long)]
     key: Option<String>,
     /// Id of a job that must have ended before (again for more)
@@ -51,8 +48,14 @@ pub(crate) struct Dispatch {
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     /// Dispatch many: a file (- is standard input) with one job per line, as in the HTTP API
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "id", "wait"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "kind", "id", "wait", "payload", "delay", "at", "expires_in", "depends_on", "JobOptions",
+    ])]
     bulk: Option<String>,
+    /// Leave out the lines before this one: they are dispatched already
+    #[arg(long, value_name = "LINE", requires = "bulk", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    from_line: u64,
 }
 
 /// What jobs and schedules have in common.
@@ -180,7 +183,7 @@ pub(super) fn with_payload(body: Map<String, Value>, payload: Option<Box<RawValu
 
 pub(crate) fn run(client: &Client, dispatch: Dispatch, output: &Output) -> Outcome {
     if let Some(file) = &dispatch.bulk {
-        return bulk(client, file, output);
+        return bulk::run(client, file, dispatch.key.as_deref(), dispatch.from_line, output);
     }
     let payload = dispatch.payload.as_deref().map(payload).transpose()?;
     let mut body = Map::new();
@@ -212,19 +215,31 @@ pub(crate) fn run(client: &Client, dispatch: Dispatch, output: &Output) -> Outco
     }
 }
 
+/// The result in an answer about the end of a job, as the worker gave it.
+fn data_of(answer: &str) -> Option<Box<RawValue>> {
+    #[derive(serde::Deserialize)]
+    struct Answer {
+        result: Option<super::VerbatimResult>,
+    }
+    serde_json::from_str::<Answer>(answer).ok()?.result?.data
+}
+
 /// Waits for the end of a job and prints its result; one that did not succeed is exit code 1.
 fn wait(client: &Client, id: &str, length: Duration, output: &Output) -> Outcome {
     let until = std::time::Instant::now() + length;
     loop {
         let left = until.saturating_duration_since(std::time::Instant::now());
         let wait = millis(left).min(20_000);
-        let answer = client.get(&format!("/api/v1/job/{}/wait?wait_ms={wait}", segment(id)))?;
+        let whole = client.get_text(&format!("/api/v1/job/{}/wait?wait_ms={wait}", segment(id)))?;
+        let answer = value_of(&whole);
         let result = &answer["result"];
         if answer["ended"] == true {
             if output.json {
-                output.value(&answer)?;
-            } else if result["success"] == true && !result["data"].is_null() {
-                output.line(&result["data"].to_string())?;
+                output.line(&whole)?;
+            } else if result["success"] == true
+                && let Some(data) = data_of(&whole)
+            {
+                output.line(data.get())?;
             }
             if result["success"] == true {
                 return Ok(());
@@ -237,81 +252,5 @@ fn wait(client: &Client, id: &str, length: Duration, output: &Output) -> Outcome
             let told = format!("the job has not ended; it is {}", text(&answer, "status"));
             return Err(Failure::failed(told).next(format!("tidegate jobs show {id}")));
         }
-    }
-}
-
-/// Dispatches one job per line, some hundred in each call. A line that is refused does not keep the
-/// others; the exit code tells.
-fn bulk(client: &Client, file: &str, output: &Output) -> Outcome {
-    let mut total = 0;
-    let reader: Box<dyn BufRead> = if file == "-" {
-        Box::new(std::io::stdin().lock())
-    } else {
-        let file = std::fs::File::open(file)
-            .map_err(|error| Failure::usage(format!("{file}: {error}")))?;
-        total = file.metadata().map_or(0, |file| file.len());
-        Box::new(std::io::BufReader::new(file))
-    };
-    let read = Arc::new(AtomicU64::new(0));
-    // Where the ids go to the same terminal, they show how far it is.
-    let hidden = total == 0 || std::io::stdout().is_terminal();
-    let _progress = (!hidden).then(|| {
-        let read = read.clone();
-        Progress::of_bytes(output, "dispatching", total, move || read.load(Ordering::Relaxed))
-    });
-    let (mut dispatched, mut refused) = (0_u64, 0_u64);
-    let mut batch: Vec<(usize, Box<RawValue>)> = Vec::new();
-    let mut send = |batch: &mut Vec<(usize, Box<RawValue>)>| -> Outcome {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        let bodies: Vec<&str> = batch.iter().map(|(_, body)| body.get()).collect();
-        let body = format!("{{\"jobs\":[{}]}}", bodies.join(","));
-        let answer = client.post_text("/api/v1/jobs/bulk", &body)?;
-        let outcomes = answer["outcomes"].as_array().into_iter().flatten();
-        for ((line, _), outcome) in batch.iter().zip(outcomes) {
-            match outcome["id"].as_str() {
-                Some(id) => {
-                    dispatched += 1;
-                    if output.json {
-                        output.line(&outcome.to_string())?;
-                    } else {
-                        output.line(id)?;
-                    }
-                }
-                None => {
-                    refused += 1;
-                    output.note(&format!("line {line}: {}", text(outcome, "message")));
-                }
-            }
-        }
-        batch.clear();
-        Ok(())
-    };
-    let mut bytes = 0;
-    for (number, line) in reader.lines().enumerate() {
-        let line = line
-            .map_err(|error| Failure::usage(format!("cannot read line {}: {error}", number + 1)))?;
-        read.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
-        if line.trim().is_empty() {
-            continue;
-        }
-        let body: Box<RawValue> = serde_json::from_str(&line).map_err(|error| {
-            Failure::usage(format!("line {} is not JSON: {error}", number + 1))
-                .next("one job per line, such as {\"type\":\"mail\",\"payload\":{}}")
-        })?;
-        // Below the largest body the server takes by default.
-        if batch.len() >= BULK || bytes + line.len() > 512 * 1024 {
-            send(&mut batch)?;
-            bytes = 0;
-        }
-        bytes += line.len();
-        batch.push((number + 1, body));
-    }
-    send(&mut batch)?;
-    output.note(&format!("{dispatched} dispatched, {refused} refused"));
-    match refused {
-        0 => Ok(()),
-        _ => Err(Failure::new(Exit::Usage, format!("{refused} jobs were refused; see above"))),
     }
 }

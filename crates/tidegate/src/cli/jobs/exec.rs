@@ -1,10 +1,14 @@
 //! `tidegate jobs exec`: makes any command a worker.
 //!
-//! One loop claims; each job runs as a task that feeds the command, renews the lease, and reports
-//! what came of it. Invariants: a job is reported once, by its exit code, or handed back; no command
-//! outlives this process's grace, nor its job's lease, timeout or cancellation.
+//! One loop claims; each job runs as a task that starts the command under a supervisor
+//! (`supervisor.rs`), renews the lease, and reports what came of it. Invariants: a job is reported
+//! once, by its exit code, or handed back; no command, nor anything it started, outlives this process,
+//! its job's report, lease, timeout or cancellation; the result is what the command printed, byte for
+//! byte; only the server's word that the lease is lost, or the end of its time, counts as a lost lease.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsStr;
+use std::io::BufRead;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,15 +21,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::supervisor::{self, Order, Report};
 use super::{millis, segment, time};
 use crate::client::Client;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 
 /// How long one call waits for jobs. Short, so that a worker that is told to stop need not wait long
@@ -34,8 +41,21 @@ const POLL_MS: u64 = 2_000;
 /// How much of a log line is kept, and how many lines wait for the next call.
 const LINE: usize = 4_000;
 const LINES: usize = 200;
-/// How much of standard error becomes the error message.
+/// How much of standard error becomes the error message, and how much of it is left when the server
+/// refuses that.
 const MESSAGE: usize = 2_000;
+const SHORT_MESSAGE: usize = 100;
+/// How much of a progress message is kept.
+const PROGRESS_MESSAGE: usize = 500;
+/// How many bytes of log lines go into one call.
+const LOG_CALL_BYTES: usize = 128 * 1024;
+/// How long one call listens for cancellations. Bounded, so that a connection that has died without a
+/// word is found out; the next call begins with all that hold.
+const LISTEN: Duration = Duration::from_secs(60);
+/// How many cancellations are kept that no job here has asked for yet.
+const CANCELLED_MAX: usize = 10_000;
+/// How long to wait when the system has no room for another process.
+const CROWDED: Duration = Duration::from_secs(1);
 
 /// Exit codes with a meaning of their own.
 const SNOOZE: i32 = 75;
@@ -75,6 +95,10 @@ pub(crate) struct Exec {
     /// How long a job waits whose command ended with code 75
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     snooze_for: Duration,
+    /// Give the command this variable of the environment although its name begins with TIDEGATE_
+    /// (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pass_env: Vec<String>,
     /// End when there is nothing left to claim
     #[arg(long)]
     drain: bool,
@@ -107,6 +131,8 @@ pub(crate) fn run(client: Client, exec: Exec, output: &Output) -> Outcome {
         output: *output,
         stop: CancellationToken::new(),
         now: CancellationToken::new(),
+        broken: Mutex::default(),
+        cancelled: Mutex::default(),
     });
     let done = runtime.block_on(worker.work());
     // A call that still waits for its answer ends with the process.
@@ -147,6 +173,18 @@ struct Worker {
     stop: CancellationToken,
     /// Stop running commands.
     now: CancellationToken,
+    /// Why the command cannot be run at all.
+    broken: Mutex<Option<Failure>>,
+    /// Jobs that shall stop, by id and token of the lease, with the reason.
+    cancelled: Mutex<HashMap<(String, u64), String>>,
+}
+
+/// A cancellation, as the server tells it.
+#[derive(Debug, Deserialize)]
+struct Cancellation {
+    id: String,
+    token: u64,
+    reason: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -178,9 +216,10 @@ struct Retry {
 }
 
 /// Why a command was stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Why {
-    Cancelled,
+    /// Somebody cancelled the job, for this reason.
+    Cancelled(String),
     Lost,
     Timeout,
     Stopping,
@@ -196,9 +235,45 @@ struct Ended {
     why: Option<Why>,
 }
 
+/// What a refused call means for a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// The lease is not held any more, or the job is gone.
+    Gone,
+    /// The token does not count, or not for this.
+    Credential,
+    /// The call is not valid; the same call again would not be either.
+    Invalid,
+    /// The server is away, busy or broken; later may be better.
+    Later,
+}
+
+impl Refusal {
+    fn of(failure: &Failure) -> Refusal {
+        match (failure.status, failure.code.as_deref()) {
+            (Some(409), Some("LEASE_LOST")) | (Some(404 | 410), _) => Refusal::Gone,
+            (Some(401 | 403), _) => Refusal::Credential,
+            (Some(408 | 425 | 429), _) => Refusal::Later,
+            (Some(400..=499), _) => Refusal::Invalid,
+            _ => Refusal::Later,
+        }
+    }
+}
+
+/// A command that runs under its supervisor.
+struct Running {
+    supervisor: Child,
+    control: UnixStream,
+}
+
 impl Worker {
     async fn work(self: Arc<Self>) -> Outcome {
         let watch = tokio::spawn(Arc::clone(&self).watch_signals()?);
+        let listener = Arc::clone(&self);
+        // It ends with the process, wherever it waits.
+        std::thread::Builder::new()
+            .spawn(move || listener.listen())
+            .context("cannot start a thread")?;
         let places = Arc::new(Semaphore::new(usize::from(self.exec.concurrency)));
         let mut running = JoinSet::new();
         let (mut trouble, mut reached) = (0_u32, false);
@@ -227,7 +302,7 @@ impl Worker {
                         break Ok(());
                     }
                 }
-                Err(failure) if !reached || failure.exit != Exit::Unreachable => {
+                Err(failure) if !reached || Refusal::of(&failure) != Refusal::Later => {
                     break Err(failure);
                 }
                 Err(failure) => {
@@ -258,7 +333,10 @@ impl Worker {
         let client = Arc::clone(&self.client);
         // It falls off the list by itself when it cannot say so.
         let _ = tokio::task::spawn_blocking(move || client.delete(&path)).await;
-        finished
+        match self.broken.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(failure) => Err(failure),
+            None => finished,
+        }
     }
 
     /// The first signal stops claiming, the second stops commands.
@@ -283,6 +361,35 @@ impl Worker {
         })
     }
 
+    /// Listens for cancellations of this worker's jobs, as long as the process runs. Renewals tell of
+    /// them as well, but only now and then.
+    fn listen(&self) {
+        let path = format!("/api/v1/jobs/cancellations?worker={}", segment(&self.name));
+        loop {
+            match self.client.follow(&path, Some(LISTEN)) {
+                Ok(reader) => {
+                    for line in reader.lines() {
+                        // Broken off, or its time is over.
+                        let Ok(line) = line else { break };
+                        let told = line.strip_prefix("data: ").map(serde_json::from_str);
+                        if let Some(Ok(Cancellation { id, token, reason })) = told {
+                            let mut all =
+                                self.cancelled.lock().unwrap_or_else(PoisonError::into_inner);
+                            if all.len() >= CANCELLED_MAX {
+                                all.clear();
+                            }
+                            all.insert((id, token), reason);
+                        }
+                    }
+                }
+                // A server that does not know the call.
+                Err(failure) if Refusal::of(&failure) == Refusal::Gone => return,
+                Err(_) => {}
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
     async fn claim(&self, most: usize) -> Outcome<Claimed> {
         let types = Some(&self.exec.types).filter(|types| !types.is_empty());
         let body = json!({
@@ -296,47 +403,73 @@ impl Worker {
             "lease_ms": millis(self.exec.lease),
             "hostname": hostname(),
         });
-        let text = self.call("/api/v1/jobs/claim".to_owned(), body).await?;
+        let text = self.call("/api/v1/jobs/claim".to_owned(), body.to_string().into()).await?;
         serde_json::from_str(&text)
             .map_err(|error| Failure::failed(format!("the server's answer does not fit: {error}")))
     }
 
     /// A call off this thread, with the answer's text.
-    async fn call(&self, path: String, body: Value) -> Outcome<String> {
+    async fn call(&self, path: String, body: Arc<str>) -> Outcome<String> {
         let client = Arc::clone(&self.client);
-        tokio::task::spawn_blocking(move || client.exchange(&path, &body.to_string()))
+        tokio::task::spawn_blocking(move || client.exchange(&path, &body))
             .await
             .context("a call broke off")?
     }
 
-    /// A call about a job under this worker's lease.
-    async fn about(&self, lease: &Lease, act: &str, mut more: Value) -> Outcome<Value> {
+    /// The body of a call about a job under this worker's lease.
+    fn body(&self, lease: &Lease, mut more: Value) -> String {
         more["worker"] = json!(self.name);
         more["token"] = json!(lease.token);
+        more.to_string()
+    }
+
+    /// A call about a job under this worker's lease.
+    async fn about(&self, lease: &Lease, act: &str, body: Arc<str>) -> Outcome<Value> {
         let path = format!("/api/v1/job/{}/{act}", segment(&lease.job.id));
-        let text = self.call(path, more).await?;
+        let text = self.call(path, body).await?;
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    /// A call that renews the lease. It must be answered while that is still of use.
+    async fn renewing(&self, lease: &Lease, act: &str, mut more: Value) -> Outcome<Value> {
+        more["lease_ms"] = json!(millis(self.exec.lease));
+        let call = self.about(lease, act, self.body(lease, more).into());
+        match timeout(self.renew_every(), call).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Failure::unreachable("the server does not answer in time")),
+        }
+    }
+
+    fn renew_every(&self) -> Duration {
+        self.exec.lease / 3
+    }
+
+    /// Time between SIGTERM and SIGKILL for a command whose lease runs out.
+    fn last_grace(&self) -> Duration {
+        self.exec.kill_after.min(self.renew_every())
+    }
+
+    fn warn(&self, lease: &Lease, message: &str) {
+        self.output.note(&format!("job {}: {message}", lease.job.id));
     }
 
     /// Runs one job to its end and reports it.
     async fn run(&self, lease: Lease) {
         let started = Instant::now();
-        let ended = match self.start(&lease) {
-            Ok(child) => self.attend(&lease, child).await,
-            Err(error) => {
-                self.output.note(&format!("cannot run the command: {error}"));
-                // Not the job's fault: somebody else may have the program.
-                let _ = self.report(&lease, "release", json!({})).await;
-                self.stop.cancel();
-                return;
-            }
+        let attended = match self.start(&lease) {
+            Ok(running) => self.attend(&lease, running).await,
+            Err(error) => Err((error.raw_os_error(), error.to_string())),
+        };
+        let ended = match attended {
+            Ok(ended) => ended,
+            Err((number, message)) => return self.unstartable(&lease, number, &message).await,
         };
         let took_ms = millis(started.elapsed());
         let (word, done) = self.settle(&lease, &ended, took_ms).await;
         let word = match done {
             Ok(answer) => answer["outcome"].as_str().unwrap_or(word).to_owned(),
             Err(failure) => {
-                self.output.note(&format!("job {}: {}", lease.job.id, failure.message));
+                self.warn(&lease, &failure.message);
                 "lost".to_owned()
             }
         };
@@ -355,11 +488,40 @@ impl Worker {
         }
     }
 
-    fn start(&self, lease: &Lease) -> std::io::Result<Child> {
-        let mut words = self.exec.command.iter();
-        let mut command = Command::new(words.next().map(String::as_str).unwrap_or_default());
-        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.process_group(0).kill_on_drop(true);
+    /// Hands a job back whose command could not be started: not the job's fault, and somebody else may
+    /// have the program. Unless the system is merely short of processes or memory, this worker ends.
+    async fn unstartable(&self, lease: &Lease, number: Option<i32>, message: &str) {
+        use rustix::io::Errno;
+        let crowded = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];
+        let program = self.exec.command.first().map(String::as_str).unwrap_or_default();
+        let told = format!("cannot run {program:?}: {message}");
+        if let Err(failure) = self.report(lease, "release", self.body(lease, json!({}))).await {
+            self.warn(lease, &format!("not handed back: {}", failure.message));
+        }
+        if crowded.iter().any(|error| Some(error.raw_os_error()) == number) {
+            self.warn(lease, &told);
+            sleep(CROWDED).await;
+            return;
+        }
+        let failure = match number == Some(Errno::NOEXEC.raw_os_error()) {
+            true => Failure::failed(told)
+                .next("a script begins with a line such as #!/bin/sh; or run it with its program: -- sh FILE"),
+            false => Failure::failed(told).next("name a program that can be run: -- ./work.sh"),
+        };
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        self.stop.cancel();
+    }
+
+    /// Starts the supervisor, which starts the command when [`attend`](Worker::attend) orders it to.
+    fn start(&self, lease: &Lease) -> std::io::Result<Running> {
+        let (control, command) = supervisor::start()?;
+        let mut command = Command::from(command);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        for (name, _) in std::env::vars_os() {
+            if is_own(&name) && !self.exec.pass_env.iter().any(|passed| name == passed.as_str()) {
+                command.env_remove(name);
+            }
+        }
         command.env("TIDEGATE_JOB_ID", &lease.job.id);
         command.env("TIDEGATE_JOB_TYPE", &lease.job.kind);
         command.env("TIDEGATE_JOB_ATTEMPT", lease.attempt.to_string());
@@ -370,22 +532,35 @@ impl Worker {
             command.env("TIDEGATE_JOB_TIMEOUT_MS", limit.to_string());
             command.env("TIDEGATE_JOB_DEADLINE_MS", deadline.to_string());
         }
-        command.spawn()
+        let supervisor = command.spawn()?;
+        control.set_nonblocking(true)?;
+        Ok(Running { supervisor, control: UnixStream::from_std(control)? })
     }
 
-    /// Feeds a command, listens to it, keeps its lease, and stops it when it must.
-    async fn attend(&self, lease: &Lease, mut child: Child) -> Ended {
-        let (stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    /// Feeds a command, listens to it, keeps its lease, and stops it when it must. Fails with number
+    /// and text of the system's error if it cannot be started.
+    async fn attend(
+        &self,
+        lease: &Lease,
+        running: Running,
+    ) -> Result<Ended, (Option<i32>, String)> {
+        let Running { mut supervisor, control } = running;
+        let (reports, mut orders) = control.into_split();
+        let payload = lease.job.payload.get().as_bytes();
+        let order = Order {
+            command: self.exec.command.clone(),
+            payload_bytes: u64::try_from(payload.len()).unwrap_or(u64::MAX),
+            kill_after_ms: millis(self.exec.kill_after),
+            orphan_kill_after_ms: millis(self.last_grace()),
+        };
+        let wrong = |error: std::io::Error| (error.raw_os_error(), error.to_string());
+        let mut line = serde_json::to_vec(&order).map_err(|error| (None, error.to_string()))?;
+        line.push(b'\n');
+        line.extend_from_slice(payload);
+        orders.write_all(&line).await.map_err(wrong)?;
+
         let said = Arc::new(Mutex::new(Said::default()));
-        let payload = lease.job.payload.clone();
-        let feed = tokio::spawn(async move {
-            if let Some(mut stdin) = stdin {
-                // A command that does not read its input is free not to.
-                let _ = stdin.write_all(payload.get().as_bytes()).await;
-                let _ = stdin.write_all(b"\n").await;
-            }
-        });
+        let stdout = supervisor.stdout.take();
         let keep = tokio::spawn(async move {
             let (mut kept, mut chunk) = (Vec::new(), [0; 8192]);
             let Some(mut stdout) = stdout else { return kept };
@@ -396,63 +571,73 @@ impl Worker {
             }
             kept
         });
+        let stderr = supervisor.stderr.take();
         let hear = tokio::spawn({
             let said = Arc::clone(&said);
+            let (output, id) = (self.output, lease.job.id.clone());
             async move {
                 let Some(stderr) = stderr else { return };
                 let mut lines = BufReader::new(stderr);
-                let mut line = Vec::new();
+                let (mut line, mut begins) = (Vec::new(), true);
                 while let Ok(1..) = read_line(&mut lines, &mut line).await {
                     let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-                    let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-                    said.add(text);
+                    let warning = {
+                        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+                        said.add(text, begins)
+                    };
+                    if let Some(warning) = warning {
+                        output.note(&format!("job {id}: {warning}"));
+                    }
+                    begins = line.ends_with(b"\n");
                     line.clear();
                 }
             }
         });
-        let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         let mut why = None;
-        let status = {
-            let end = child.wait();
+        let (group, end) = {
+            let end = follow(reports);
             tokio::pin!(end);
             tokio::select! {
-                status = &mut end => status,
+                end = &mut end => end,
                 reason = self.guard(lease, &said) => {
+                    // One that does not take orders any more has ended, or is found out below.
+                    let _ = orders.write_all(&[supervisor::STOP]).await;
+                    let grace = match reason {
+                        Why::Lost => self.last_grace(),
+                        _ => self.exec.kill_after,
+                    };
                     why = Some(reason);
-                    signal(group, Signal::TERM);
-                    match timeout(self.exec.kill_after, &mut end).await {
-                        Ok(status) => status,
+                    match timeout(grace, &mut end).await {
+                        Ok(end) => end,
                         Err(_) => {
-                            signal(group, Signal::KILL);
+                            let _ = orders.write_all(&[supervisor::KILL]).await;
                             end.await
                         }
                     }
                 }
             }
         };
-        feed.abort();
-        // What the command left behind may still hold its output open.
-        let mut keep = keep;
-        let stdout = match timeout(Duration::from_secs(2), &mut keep).await {
-            Ok(kept) => kept.unwrap_or_default(),
-            Err(_) => {
+        let code = match end {
+            Some(Report::Refused(number, message)) => return Err((number, message)),
+            Some(Report::Exited(code)) => Ok(code),
+            Some(Report::Killed(signal)) => Err(signal),
+            // Somebody killed the supervisor: the command must not outlive it.
+            Some(Report::Started(_)) | None => {
+                let group = group.and_then(Pid::from_raw);
                 signal(group, Signal::KILL);
-                timeout(Duration::from_secs(2), keep)
-                    .await
-                    .ok()
-                    .and_then(Result::ok)
-                    .unwrap_or_default()
+                self.warn(lease, "the process that supervises the command was killed");
+                Err(Signal::KILL.as_raw())
             }
         };
-        let _ = timeout(Duration::from_secs(1), hear).await;
+        // Everything that could hold the output open has ended; but for what the system would not let
+        // the supervisor kill.
+        let patience = Duration::from_secs(2);
+        let stdout = timeout(patience, keep).await.ok().and_then(Result::ok).unwrap_or_default();
+        let _ = timeout(patience, hear).await;
+        let _ = timeout(patience, supervisor.wait()).await;
         self.flush(lease, &said).await;
-        use std::os::unix::process::ExitStatusExt;
-        let code = match status {
-            Ok(status) => status.code().ok_or_else(|| status.signal().unwrap_or(0)),
-            Err(_) => Err(0),
-        };
         let said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        Ended { code, stdout, said: said.end(), why }
+        Ok(Ended { code, stdout, said: said.end(), why })
     }
 
     /// Renews the lease, passes on what the command says, and ends when it must be stopped.
@@ -465,57 +650,103 @@ impl Worker {
                 None => std::future::pending().await,
             }
         };
-        let keep = async {
-            let every = self.exec.lease / 3;
-            let (mut renewed, mut heard) = (Instant::now(), Instant::now());
-            loop {
-                sleep(Duration::from_millis(100).min(every)).await;
-                let news = said.lock().unwrap_or_else(PoisonError::into_inner).has_news();
-                let due =
-                    renewed.elapsed() >= every || news && heard.elapsed() >= Duration::from_secs(1);
-                if !due {
-                    continue;
-                }
-                heard = Instant::now();
-                let answer = if news {
-                    self.flush(lease, said).await
-                } else {
-                    Some(
-                        self.about(lease, "renew", json!({ "lease_ms": millis(self.exec.lease) }))
-                            .await,
-                    )
-                };
-                match answer {
-                    Some(Ok(answer)) if answer["cancelled"] == true => return Why::Cancelled,
-                    Some(Ok(_)) => renewed = Instant::now(),
-                    Some(Err(failure)) if failure.exit != Exit::Unreachable => return Why::Lost,
-                    // Away: what is not renewed in time is somebody else's.
-                    Some(Err(_)) if renewed.elapsed() >= self.exec.lease => return Why::Lost,
-                    _ => {}
-                }
-            }
-        };
         tokio::select! {
             () = expired => Why::Timeout,
-            why = keep => why,
+            why = self.keep(lease, said) => why,
             () = self.now.cancelled() => Why::Stopping,
         }
     }
 
-    /// Sends what the command has said since the last time, if anything.
+    /// Renews the lease until it is lost or the job is cancelled. A refused call is not a lost lease:
+    /// that is what the server says is one, and one that was not renewed in time, for whatever reason.
+    async fn keep(&self, lease: &Lease, said: &Mutex<Said>) -> Why {
+        let every = self.renew_every();
+        // A command that does not stop at once still ends before the lease does.
+        let held = self.exec.lease.saturating_sub(self.last_grace());
+        let (mut renewed, mut asked, mut heard) = (Instant::now(), Instant::now(), Instant::now());
+        let mut warned = false;
+        loop {
+            sleep(Duration::from_millis(100).min(every)).await;
+            let key = (lease.job.id.clone(), lease.token);
+            let cancelled =
+                self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            if let Some(reason) = cancelled {
+                return Why::Cancelled(reason);
+            }
+            let news = said.lock().unwrap_or_else(PoisonError::into_inner).has_news();
+            let now = Instant::now();
+            let answer = if news && heard.elapsed() >= Duration::from_secs(1) {
+                heard = now;
+                self.flush(lease, said).await
+            } else if renewed.elapsed() >= every && asked.elapsed() >= every / 4 {
+                asked = now;
+                Some(self.renewing(lease, "renew", json!({})).await)
+            } else {
+                None
+            };
+            match answer {
+                Some(Ok(answer)) if answer["cancelled"] == true => {
+                    let reason = answer["reason"].as_str().unwrap_or_default();
+                    return Why::Cancelled(reason.to_owned());
+                }
+                // The server counts from when it got the call, which is not before it was made.
+                Some(Ok(_)) => renewed = now,
+                Some(Err(failure)) if Refusal::of(&failure) == Refusal::Gone => return Why::Lost,
+                Some(Err(failure)) if !warned => {
+                    warned = true;
+                    self.warn(lease, &format!("the lease was not renewed: {}", failure.message));
+                }
+                _ => {}
+            }
+            if renewed.elapsed() >= held {
+                return Why::Lost;
+            }
+        }
+    }
+
+    /// Sends what the command has said since the last time, if anything. Gives the latest answer that
+    /// says something about the lease.
     async fn flush(&self, lease: &Lease, said: &Mutex<Said>) -> Option<Outcome<Value>> {
         let (lines, progress) = said.lock().unwrap_or_else(PoisonError::into_inner).news();
-        let lease_ms = millis(self.exec.lease);
         let mut answer = None;
-        if !lines.is_empty() {
-            let body = json!({ "lines": lines, "lease_ms": lease_ms });
-            answer = Some(self.about(lease, "log", body).await);
+        let mut batches = batches(lines);
+        while let Some(mut lines) = batches.pop_front() {
+            let told = self.renewing(lease, "log", json!({ "lines": lines })).await;
+            match told.as_ref().map_err(Refusal::of) {
+                Ok(_) => answer = Some(told),
+                // Too large for this server, perhaps: in two parts.
+                Err(Refusal::Invalid) if lines.len() > 1 => {
+                    let rest = lines.split_off(lines.len() / 2);
+                    batches.push_front(rest);
+                    batches.push_front(lines);
+                }
+                Err(Refusal::Invalid) => self.refused(lease, said, "a log line", &told),
+                Err(Refusal::Later) => {
+                    let rest = batches.into_iter().flatten();
+                    let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+                    said.put_back(lines.into_iter().chain(rest).collect(), progress);
+                    return Some(told);
+                }
+                Err(Refusal::Gone | Refusal::Credential) => return Some(told),
+            }
         }
         if let Some((percent, message)) = progress {
-            let body = json!({ "percent": percent, "message": message, "lease_ms": lease_ms });
-            answer = Some(self.about(lease, "progress", body).await);
+            let body = json!({ "percent": percent, "message": message });
+            let told = self.renewing(lease, "progress", body).await;
+            match told.as_ref().map_err(Refusal::of) {
+                Err(Refusal::Invalid) => self.refused(lease, said, "its progress", &told),
+                _ => answer = Some(told),
+            }
         }
         answer
+    }
+
+    /// Says once per job that the server did not take something which the job can do without.
+    fn refused(&self, lease: &Lease, said: &Mutex<Said>, what: &str, answer: &Outcome<Value>) {
+        let first = said.lock().unwrap_or_else(PoisonError::into_inner).warn_of_refusal();
+        if let (true, Err(failure)) = (first, answer) {
+            self.warn(lease, &format!("the server refused {what}: {}", failure.message));
+        }
     }
 
     /// Says what came of a job. Which word stands for it, and what the server said.
@@ -525,75 +756,158 @@ impl Worker {
         ended: &Ended,
         took_ms: u64,
     ) -> (&'static str, Outcome<Value>) {
-        let failed = |name: String, message: String| json!({ "took_ms": took_ms, "error": { "name": name, "message": message } });
-        match (ended.why, ended.code) {
+        let fail = |name: String, message: String, fatal: bool| async move {
+            ("failed", self.fail(lease, &name, &message, fatal, took_ms).await)
+        };
+        let hand_back = || async {
+            ("released", self.report(lease, "release", self.body(lease, json!({}))).await)
+        };
+        match (&ended.why, ended.code) {
             (Some(Why::Lost), _) => ("lost", Ok(Value::Null)),
-            (Some(Why::Cancelled), _) => {
-                let body = json!({ "reason": "cancelled while it ran", "took_ms": took_ms });
-                ("cancelled", self.report(lease, "stop", body).await.map(|_| Value::Null))
+            (Some(Why::Cancelled(reason)), _) => {
+                ("cancelled", self.stop_job(lease, reason, took_ms).await.map(|_| Value::Null))
             }
-            (Some(Why::Stopping), _) => {
-                ("released", self.report(lease, "release", json!({})).await)
-            }
+            (Some(Why::Stopping), _) => hand_back().await,
             (Some(Why::Timeout), _) => {
                 let ms = lease.job.timeout_ms.unwrap_or(0);
-                let body = failed("Timeout".to_owned(), format!("it ran longer than {ms} ms"));
-                ("failed", self.report(lease, "fail", body).await)
+                fail("Timeout".to_owned(), format!("it ran longer than {ms} ms"), false).await
             }
-            (None, Ok(0)) if ended.stdout.len() > jobs::RESULT_MAX => {
-                let most = jobs::RESULT_MAX;
-                let body =
-                    failed("BadResult".to_owned(), format!("it printed more than {most} bytes"));
-                ("failed", self.report(lease, "fail", body).await)
-            }
-            (None, Ok(0)) => {
-                let body = json!({ "took_ms": took_ms, "result": result(&ended.stdout) });
-                ("completed", self.report(lease, "complete", body).await)
-            }
+            (None, Ok(0)) => ("completed", self.complete(lease, &ended.stdout, took_ms).await),
             (None, Ok(SNOOZE)) => {
                 let body = json!({ "wait_ms": millis(self.exec.snooze_for) });
-                ("snoozed", self.report(lease, "snooze", body).await)
+                ("snoozed", self.report(lease, "snooze", self.body(lease, body)).await)
             }
-            (None, Ok(GIVE_UP)) => {
-                let body = json!({ "reason": ended.said, "took_ms": took_ms });
-                ("stopped", self.report(lease, "stop", body).await)
-            }
-            (None, Ok(code)) => {
-                let mut body = failed(format!("Exit{code}"), ended.said.clone());
-                body["fatal"] = json!(code == DEAD);
-                ("failed", self.report(lease, "fail", body).await)
+            (None, Ok(GIVE_UP)) => ("stopped", self.stop_job(lease, &ended.said, took_ms).await),
+            (None, Ok(code)) => fail(format!("Exit{code}"), ended.said.clone(), code == DEAD).await,
+            // A service manager that stops this worker signals its commands as well.
+            (None, Err(signal)) if signal == Signal::TERM.as_raw() && self.stop.is_cancelled() => {
+                hand_back().await
             }
             (None, Err(signal)) => {
                 let message = match ended.said.as_str() {
                     "" => format!("ended by signal {signal}"),
                     said => said.to_owned(),
                 };
-                let body = failed(format!("Signal{signal}"), message);
-                ("failed", self.report(lease, "fail", body).await)
+                fail(format!("Signal{signal}"), message, false).await
             }
         }
     }
 
-    /// Says what came of a job, again and again while the server is away and the lease may hold.
-    async fn report(&self, lease: &Lease, act: &str, body: Value) -> Outcome<Value> {
+    /// Completes a job with what its command printed. A result that the server does not take makes a
+    /// dead letter that says so: the command has done its work, and would print the same again.
+    async fn complete(&self, lease: &Lease, stdout: &[u8], took_ms: u64) -> Outcome<Value> {
+        let most = jobs::RESULT_MAX;
+        let why = if stdout.len() > most {
+            format!("the command succeeded, but printed more than {most} bytes")
+        } else {
+            let result = result(stdout);
+            let size = result.len();
+            if size > most {
+                format!(
+                    "the command succeeded, but its output has {size} bytes as JSON, more than {most}"
+                )
+            } else {
+                let body = self.body(lease, json!({ "took_ms": took_ms }));
+                let open = body.strip_suffix('}').unwrap_or(&body);
+                let body = format!("{open},\"result\":{result}}}");
+                let answer = self.report(lease, "complete", body).await;
+                match answer {
+                    Err(failure) if Refusal::of(&failure) == Refusal::Invalid => format!(
+                        "the command succeeded, but the server refused its output of {size} bytes as JSON: {}",
+                        failure.message
+                    ),
+                    answer => return answer,
+                }
+            }
+        };
+        self.warn(lease, &why);
+        self.fail(lease, "BadResult", &why, true, took_ms).await
+    }
+
+    async fn fail(
+        &self,
+        lease: &Lease,
+        name: &str,
+        message: &str,
+        fatal: bool,
+        took_ms: u64,
+    ) -> Outcome<Value> {
+        let body = |message: &str| {
+            let error = json!({ "name": name, "message": message });
+            self.body(lease, json!({ "took_ms": took_ms, "error": error, "fatal": fatal }))
+        };
+        self.report_briefly(lease, "fail", message, body).await
+    }
+
+    async fn stop_job(&self, lease: &Lease, reason: &str, took_ms: u64) -> Outcome<Value> {
+        let body = |reason: &str| self.body(lease, json!({ "reason": reason, "took_ms": took_ms }));
+        self.report_briefly(lease, "stop", reason, body).await
+    }
+
+    /// Reports with a text of the command's, and with only the beginning of it if the server does not
+    /// take it all: that a job failed must not be lost with the words for it.
+    async fn report_briefly(
+        &self,
+        lease: &Lease,
+        act: &str,
+        text: &str,
+        body: impl Fn(&str) -> String,
+    ) -> Outcome<Value> {
+        match self.report(lease, act, body(text)).await {
+            Err(failure) if Refusal::of(&failure) == Refusal::Invalid => {
+                let short: String = text.chars().take(SHORT_MESSAGE).collect();
+                self.report(lease, act, body(&short)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Says what came of a job, again and again until the server has answered. Once this worker is to
+    /// stop at once, for the length of a lease at most.
+    async fn report(&self, lease: &Lease, act: &str, body: String) -> Outcome<Value> {
+        let body: Arc<str> = body.into();
         let until = Instant::now() + self.exec.lease;
-        let mut asked = 0;
+        let mut asked = 0_u32;
         loop {
-            let answer = self.about(lease, act, body.clone()).await;
+            let answer = self.about(lease, act, Arc::clone(&body)).await;
+            let over = self.now.is_cancelled() && Instant::now() >= until;
             match answer {
-                Err(failure) if failure.exit == Exit::Unreachable && Instant::now() < until => {
+                Err(failure) if Refusal::of(&failure) == Refusal::Later && !over => {
                     asked += 1;
+                    if asked == 1 {
+                        self.warn(lease, &format!("{}; trying again", failure.message));
+                    }
                     sleep(Duration::from_millis(500)).await;
                 }
                 // An earlier try may have got through without its answer: then the job is done, and
                 // its lease is gone with it.
-                Err(failure) if asked > 0 && failure.message.contains("(HTTP 409)") => {
+                Err(failure) if asked > 0 && Refusal::of(&failure) == Refusal::Gone => {
                     return Ok(json!({ "outcome": "reported" }));
                 }
                 answer => return answer,
             }
         }
     }
+}
+
+/// Is this a variable of ours: a credential, a setting, or something about another job?
+fn is_own(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"TIDEGATE_")
+}
+
+/// Reads what a supervisor reports, until its last word or its end. The group of the command, if it was
+/// started, and that word.
+async fn follow(reports: OwnedReadHalf) -> (Option<i32>, Option<Report>) {
+    let mut lines = BufReader::new(reports).lines();
+    let mut group = None;
+    while let Ok(Some(line)) = lines.next_line().await {
+        match serde_json::from_str(&line) {
+            Ok(Report::Started(pid)) => group = Some(pid),
+            Ok(report) => return (group, Some(report)),
+            Err(_) => break,
+        }
+    }
+    (group, None)
 }
 
 fn signal(group: Option<Pid>, signal: Signal) {
@@ -603,14 +917,38 @@ fn signal(group: Option<Pid>, signal: Signal) {
     }
 }
 
-/// What a command printed, as JSON if it is JSON, else as a text.
-fn result(stdout: &[u8]) -> Value {
-    let text = String::from_utf8_lossy(stdout);
-    let text = text.trim();
-    match text {
-        "" => Value::Null,
-        text => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
+/// What a command printed, as JSON: itself if it is JSON, nothing of it changed; else as a text without
+/// the line break at its end; and bytes that are no text as `{"base64": "…"}`.
+fn result(stdout: &[u8]) -> String {
+    let Ok(text) = std::str::from_utf8(stdout) else {
+        use base64::Engine as _;
+        let encoded = base64::engine::general_purpose::STANDARD.encode(stdout);
+        return json!({ "base64": encoded }).to_string();
+    };
+    if let Ok(json) = serde_json::from_str::<&RawValue>(text) {
+        return json.get().to_owned();
     }
+    let line = text.strip_suffix('\n').unwrap_or(text);
+    match line.strip_suffix('\r').unwrap_or(line) {
+        "" => "null".to_owned(),
+        text => Value::from(text).to_string(),
+    }
+}
+
+/// Splits log lines into parts that fit into one call each.
+fn batches(lines: Vec<String>) -> VecDeque<Vec<String>> {
+    let mut batches = VecDeque::new();
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    for line in lines {
+        if bytes + line.len() > LOG_CALL_BYTES && !batch.is_empty() {
+            batches.push_back(std::mem::take(&mut batch));
+            bytes = 0;
+        }
+        bytes += line.len();
+        batch.push(line);
+    }
+    batches.extend(Some(batch).filter(|batch| !batch.is_empty()));
+    batches
 }
 
 /// Reads a line, at most [`LINE`] bytes of it in one piece.
@@ -625,20 +963,31 @@ async fn read_line(
 /// What a command said on standard error.
 #[derive(Debug, Default)]
 struct Said {
-    /// For the log.
-    lines: Vec<String>,
+    /// For the log: the latest that have not been sent.
+    lines: VecDeque<String>,
     /// For the error message.
     last: VecDeque<String>,
     progress: Option<(f64, String)>,
+    warned_of_progress: bool,
+    warned_of_refusal: bool,
 }
 
 impl Said {
-    fn add(&mut self, line: String) {
-        if let Some(told) = line.strip_prefix("::progress ") {
+    /// Takes a line, or another part of one that is too long. Gives a warning about the first line
+    /// that looks like progress and is none; such a line is one like any other.
+    fn add(&mut self, line: String, begins: bool) -> Option<String> {
+        let mut warning = None;
+        if begins && let Some(told) = line.strip_prefix("::progress ") {
             let (percent, message) = told.trim().split_once(' ').unwrap_or((told.trim(), ""));
-            if let Ok(percent) = percent.trim_end_matches('%').parse::<f64>() {
-                self.progress = Some((percent, message.trim().to_owned()));
-                return;
+            let number = percent.trim_end_matches('%').parse::<f64>().ok();
+            if let Some(percent) = number.filter(|percent| percent.is_finite()) {
+                let message = message.trim().chars().take(PROGRESS_MESSAGE).collect();
+                self.progress = Some((percent.clamp(0.0, 100.0), message));
+                return None;
+            }
+            if !std::mem::replace(&mut self.warned_of_progress, true) {
+                let percent: String = percent.chars().take(40).collect();
+                warning = Some(format!("{percent:?} is no progress; write ::progress 40 half way"));
             }
         }
         {
@@ -646,13 +995,30 @@ impl Said {
             // Nobody can be told that standard error is gone.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
-        if self.lines.len() < LINES {
-            self.lines.push(line.clone());
+        if self.lines.len() == LINES {
+            self.lines.pop_front();
         }
+        self.lines.push_back(line.clone());
         self.last.push_back(line);
         while self.last.iter().map(String::len).sum::<usize>() > MESSAGE && self.last.len() > 1 {
             self.last.pop_front();
         }
+        warning
+    }
+
+    /// Takes back what could not be sent; what is newer stays.
+    fn put_back(&mut self, lines: Vec<String>, progress: Option<(f64, String)>) {
+        for line in lines.into_iter().rev() {
+            if self.lines.len() < LINES {
+                self.lines.push_front(line);
+            }
+        }
+        self.progress = self.progress.take().or(progress);
+    }
+
+    /// Is this the first refusal?
+    fn warn_of_refusal(&mut self) -> bool {
+        !std::mem::replace(&mut self.warned_of_refusal, true)
     }
 
     fn has_news(&self) -> bool {
@@ -660,7 +1026,7 @@ impl Said {
     }
 
     fn news(&mut self) -> (Vec<String>, Option<(f64, String)>) {
-        (std::mem::take(&mut self.lines), self.progress.take())
+        (std::mem::take(&mut self.lines).into(), self.progress.take())
     }
 
     fn end(&self) -> String {
@@ -674,23 +1040,96 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_is_json_if_it_can_be_and_text_otherwise() {
-        assert_eq!(result(b""), Value::Null);
-        assert_eq!(result(b" {\"a\": 1}\n"), json!({ "a": 1 }));
-        assert_eq!(result(b"17\n"), json!(17));
-        assert_eq!(result(b"hello there\n"), json!("hello there"));
+    fn output_is_kept_byte_for_byte() {
+        for (printed, kept) in [
+            (&b""[..], "null"),
+            (b"\n", "null"),
+            (b" {\"a\": 1}\n", "{\"a\": 1}"),
+            (
+                b"{\"z\":1,\"a\":123456789012345678901234567890,\"c\":1.10, \"a\":1e999}",
+                "{\"z\":1,\"a\":123456789012345678901234567890,\"c\":1.10, \"a\":1e999}",
+            ),
+            (b"17\n", "17"),
+            (b"hello there\n", "\"hello there\""),
+            (b"  two\nlines \n\n", "\"  two\\nlines \\n\""),
+            (b"\0\x1b", "\"\\u0000\\u001b\""),
+            (b"{\"a\":", "\"{\\\"a\\\":\""),
+            (b"\xff\xfe\n", "{\"base64\":\"//4K\"}"),
+        ] {
+            assert_eq!(result(printed), kept);
+        }
+    }
+
+    #[test]
+    fn only_the_word_that_the_lease_is_lost_means_that() {
+        let failure = |status: u16, code: Option<&str>| {
+            let mut failure = Failure::failed("");
+            (failure.status, failure.code) = (Some(status), code.map(str::to_owned));
+            Refusal::of(&failure)
+        };
+        assert_eq!(failure(409, Some("LEASE_LOST")), Refusal::Gone);
+        assert_eq!(failure(404, None), Refusal::Gone);
+        assert_eq!(failure(409, Some("CONFLICT")), Refusal::Invalid);
+        assert_eq!((failure(400, None), failure(413, None)), (Refusal::Invalid, Refusal::Invalid));
+        assert_eq!(
+            (failure(401, None), failure(403, None)),
+            (Refusal::Credential, Refusal::Credential)
+        );
+        assert_eq!((failure(429, None), failure(500, None)), (Refusal::Later, Refusal::Later));
+        assert_eq!(Refusal::of(&Failure::unreachable("")), Refusal::Later);
+    }
+
+    #[test]
+    fn lines_go_in_calls_of_bounded_size() {
+        assert!(batches(Vec::new()).is_empty());
+        let sizes = [1, LOG_CALL_BYTES, 5, 5, LOG_CALL_BYTES - 10, 1];
+        let batches = batches(sizes.map(|size| "x".repeat(size)).into());
+        let counts: Vec<usize> = batches.iter().map(Vec::len).collect();
+        assert_eq!(counts, [1, 1, 3, 1]);
     }
 
     #[test]
     fn progress_is_taken_out_of_what_is_said() {
         let mut said = Said::default();
-        for line in ["one", "::progress 40 half way", "::progress odd", "two"] {
-            said.add(line.to_owned());
+        let mut warnings = Vec::new();
+        for line in ["one", "::progress 40 half way", "::progress odd", "::progress NaN", "two"] {
+            warnings.extend(said.add(line.to_owned(), true));
         }
-        assert_eq!(said.end(), "one\n::progress odd\ntwo");
+        // The rest of a line that is too long is no line of its own.
+        assert_eq!(said.add("::progress 90".to_owned(), false), None);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        let rest = ["one", "::progress odd", "::progress NaN", "two", "::progress 90"];
+        assert_eq!(said.end(), rest.join("\n"));
         let (lines, progress) = said.news();
-        assert_eq!(lines, ["one", "::progress odd", "two"]);
+        assert_eq!(lines, rest);
         assert_eq!(progress, Some((40.0, "half way".to_owned())));
         assert!(!said.has_news());
+
+        for (told, percent) in [("150%", 100.0), ("-5", 0.0), ("1e3", 100.0)] {
+            assert_eq!(said.add(format!("::progress {told}"), true), None);
+            assert_eq!(said.news().1, Some((percent, String::new())));
+        }
+        for odd in ["inf", "-inf", "1e999", "nan", "%", ""] {
+            said.add(format!("::progress {odd}"), true);
+            assert_eq!(said.news().1, None);
+        }
+    }
+
+    #[test]
+    fn the_latest_lines_are_kept_and_unsent_ones_come_back_before_them() {
+        let mut said = Said::default();
+        for n in 0..=LINES {
+            said.add(n.to_string(), true);
+        }
+        let (lines, _) = said.news();
+        assert_eq!((lines.len(), lines[0].as_str()), (LINES, "1"));
+        said.add("new".to_owned(), true);
+        said.put_back(lines, Some((5.0, String::new())));
+        let (lines, progress) = said.news();
+        assert_eq!(
+            (lines.len(), lines[0].as_str(), lines[LINES - 1].as_str()),
+            (LINES, "2", "new")
+        );
+        assert_eq!(progress, Some((5.0, String::new())));
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn run(client: &Client, tail: &Tail, output: &Output) -> Outcome {
     let (mut away, mut once) = (false, false);
     while left > 0 {
         let query = query(&[("job", tail.job.as_deref()), ("after", after.as_deref())]);
-        match client.follow(&format!("/api/v1/jobs/events?{query}")) {
+        match client.follow(&format!("/api/v1/jobs/events?{query}"), None) {
             Ok(reader) => {
                 (away, once) = (false, true);
                 read(reader, &mut after, &mut left, output)?;
