@@ -81,6 +81,7 @@ struct Inner {
     room_polls: Polls,
     started: Instant,
     stopping: CancellationToken,
+    write_probe: health::WriteProbe,
 }
 
 impl App {
@@ -101,6 +102,7 @@ impl App {
             room_polls: Polls::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),
+            write_probe: health::WriteProbe::default(),
         }))
     }
 
@@ -153,6 +155,11 @@ impl App {
     /// How often visitors ask.
     pub(crate) fn room_polls(&self) -> &Polls {
         &self.0.room_polls
+    }
+
+    /// The last try whether the store takes writes.
+    pub(crate) fn write_probe(&self) -> &health::WriteProbe {
+        &self.0.write_probe
     }
 
     /// Checks credentials.

@@ -7,6 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use store::redis;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -14,11 +15,20 @@ use crate::app::App;
 use crate::auth::guard;
 use crate::error::ApiError;
 use crate::extract::Json;
-use crate::metrics;
 use crate::section::Section;
+use crate::{keys, metrics};
 
 /// How long the store may take to answer before the process calls itself not ready.
 const STORE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// How long the outcome of a write counts, however often `/readyz` is asked.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// How long the probe's key is kept.
+const PROBE_TTL: Duration = Duration::from_secs(60);
+
+/// The last try whether the store takes writes.
+#[derive(Debug, Default)]
+pub(crate) struct WriteProbe(tokio::sync::Mutex<Option<(Instant, Check)>>);
 
 /// One thing that must hold for the process to do its work.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -93,9 +103,15 @@ async fn readyz(State(app): State<App>) -> Response {
     (status, Json(Readiness { status: word, checks })).into_response()
 }
 
-/// All checks: the store, whether we are stopping, and what the services add.
+/// All checks: the store answers and takes writes, and the server is not stopping.
 pub async fn readiness(app: &App) -> Vec<Check> {
-    let mut checks = vec![store_check(app).await];
+    let store = store_check(app).await;
+    let writes = if store.ok {
+        write_check(app).await
+    } else {
+        Check::failed("writes", "not tried, because the store does not answer")
+    };
+    let mut checks = vec![store, writes];
     checks.push(if app.stopping() {
         Check::failed("serving", "the server is stopping")
     } else {
@@ -115,6 +131,47 @@ async fn store_check(app: &App) -> Check {
     };
     metrics::store_up(check.ok);
     check
+}
+
+/// Tries a write, at most once in [`PROBE_EVERY`]. In a cluster it goes to one of the nodes.
+async fn write_check(app: &App) -> Check {
+    // Held while the store is asked, so that of many at once only one asks.
+    let mut last = app.write_probe().0.lock().await;
+    if let Some((at, check)) = last.as_ref()
+        && at.elapsed() < PROBE_EVERY
+    {
+        return check.clone();
+    }
+    let mut store = app.store().clone();
+    let mut set = redis::cmd("SET");
+    set.arg(keys::write_probe()).arg(app.store().now().0);
+    set.arg("PX").arg(u64::try_from(PROBE_TTL.as_millis()).unwrap_or(u64::MAX));
+    let check = match tokio::time::timeout(STORE_DEADLINE, set.query_async::<()>(&mut store)).await
+    {
+        Ok(Ok(())) => Check::ok("writes", "taken"),
+        Ok(Err(error)) => Check::failed("writes", write_failure(&store::Error::from(error))),
+        Err(_) => Check::failed("writes", "the store did not take a write within a second"),
+    };
+    *last = Some((Instant::now(), check.clone()));
+    check
+}
+
+/// Says why a write failed, and what to do.
+fn write_failure(error: &store::Error) -> String {
+    match error {
+        store::Error::Oom => "the store is out of memory and refuses writes; raise its limit \
+            (store.max_memory, or maxmemory of Redis) or remove data"
+            .to_owned(),
+        store::Error::ReadOnly { message } => {
+            let next = if message.contains("READONLY") || message.contains("replica") {
+                "name the primary in store.url"
+            } else {
+                "see to its disk and folder"
+            };
+            format!("the store refuses writes: {message}; {next}")
+        }
+        error => format!("a write failed: {}", crate::error::chain(error)),
+    }
 }
 
 /// Numbers for Prometheus. Needs a credential unless the setting `http.open_metrics` is on.

@@ -19,3 +19,9 @@ pub(crate) fn session(cookie_hash: &str) -> Key {
 pub(crate) fn audit() -> Key {
     Key::raw("tidegate:audit")
 }
+
+/// string: when an instance last tried whether the store takes writes, in milliseconds since 1970;
+/// gone after a minute.
+pub(crate) fn write_probe() -> Key {
+    Key::raw("tidegate:write-probe")
+}
