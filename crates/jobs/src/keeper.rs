@@ -95,7 +95,8 @@ impl Keeper {
                 Ok::<(), Error>(())
             };
             if let Err(error) = round.await {
-                tracing::warn!(%error, "keeper round failed");
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "keeper round failed");
             }
             tokio::select! {
                 () = cancel.cancelled() => {}

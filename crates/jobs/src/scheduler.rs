@@ -65,7 +65,8 @@ impl Scheduler {
             let pause = match self.round(leader).await {
                 Ok(pause) => pause,
                 Err(error) => {
-                    tracing::warn!(%error, "scheduler round failed");
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "scheduler round failed");
                     PAUSE
                 }
             };

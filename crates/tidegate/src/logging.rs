@@ -1,6 +1,6 @@
 //! What the process says about itself: lines on standard error, for people or as JSON.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 
 use tracing_subscriber::layer::SubscriberExt;
@@ -18,17 +18,55 @@ pub(crate) fn start(config: &LogConfig) -> Outcome {
     let (filter, handle) = reload::Layer::new(filter(&config.level)?);
     let registry = tracing_subscriber::registry().with(filter);
     let started = match config.format {
-        LogFormat::Json => registry
-            .with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr))
-            .try_init(),
+        LogFormat::Json => {
+            registry.with(fmt::layer().json().flatten_event(true).with_writer(stderr)).try_init()
+        }
         LogFormat::Text => registry
-            .with(fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(color()))
+            .with(fmt::layer().with_writer(stderr).with_target(false).with_ansi(color()))
             .try_init(),
     };
     started.map_err(|error| Failure::failed(format!("cannot start logging: {error}")))?;
     // Set once, right after the one start of a process.
     let _ = LEVEL.set(handle);
     Ok(())
+}
+
+/// Writes events to standard error, each on one line: a line break inside a value becomes `\\n`. So
+/// an error with several lines stays one event, and no value can look like an event of its own.
+#[derive(Debug)]
+struct OneLine<W>(W);
+
+fn stderr() -> OneLine<io::Stderr> {
+    OneLine(io::stderr())
+}
+
+impl<W: io::Write> io::Write for OneLine<W> {
+    /// The formatter hands over one whole event.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let (line, end) = match event.strip_suffix(b"\n") {
+            Some(line) => (line, &b"\n"[..]),
+            None => (event, &b""[..]),
+        };
+        if !line.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+            self.0.write_all(event)?;
+            return Ok(event.len());
+        }
+        let mut escaped = Vec::with_capacity(line.len() + 16);
+        for byte in line {
+            match byte {
+                b'\n' => escaped.extend_from_slice(b"\\n"),
+                b'\r' => escaped.extend_from_slice(b"\\r"),
+                byte => escaped.push(*byte),
+            }
+        }
+        escaped.extend_from_slice(end);
+        self.0.write_all(&escaped)?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Takes a new level while running.
@@ -50,4 +88,20 @@ fn color() -> bool {
 fn filter(level: &str) -> Outcome<EnvFilter> {
     EnvFilter::try_new(level)
         .map_err(|error| Failure::usage(format!("log.level: {level:?} is no level: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line() {
+        let mut written = OneLine(Vec::new());
+        written.write_all(b"a plain event\n").unwrap();
+        written.write_all(b"an error:\n  | line 2\r\n  ^\n").unwrap();
+        let expect = "a plain event\nan error:\\n  | line 2\\r\\n  ^\n";
+        assert_eq!(String::from_utf8(written.0).unwrap(), expect);
+    }
 }
