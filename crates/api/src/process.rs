@@ -12,3 +12,10 @@ pub(crate) fn resident_bytes() -> Option<u64> {
 pub(crate) fn open_files() -> Option<usize> {
     Some(std::fs::read_dir("/proc/self/fd").ok()?.count())
 }
+
+/// Most files that may be open, where the kernel tells.
+pub(crate) fn file_limit() -> Option<usize> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}

@@ -2,11 +2,16 @@
 //!
 //! Nobody can hold a connection for nothing: a head must arrive in time, a body too (see
 //! `front.rs`), a client that does not read is dropped, and connections are counted in all and per
-//! address. Stopping lets requests under way finish, up to a limit.
+//! address. HTTP/2 is held to the same (`http2.rs`). A client that is refused gets an answer and not
+//! a reset (`linger.rs`), also when there is no file descriptor left (`reserve.rs`). Stopping lets
+//! requests under way finish, up to a limit.
 
 mod events;
+mod http2;
 mod lent;
+mod linger;
 mod patient;
+mod reserve;
 pub mod tls;
 
 use std::collections::HashMap;
@@ -21,10 +26,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -33,13 +38,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::events::{Handover, TakenOver};
+use self::http2::{HeadFrames, Limits, SentBody, Streams};
+use self::linger::{ReadBody, Unread};
 use self::patient::{Answering, Patient, Prefixed, Prompt};
+use self::reserve::Reserve;
 use self::tls::Tls;
 use crate::app::App;
 use crate::client::{self, Peer};
-use crate::metrics;
 use crate::settings::Settings;
 use crate::sse::Taken;
+use crate::{metrics, process};
 
 /// The bytes every HTTP/2 connection starts with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -47,7 +55,22 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const LARGEST_HEAD: u32 = 64 * 1024;
 /// What a client gets that is one too many.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 2\r\n\
-    content-length: 0\r\nconnection: close\r\n\r\n";
+    content-type: application/json\r\ncontent-length: 139\r\nconnection: close\r\n\r\n\
+    {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"the server has no connection left; \
+    try again in a moment\",\"details\":{}},\"request_id\":\"\"}";
+/// How long such a client may take to read it.
+const FULL_TIMEOUT: Duration = Duration::from_millis(500);
+/// Such clients at the same time; further ones are closed without a word.
+const REFUSED_MAX: usize = 256;
+/// While stopping, how long a connection without a request is kept for one that is on its way.
+const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of request bodies an HTTP/2 client may send ahead, on one stream and on all.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
+/// Bytes of one response that wait in the HTTP/2 machinery.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Streams a client may reset before they are looked at, and resets it may cause, per connection.
+const RESETS_MAX: usize = 64;
 
 /// What a client gets that speaks plain HTTP where TLS is spoken.
 const NOT_PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
@@ -99,7 +122,11 @@ impl Server {
             stop: stop.clone(),
             open: AtomicUsize::new(0),
             by_address: Mutex::default(),
+            reserve: Reserve::default(),
+            files_max: files_max(),
+            refusing: AtomicUsize::new(0),
         });
+        shared.reserve.fill();
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
@@ -107,11 +134,28 @@ impl Server {
             };
             match accepted {
                 Ok((stream, peer)) => shared.clone().admit(stream, peer, &tracker, &kill),
+                Err(error) if reserve::is_out_of_files(&error) => {
+                    if let Some(stream) = shared.reserve.accept(&self.listener).await {
+                        shared.refuse(stream, "files", &tracker);
+                    }
+                }
                 Err(error) => pause_after(&error).await,
             }
         }
         self.app.stop();
-        drop(self.listener);
+        // Who is in the kernel's queue was let in by it, and would be reset with the listener.
+        match self.listener.into_std() {
+            Ok(listener) => {
+                while let Ok((stream, peer)) = listener.accept() {
+                    let stream =
+                        stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+                    if let Ok(stream) = stream {
+                        shared.clone().admit(stream, peer, &tracker, &kill);
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(error = %error, "the last connections are reset"),
+        }
         tracker.close();
         if tokio::time::timeout(drain, tracker.wait()).await.is_err() {
             tracing::warn!(open = tracker.len(), "stopping with requests still under way");
@@ -121,7 +165,7 @@ impl Server {
     }
 }
 
-/// Out of files or memory: accepting again at once would spin. Anything else is one client's
+/// Out of memory: accepting again at once would spin. Anything else is one client's
 /// broken connection and no reason to wait.
 async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
@@ -139,6 +183,17 @@ struct Shared {
     stop: CancellationToken,
     open: AtomicUsize,
     by_address: Mutex<HashMap<IpAddr, usize>>,
+    reserve: Reserve,
+    /// Most connections the limit of open files leaves room for.
+    files_max: usize,
+    /// Clients that are being refused.
+    refusing: AtomicUsize,
+}
+
+/// Most connections the limit of open files leaves room for: an eighth of it, at least 32, is for
+/// the store and for connections to a guarded site.
+fn files_max() -> usize {
+    process::file_limit().map_or(usize::MAX, |most| most.saturating_sub((most / 8).max(32)).max(16))
 }
 
 impl Shared {
@@ -151,9 +206,10 @@ impl Shared {
         kill: &CancellationToken,
     ) {
         let settings = self.app.settings();
+        self.reserve.fill();
         let place = match Place::take(&self, peer.ip(), &settings) {
             Ok(place) => place,
-            Err(why) => return refuse(&stream, why),
+            Err(why) => return self.refuse(stream, why, tracker),
         };
         let (kill, again) = (kill.clone(), tracker.clone());
         tracker.spawn(async move {
@@ -173,6 +229,38 @@ impl Shared {
                 });
             }
         });
+    }
+
+    /// Tells a client that it is one too many.
+    fn refuse(self: &Arc<Shared>, mut stream: TcpStream, why: &'static str, tracker: &TaskTracker) {
+        metrics::refused(why);
+        // In TLS the answer would take a handshake, which is what there is no room for.
+        let refusing = self.refusing.fetch_add(1, Ordering::Relaxed);
+        let shared = self.clone();
+        let told = self.tls.is_none() && refusing < REFUSED_MAX;
+        tracker.spawn(async move {
+            if told {
+                linger::answer(&mut stream, FULL, FULL_TIMEOUT).await;
+            }
+            drop(stream);
+            shared.refusing.fetch_sub(1, Ordering::Relaxed);
+            shared.reserve.fill();
+        });
+    }
+
+    /// Ends some time after the server was told to stop.
+    async fn stopped_for(&self, time: Duration) {
+        self.stop.cancelled().await;
+        tokio::time::sleep(time).await;
+    }
+
+    /// Ends when the server was told to stop; a connection that has not had a request yet is left
+    /// some time for the one on its way.
+    async fn stopped_with(&self, streams: &Streams) {
+        self.stop.cancelled().await;
+        if streams.is_unused() {
+            tokio::time::sleep(LAST_REQUEST_TIMEOUT).await;
+        }
     }
 
     async fn serve(
@@ -208,49 +296,39 @@ impl Shared {
     {
         let sniffed = tokio::select! {
             sniffed = tokio::time::timeout(settings.header_timeout, sniff(&mut io)) => sniffed,
-            () = self.stop.cancelled() => return None,
+            () = self.stopped_for(LAST_REQUEST_TIMEOUT) => return None,
         };
         // Silence, slowness and a broken connection end alike, without a word.
         let Ok(Ok((read, is_http2))) = sniffed else { return None };
         let io = Prefixed::new(read, io);
         let router = self.router.clone();
         if is_http2 {
-            let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
-                call(router.clone(), request, peer)
-            });
-            let connection = http2::Builder::new(TokioExecutor::new())
-                .timer(TokioTimer::new())
-                .max_concurrent_streams(settings.http2_max_streams)
-                .max_header_list_size(LARGEST_HEAD)
-                .keep_alive_interval(Some(Duration::from_secs(20)))
-                .keep_alive_timeout(Duration::from_secs(20))
-                .serve_connection(TokioIo::new(io), service);
-            let mut connection = pin!(connection);
-            let outcome = tokio::select! {
-                outcome = connection.as_mut() => outcome,
-                () = self.stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            note(outcome, peer);
+            self.speak_http2(io, peer, settings).await;
             return None;
         }
 
         // An HTTP/1 connection can turn into a stream of events, which then gets the socket back.
         let answering = Answering::default();
         let (lender, io) = lent::lend(Prompt::new(io, settings.header_timeout, answering.clone()));
-        let handover = Handover::default();
-        let taken = handover.clone();
+        let (handover, unread) = (Handover::default(), Unread::default());
+        let (taken, left) = (handover.clone(), unread.clone());
+        let (stop, turns) = (self.stop.clone(), answering.clone());
         let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
             let (router, handover) = (router.clone(), handover.clone());
-            let answering = answering.clone();
+            let (answering, unread, stop) = (answering.clone(), unread.clone(), stop.clone());
             answering.turn();
+            let request = request.map(|body| ReadBody::watch(body, &unread));
             async move {
-                let Ok(response) = call(router, request, peer).await;
+                let Ok(mut response) = call(router, request, peer).await;
                 // What comes after a change of protocols is no head of a request.
-                if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                    answering.turn();
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    unread.set(false);
+                    return Ok(response);
+                }
+                answering.turn();
+                if stop.is_cancelled() {
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(header::CONNECTION, close);
                 }
                 match response.extensions().get::<Taken>().and_then(Taken::take) {
                     Some(events) => {
@@ -261,8 +339,8 @@ impl Shared {
                 }
             }
         });
-        {
-            let connection = http1::Builder::new()
+        let closed_by_us = {
+            let connection = conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 // The wait for a request counts too; the head itself is watched below.
                 .header_read_timeout(settings.idle_timeout.max(settings.header_timeout))
@@ -270,20 +348,84 @@ impl Shared {
                 .serve_connection(TokioIo::new(io), service)
                 .with_upgrades();
             let mut connection = pin!(connection);
-            let outcome = tokio::select! {
-                outcome = connection.as_mut() => outcome,
-                () = self.stop.cancelled() => {
+            let (outcome, closed_by_us) = tokio::select! {
+                outcome = connection.as_mut() => (outcome, false),
+                // A request that is on its way is answered, and the answer says that it is the last.
+                () = self.stopped_for(LAST_REQUEST_TIMEOUT) => {
                     connection.as_mut().graceful_shutdown();
-                    connection.await
+                    (connection.await, true)
                 }
             };
             note(outcome, peer);
+            closed_by_us
+        };
+        if let Some((head, events)) = taken.take() {
+            let io = lender.take()?;
+            // Boxed on its own, so that nothing of the HTTP machinery's size stays allocated.
+            return Some(Box::pin(events::write(io, head, events, self.stop.clone())));
         }
-        let (head, events) = taken.take()?;
-        let io = lender.take()?;
-        // Boxed on its own, so that nothing of the HTTP machinery's size stays allocated.
-        Some(Box::pin(events::write(io, head, events, self.stop.clone())))
+        if !left.get() && !closed_by_us {
+            return None;
+        }
+        let mut io = lender.take()?;
+        let stop = self.stop.clone();
+        // What comes now is no head of a request either.
+        turns.turn();
+        Some(Box::pin(async move {
+            tokio::select! {
+                () = linger::drain(&mut io, linger_time(closed_by_us)) => {}
+                () = async { stop.cancelled().await; tokio::time::sleep(LAST_REQUEST_TIMEOUT).await } => {}
+            }
+        }))
     }
+
+    /// Serves HTTP/2 under the limits of HTTP/1.1.
+    async fn speak_http2<I>(&self, io: I, peer: Peer, settings: &Settings)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let router = self.router.clone();
+        let streams = Streams::default();
+        let limits = Limits { idle: settings.idle_timeout, write: settings.write_timeout };
+        let opened = streams.clone();
+        let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+            let (router, stream) = (router.clone(), opened.open());
+            async move {
+                stream.wait_for_room().await;
+                let Ok(response) = call(router, request.map(Body::new), peer).await;
+                Ok::<_, Infallible>(response.map(|body| Body::new(SentBody::new(body, stream))))
+            }
+        });
+        let connection = conn::http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(settings.http2_max_streams)
+            .max_header_list_size(LARGEST_HEAD)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_send_buf_size(SEND_BUFFER_BYTES)
+            .max_pending_accept_reset_streams(RESETS_MAX)
+            .max_local_error_reset_streams(RESETS_MAX)
+            .keep_alive_interval(Some(Duration::from_secs(20)))
+            .keep_alive_timeout(Duration::from_secs(20))
+            .serve_connection(TokioIo::new(HeadFrames::new(io, settings.header_timeout)), service);
+        let mut connection = pin!(connection);
+        let overdue = tokio::select! {
+            outcome = connection.as_mut() => return note(outcome, peer),
+            () = self.stopped_with(&streams) => false,
+            () = streams.overdue(limits) => true,
+        };
+        // GOAWAY: the client opens its next stream elsewhere, and the ones under way are finished.
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            outcome = connection => note(outcome, peer),
+            () = streams.drained(limits, overdue) => {}
+        }
+    }
+}
+
+/// How long a connection lingers: while stopping, only for what crossed the end.
+fn linger_time(stopping: bool) -> Duration {
+    if stopping { LAST_REQUEST_TIMEOUT } else { Duration::MAX }
 }
 
 /// What is left to do for a connection that turned into a stream of events.
@@ -295,13 +437,8 @@ fn note(outcome: Result<(), hyper::Error>, peer: Peer) {
     }
 }
 
-async fn call(
-    router: Router,
-    request: hyper::Request<Incoming>,
-    peer: Peer,
-) -> Result<Response, Infallible> {
+async fn call(router: Router, mut request: Request, peer: Peer) -> Result<Response, Infallible> {
     use tower::Service;
-    let mut request: Request = request.map(Body::new);
     request.extensions_mut().insert(peer);
     // A Router is always ready and never fails.
     let mut router = router;
@@ -326,12 +463,6 @@ async fn sniff(io: &mut (impl AsyncRead + Unpin)) -> io::Result<(Vec<u8>, bool)>
     Ok((read, true))
 }
 
-fn refuse(stream: &TcpStream, why: &'static str) {
-    metrics::refused(why);
-    // Best effort: the socket's buffer is empty, so a few bytes go out without waiting.
-    let _ = stream.try_write(FULL);
-}
-
 /// One connection's place in the counts; gives it back when dropped.
 struct Place {
     shared: Arc<Shared>,
@@ -343,7 +474,7 @@ impl Place {
     /// by address: behind them stand many.
     fn take(shared: &Arc<Shared>, ip: IpAddr, settings: &Settings) -> Result<Place, &'static str> {
         // Only the accept loop adds, so checking before adding cannot overshoot.
-        if shared.open.load(Ordering::Relaxed) >= settings.max_connections {
+        if shared.open.load(Ordering::Relaxed) >= settings.max_connections.min(shared.files_max) {
             return Err("total");
         }
         let exempt = ip.is_loopback() || settings.trusts(ip.to_canonical());

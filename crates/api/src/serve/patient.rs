@@ -198,37 +198,39 @@ impl<I: AsyncRead + Unpin> AsyncRead for Prefixed<I> {
 /// What is written goes through these layers as it is.
 macro_rules! writes_through {
     ($($name:ident),*) => {$(
-        impl<I: AsyncWrite + Unpin> AsyncWrite for $name<I> {
+        impl<I: ::tokio::io::AsyncWrite + Unpin> ::tokio::io::AsyncWrite for $name<I> {
             fn poll_write(
-                mut self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
+                mut self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
                 buf: &[u8],
-            ) -> Poll<io::Result<usize>> {
-                Pin::new(&mut self.io).poll_write(cx, buf)
+            ) -> ::std::task::Poll<::std::io::Result<usize>> {
+                ::std::pin::Pin::new(&mut self.io).poll_write(cx, buf)
             }
 
             fn poll_write_vectored(
-                mut self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                bufs: &[io::IoSlice<'_>],
-            ) -> Poll<io::Result<usize>> {
-                Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+                mut self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+                bufs: &[::std::io::IoSlice<'_>],
+            ) -> ::std::task::Poll<::std::io::Result<usize>> {
+                ::std::pin::Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
             }
 
             fn is_write_vectored(&self) -> bool {
                 self.io.is_write_vectored()
             }
 
-            fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Pin::new(&mut self.io).poll_flush(cx)
+            fn poll_flush(mut self: ::std::pin::Pin<&mut Self>, cx: &mut ::std::task::Context<'_>) -> ::std::task::Poll<::std::io::Result<()>> {
+                ::std::pin::Pin::new(&mut self.io).poll_flush(cx)
             }
 
-            fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Pin::new(&mut self.io).poll_shutdown(cx)
+            fn poll_shutdown(mut self: ::std::pin::Pin<&mut Self>, cx: &mut ::std::task::Context<'_>) -> ::std::task::Poll<::std::io::Result<()>> {
+                ::std::pin::Pin::new(&mut self.io).poll_shutdown(cx)
             }
         }
     )*};
 }
+
+pub(super) use writes_through;
 
 writes_through!(Prompt, Prefixed);
 

@@ -14,5 +14,6 @@ mod openapi;
 mod room;
 mod room_limits;
 mod room_stream;
+mod serve;
 mod store;
 mod waiting;

@@ -74,8 +74,14 @@ fn visit(base: &str, line: &str, headers: &[u8], body: &str) -> (u16, String) {
 
 /// A server with small limits and a queue.
 fn server() -> Tidegate {
-    let limits =
-        ["--set", "room.joins_per_minute=5", "--set", "auth.login_tries=5", "--set", "audit.keep=500"];
+    let limits = [
+        "--set",
+        "room.joins_per_minute=5",
+        "--set",
+        "auth.login_tries=5",
+        "--set",
+        "audit.keep=500",
+    ];
     let gate = Tidegate::start("embedded:", &[&TRUST[..], &limits[..]].concat());
     let made = gate.run(&["room", "create", "concert"]);
     assert!(made.status.success(), "{}", text(&made.stderr));
@@ -98,7 +104,8 @@ fn a_visitor_is_who_it_is_behind(base: &str, gate: &Tidegate) {
     }
     assert_eq!(enqueued.len(), 5, "one visitor may enqueue 5 times a minute: {enqueued:?}");
 
-    let form = b"content-type: application/x-www-form-urlencoded\r\nsec-fetch-site: same-origin\r\n";
+    let form =
+        b"content-type: application/x-www-form-urlencoded\r\nsec-fetch-site: same-origin\r\n";
     let mut tried = 0;
     for n in 1..=3 {
         for header in hostile(n) {
@@ -160,7 +167,8 @@ fn guard_behind(start: fn(&str) -> Proxy) {
         assert!(matches!(status, 200 | 400), "{}: {body}", text(&header));
         let seen = body.to_ascii_lowercase();
         // `Via` says which proxies a request passed, not who asks.
-        let seen = seen.split("via:").next().unwrap_or_default();
+        let seen: Vec<&str> = seen.lines().filter(|line| !line.starts_with("via:")).collect();
+        let seen = seen.join("\n");
         for made_up in ["198.51.100.1", "2001:db8:1", "evil.example"] {
             assert!(!seen.contains(made_up), "{}: {seen}", text(&header));
         }

@@ -8,6 +8,7 @@ mod contract;
 mod demo;
 mod gates;
 mod jobs;
+mod limits;
 mod many;
 mod newcomer;
 mod packaging;

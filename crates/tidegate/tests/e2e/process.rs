@@ -60,6 +60,18 @@ impl Tidegate {
         Tidegate::launch(folder, &["demo", "--data", "tidegate-data"], &[])
     }
 
+    /// Starts with a limit of open files.
+    pub(crate) fn start_with_files(limit: u32, args: &[&str]) -> Tidegate {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = command(folder.path(), &["serve", "--store", "embedded:"]);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")]);
+        limited.arg(plain.get_program()).args(plain.get_args()).current_dir(folder.path());
+        limited.args(["--listen", "127.0.0.1:0", "--set", "resp.listen=127.0.0.1:0"]).args(args);
+        limited.env_clear().env("PATH", std::env::var("PATH").unwrap());
+        Tidegate::spawn(folder, limited)
+    }
+
     fn launch(folder: tempfile::TempDir, verb: &[&str], args: &[&str]) -> Tidegate {
         let mut command = command(folder.path(), verb);
         command.args(["--listen", "127.0.0.1:0", "--set", "resp.listen=127.0.0.1:0"]).args(args);

@@ -182,3 +182,72 @@ fn an_idle_connection_is_kept_longer_than_a_slow_head() {
     assert!(started.elapsed() < Duration::from_secs(15), "a slow head was not cut");
     assert_eq!(ask(&mut idle), "HTTP/1.1 200");
 }
+
+#[test]
+fn an_error_of_a_reload_is_one_line_of_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tidegate.toml");
+    std::fs::write(&file, "[http]\nopen_metrics = false\n").unwrap();
+    let gate = Tidegate::start_in(folder, "embedded:", &[]);
+    std::fs::write(&file, "[http]\nmax_body = = 1\n").unwrap();
+    gate.signal("-HUP");
+    gate.wait_for_log("configuration not reloaded");
+    for line in gate.log().lines() {
+        assert!(line.starts_with("20"), "no event: {line}\n{}", gate.log());
+    }
+}
+
+/// Asks over one connection until the server says that it closes it; returns how many were answered.
+fn ask_until_told(address: &str, stopping: &std::sync::atomic::AtomicBool) -> u32 {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let mut socket = std::net::TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    let mut answers = BufReader::new(socket.try_clone().unwrap());
+    let mut answered = 0;
+    loop {
+        socket.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let (mut length, mut closes, mut line) = (0, false, String::new());
+        let read = answers.read_line(&mut line).unwrap();
+        assert!(read > 0, "closed without a word after {answered} answers");
+        assert!(line.starts_with("HTTP/1.1 200"), "{line}");
+        while line != "\r\n" {
+            line.clear();
+            assert!(answers.read_line(&mut line).unwrap() > 0);
+            let lower = line.to_ascii_lowercase();
+            if let Some(value) = lower.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            closes |= lower.trim() == "connection: close";
+        }
+        let mut body = vec![0; length];
+        answers.read_exact(&mut body).unwrap();
+        answered += 1;
+        if closes {
+            assert!(stopping.load(std::sync::atomic::Ordering::SeqCst), "closed before the stop");
+            return answered;
+        }
+    }
+}
+
+#[test]
+fn a_stop_under_load_breaks_no_request() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    for _ in 0..3 {
+        let mut gate = Tidegate::start("embedded:", &[]);
+        let address = gate.base.trim_start_matches("http://").to_owned();
+        let stopping = AtomicBool::new(false);
+        let answered: u32 = std::thread::scope(|scope| {
+            let clients: Vec<_> =
+                (0..16).map(|_| scope.spawn(|| ask_until_told(&address, &stopping))).collect();
+            // Load is there once the server has answered some.
+            let asked = || gate.get("/livez").0;
+            (0..50).for_each(|_| assert_eq!(asked(), 200));
+            stopping.store(true, Ordering::SeqCst);
+            gate.signal("-TERM");
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
+        });
+        assert!(answered >= 16, "{answered}");
+        assert_eq!(gate.wait(), 0);
+        assert!(!gate.log().contains("still under way"), "{}", gate.log());
+    }
+}
