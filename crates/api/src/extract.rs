@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use crate::error::ApiError;
 use crate::front::BodyError;
 
-/// A JSON body, in and out. An empty body counts as `{}`, so that calls whose fields are all
-/// optional need none.
+/// A JSON body, in and out. A request without one is refused: a body that got lost on the way must
+/// not read as "all defaults". Where every field may be left out, take [`OptionalJson`].
 #[derive(Debug, Clone, Copy)]
 pub struct Json<T>(pub T);
 
@@ -22,25 +22,48 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Json<T>, ApiError> {
-        let (parts, body) = request.into_parts();
-        let bytes = read(body).await?;
-        if bytes.is_empty() {
-            return parse(b"{}");
+        match json_bytes(request).await? {
+            Some(bytes) => parse(&bytes).map(Json),
+            None => Err(ApiError::invalid("this call needs a JSON body, and none was sent")),
         }
-        if !is_json(&parts.headers) {
-            return Err(ApiError::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "UNSUPPORTED_MEDIA_TYPE",
-                "send the body as application/json",
-            ));
-        }
-        parse(&bytes)
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, ApiError> {
+/// A JSON body that may be missing, for calls where leaving everything out is harmless: a missing
+/// body and `null` count as the default.
+#[derive(Debug, Clone, Copy)]
+pub struct OptionalJson<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<OptionalJson<T>, ApiError> {
+        match json_bytes(request).await? {
+            Some(bytes) => parse::<Option<T>>(&bytes).map(|body| OptionalJson(body.unwrap_or_default())),
+            None => Ok(OptionalJson(T::default())),
+        }
+    }
+}
+
+/// The bytes of a JSON body; `None` when the request has no body.
+async fn json_bytes(request: Request) -> Result<Option<Bytes>, ApiError> {
+    let (parts, body) = request.into_parts();
+    let bytes = read(body).await?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    if !is_json(&parts.headers) {
+        return Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UNSUPPORTED_MEDIA_TYPE",
+            "send the body as application/json",
+        ));
+    }
+    Ok(Some(bytes))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes)
-        .map(Json)
         .map_err(|error| ApiError::invalid(format!("the JSON body does not fit: {error}")))
 }
 

@@ -14,7 +14,7 @@ use super::{InJob, queue, unknown};
 use crate::app::App;
 use crate::audit::Note;
 use crate::error::{ApiError, ErrorBody};
-use crate::extract::{Json, Path};
+use crate::extract::{Json, OptionalJson, Path};
 use crate::section::Section;
 
 /// The routes.
@@ -99,14 +99,14 @@ pub(super) fn done(
 }
 
 /// Cancel a job: one that has not started ends, one that runs is asked to stop.
-#[utoipa::path(post, path = "/api/v1/job/{id}/cancel", tag = "jobs", request_body = Cancel,
+#[utoipa::path(post, path = "/api/v1/job/{id}/cancel", tag = "jobs", request_body = Option<Cancel>,
     params(InJob),
     responses((status = 200, description = "Done.", body = Done),
         (status = 409, description = "It has ended already.", body = ErrorBody)))]
 async fn cancel(
     State(app): State<App>,
     InJob { id }: InJob,
-    Json(body): Json<Cancel>,
+    OptionalJson(body): OptionalJson<Cancel>,
 ) -> Result<impl IntoResponse, ApiError> {
     let outcome = match queue(&app)?.cancel(&id, &body.reason).await? {
         Cancelled::Ended => "ended",
@@ -152,14 +152,14 @@ struct Replay {
 }
 
 /// Run a job that has ended once more, with all its attempts, perhaps with another payload.
-#[utoipa::path(post, path = "/api/v1/job/{id}/replay", tag = "jobs", request_body = Replay,
+#[utoipa::path(post, path = "/api/v1/job/{id}/replay", tag = "jobs", request_body = Option<Replay>,
     params(InJob),
     responses((status = 200, description = "In line again.", body = Done),
         (status = 409, description = "It has not ended.", body = ErrorBody)))]
 async fn replay(
     State(app): State<App>,
     InJob { id }: InJob,
-    Json(body): Json<Replay>,
+    OptionalJson(body): OptionalJson<Replay>,
 ) -> Result<impl IntoResponse, ApiError> {
     queue(&app)?.replay_with(&id, body.payload).await?;
     Ok(done("job.replay", &id, "replayed"))

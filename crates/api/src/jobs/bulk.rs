@@ -31,10 +31,12 @@ pub(super) fn section() -> Section {
     }
 }
 
-/// Which jobs.
+/// Which jobs. At least one of `all`, `state`, `type` and `text` must be there.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Choice {
+    /// Every job of the list; not together with `type` or `text`.
+    all: bool,
     /// In which list they are; each call says which lists it knows, and the first of them counts
     /// if left out.
     state: Option<String>,
@@ -71,6 +73,24 @@ struct Changed {
     more: bool,
 }
 
+impl Choice {
+    /// Refuses a choice that names nothing: a forgotten filter must not mean every job.
+    fn check(&self) -> Result<(), ApiError> {
+        let narrowed = self.kind.is_some() || self.text.is_some();
+        match (self.all, narrowed || self.state.is_some()) {
+            (false, false) => Err(ApiError::invalid_field(
+                "all",
+                "name the jobs by state, type or text, or send {\"all\": true} to mean every one",
+            )),
+            (true, _) if narrowed => Err(ApiError::invalid_field(
+                "all",
+                "all means every job: leave it out, or leave out type and text",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 async fn change(
     app: &App,
     choice: Choice,
@@ -78,6 +98,7 @@ async fn change(
     bulk: Bulk,
     action: &'static str,
 ) -> Result<impl IntoResponse + use<>, ApiError> {
+    choice.check()?;
     let which = match choice.state.as_deref() {
         Some(state) => which(state)?,
         None => known.first().copied().unwrap_or(Which::Dead),

@@ -20,7 +20,7 @@ use super::{InPlace, InQueue, InSession, room};
 use crate::app::App;
 use crate::audit::Note;
 use crate::error::{ApiError, ErrorBody};
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, OptionalJson, Path, Query};
 use crate::section::Section;
 use crate::sse::Sse;
 use crate::waiting::brand::{self, Brand};
@@ -354,7 +354,7 @@ impl FromRequest<App> for Confirmed {
         let (mut parts, body) = request.into_parts();
         let InQueue { queue_id: id } = InQueue::from_request_parts(&mut parts, app).await?;
         let request = Request::from_parts(parts, body);
-        let Json(body) = Json::<Confirm>::from_request(request, app).await?;
+        let OptionalJson(body) = OptionalJson::<Confirm>::from_request(request, app).await?;
         if body.confirm != id.as_str() {
             let how = "repeat the queue's name to say that you mean it";
             return Err(ApiError::invalid_field("confirm", how));

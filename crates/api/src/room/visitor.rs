@@ -24,7 +24,7 @@ use crate::app::App;
 use crate::client::Client;
 use crate::dashboard::format::rfc3339;
 use crate::error::{ApiError, ErrorBody};
-use crate::extract::{Json, Query};
+use crate::extract::{Json, OptionalJson, Query};
 use crate::front::RequestId;
 use crate::section::Section;
 use crate::sse::Sse;
@@ -83,7 +83,7 @@ impl TokenQuery {
 
 /// Take a place in the line, or get back the one held.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/enqueue", tag = "room", operation_id = "room_enqueue",
-    params(InQueue), request_body = Enqueue,
+    params(InQueue), request_body = Option<Enqueue>,
     responses((status = 201, description = "A new place.", body = PlaceView),
         (status = 200, description = "The place already held.", body = PlaceView),
         (status = 400, description = "A key others could guess.", body = ErrorBody),
@@ -98,7 +98,7 @@ async fn enqueue(
     client: Client,
     Extension(request): Extension<RequestId>,
     headers: HeaderMap,
-    Json(body): Json<Enqueue>,
+    OptionalJson(body): OptionalJson<Enqueue>,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
     // A form on another site would come without the cookie and take the place of the one held.
@@ -283,7 +283,7 @@ struct ClaimBody {
 
 /// Come in: the admitted place becomes a session. Doing it twice finds the first session.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/claim", tag = "room", operation_id = "room_claim",
-    params(InQueue), request_body = ClaimBody,
+    params(InQueue), request_body = Option<ClaimBody>,
     responses((status = 200, description = "The session.", body = SessionView),
         (status = 202, description = "Not yet.", body = PlaceView),
         (status = 401, description = "No token, or one that is not valid.", body = ErrorBody),
@@ -293,7 +293,7 @@ async fn claim(
     Holder { held, .. }: Holder,
     client: Client,
     headers: HeaderMap,
-    Json(body): Json<ClaimBody>,
+    OptionalJson(body): OptionalJson<ClaimBody>,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
     let left = app.room_polls().take(&app, &held, Asks::Call)?;

@@ -335,4 +335,32 @@ testkit::each_store! {
         let (new, ()) = tokio::join!(follow("/api/v1/jobs/events?after=0", "later"), next);
         assert!(new.contains("\"later\""));
     }
+
+    async fn a_bulk_call_names_what_it_means(t: TestStore) {
+        let f = fixture(&t);
+        for kind in ["mail", "pay"] {
+            let made = f.admin("POST /api/v1/jobs", json!({ "type": kind })).await;
+            assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+        }
+        for verb in ["cancel", "retry", "replay", "remove"] {
+            let path = format!("POST /api/v1/jobs/{verb}");
+            for body in [
+                Value::Null,
+                json!({}),
+                json!({ "limit": 5 }),
+                json!({ "all": false }),
+                json!({ "all": true, "type": "mail" }),
+                json!({ "reason": "tidy" }),
+            ] {
+                let got = f.admin(&path, body.clone()).await;
+                assert_eq!((got.status.as_u16(), got.code().as_str()), (400, "INVALID_REQUEST"), "{verb} {body}");
+            }
+        }
+        let stats = f.admin("GET /api/v1/jobs/stats", Value::Null).await.json();
+        assert_eq!(stats["waiting"], 2, "nothing was changed");
+        let one = f.admin("POST /api/v1/jobs/cancel", json!({ "type": "mail" })).await.json();
+        assert_eq!(one["count"], 1);
+        let rest = f.admin("POST /api/v1/jobs/cancel", json!({ "all": true })).await.json();
+        assert_eq!(rest["count"], 1);
+    }
 }

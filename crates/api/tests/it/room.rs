@@ -321,4 +321,22 @@ testkit::each_store! {
         let answer = f.get("/api/v1/queues/concert/now").await;
         assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_OFF"));
     }
+
+    async fn a_missing_body_never_resets_a_queue(t: TestStore) {
+        let (f, _keeper) = fixture(&t).await;
+        let path = "/api/v1/admin/queues/small";
+        let made = f.admin(&format!("PUT {path}"), json!({ "name": "Small", "max_active_users": 1 })).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+        for what in ["PUT", "PATCH"] {
+            let got = f.admin(&format!("{what} {path}"), Value::Null).await;
+            assert_eq!((got.status.as_u16(), got.code().as_str()), (400, "INVALID_REQUEST"), "{what}");
+        }
+        for what in ["admit", "rate", "message", "invites", "reset", "revoke-all", "maintenance"] {
+            let got = f.admin(&format!("POST {path}/{what}"), Value::Null).await;
+            assert_eq!(got.status.as_u16(), 400, "{what}");
+        }
+        assert_eq!(f.admin(&format!("DELETE {path}"), Value::Null).await.status.as_u16(), 400);
+        let kept = f.admin(&format!("GET {path}"), Value::Null).await.json();
+        assert_eq!((&kept["name"], &kept["max_active_users"]), (&json!("Small"), &json!(1)));
+    }
 }
