@@ -223,7 +223,10 @@ impl Visit {
         match self.room.check_place_token(id, value).await {
             Ok(token) => {
                 let polls = self.app.room_polls();
-                polls.take(&self.app, &token, limits::Asks::Page).map_err(Trouble::TooOften)?;
+                polls
+                    .take(&self.app, &self.room, &token, limits::Asks::Page)
+                    .await
+                    .map_err(Trouble::TooOften)?;
                 // A look at the page is a sign of life.
                 let ip = Some(self.request.client.ip);
                 let place =

@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use ring::digest;
 use store::limit::{self, Charge, Rule, Verdict};
 
-use crate::{Error, Room};
+use crate::{Error, PositionId, Room};
 
 impl Room {
     /// Counts one call of a client for an action: at most `most` in any `window`. `identifier` is
@@ -31,6 +31,22 @@ impl Room {
         let key = self.0.keys.rate_limit(self.0.store.layout(), &identifier, action);
         let rule = Rule::Window { limit: most, window };
         Ok(limit::take(&self.0.store, request_id, &[Charge::one(key, rule)]).await?)
+    }
+
+    /// Draws `cost` units from a client's bucket for an action: `burst` at once, `per_minute` more in
+    /// a minute. All instances draw from the same. `draw_id` names this draw, see
+    /// [`store::limit::take`].
+    pub async fn draw_units(
+        &self,
+        identifier: &PositionId,
+        action: &'static str,
+        (burst, per_minute): (u32, u32),
+        cost: u32,
+        draw_id: &str,
+    ) -> Result<Verdict, Error> {
+        let key = self.0.keys.rate_limit(self.0.store.layout(), &identifier.to_string(), action);
+        let rule = Rule::Bucket { burst, count: per_minute, per: Duration::from_secs(60) };
+        Ok(limit::take(&self.0.store, draw_id, &[Charge { key, rule, cost }]).await?)
     }
 
     /// The name of the client at an address: its keyed hash, never the address.

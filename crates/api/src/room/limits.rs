@@ -1,7 +1,8 @@
 //! How often visitors may call. Joining is counted per network in the store, on the documented
-//! keys, so all instances count together; polling is counted per place in this process, because it
-//! is the hot path and a place polls one instance at a time. Calls and page loads count apart, so
-//! that whoever loads the page again and again does not use up what its script needs.
+//! keys, and polling per place, so all instances count together. Polling is the hot path: an instance
+//! draws a few units of a place at once and spends them without the store; while the store is away it
+//! counts alone. Calls and page loads count apart, so that whoever loads the page again and again does
+//! not use up what its script needs.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -15,6 +16,7 @@ use room::{PlaceToken, PositionId, Room};
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::auth::random_hex;
 use crate::client::Client;
 use crate::error::ApiError;
 
@@ -25,6 +27,9 @@ const POLLS_PER_MINUTE: u32 = 60;
 /// Places remembered per shard; beyond it the shard starts anew.
 const PER_SHARD: usize = 16_384;
 const SHARDS: usize = 16;
+/// Units drawn from the store at once, and how long they may be spent here.
+const DRAW: u32 = 5;
+const DRAW_LASTS: Duration = Duration::from_secs(30);
 
 /// One limit after a call, as the headers tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +76,9 @@ pub(crate) async fn join(
     }
     let network = room.client_of(client.bucket()).await?;
     let minute = Duration::from_secs(60);
-    let verdict = room.take_limit(&network, "enqueue", most, minute, request_id).await?;
+    // The id is ours, never the request's: one from outside would let many joins count once.
+    let id = random_hex::<16>()?;
+    let verdict = room.take_limit(&network, "enqueue", most, minute, &id).await?;
     let state = verdict.tightest();
     let left = Left {
         limit: most,
@@ -83,7 +90,10 @@ pub(crate) async fn join(
     };
     match verdict.allowed {
         true => Ok(Some(left)),
-        false => Err(left.refuse(app, "too many from your network join at once; wait a little")),
+        false => {
+            tracing::debug!(request_id, network, "too many joins");
+            Err(left.refuse(app, "too many from your network join at once; wait a little"))
+        }
     }
 }
 
@@ -96,11 +106,35 @@ pub(crate) enum Asks {
     Page,
 }
 
+impl Asks {
+    /// The action the store counts it under.
+    fn action(self) -> &'static str {
+        match self {
+            Asks::Call => "poll",
+            Asks::Page => "page",
+        }
+    }
+}
+
 /// Polls counted in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Polls {
     hasher: RandomState,
     shards: [Mutex<HashMap<Key, Bucket>>; SHARDS],
+    /// What was drawn from the store.
+    drawn: [Mutex<HashMap<Key, Drawn>>; SHARDS],
+}
+
+/// What the store last said about a place.
+#[derive(Debug, Clone, Copy)]
+struct Drawn {
+    /// Units paid for there and not spent here.
+    units: u32,
+    /// There were none to draw.
+    refused: bool,
+    left: Left,
+    /// Until when this counts: how long the units may be spent, or when the next is free.
+    until: Instant,
 }
 
 /// The place that asks, and how.
@@ -114,18 +148,64 @@ struct Bucket {
 
 impl Polls {
     /// Counts a poll by the holder of a place.
-    pub(crate) fn take(&self, app: &App, held: &PlaceToken, how: Asks) -> Result<Left, ApiError> {
-        let left = self.count((held.position, how), Instant::now());
+    pub(crate) async fn take(
+        &self,
+        app: &App,
+        room: &Room,
+        held: &PlaceToken,
+        how: Asks,
+    ) -> Result<Left, ApiError> {
+        let key = (held.position, how);
+        let left = match self.spend(key, Instant::now()) {
+            Some(left) => left,
+            None => match draw(room, key).await {
+                Ok(drawn) => self.put(key, drawn),
+                Err(error) => {
+                    tracing::debug!(%error, "polls are counted by this instance alone");
+                    self.count(key, Instant::now())
+                }
+            },
+        };
         match left {
             Ok(left) => Ok(left),
             Err(left) => Err(left.refuse(app, "you ask too often; see next_poll_ms")),
         }
     }
 
-    fn count(&self, key: Key, now: Instant) -> Result<Left, Left> {
+    /// Spends a unit that was drawn, or repeats a refusal that still holds; `None` asks for a draw.
+    fn spend(&self, key: Key, now: Instant) -> Option<Result<Left, Left>> {
+        let mut shard = self.shard(&self.drawn, key).lock();
+        let drawn = shard.get_mut(&key).filter(|drawn| drawn.until > now)?;
+        match drawn.units.checked_sub(1) {
+            Some(units) => {
+                drawn.units = units;
+                Some(Ok(Left { remaining: drawn.left.remaining + units, ..drawn.left }))
+            }
+            None => drawn.refused.then_some(Err(drawn.left)),
+        }
+    }
+
+    /// Keeps what was drawn for a poll and for those that follow.
+    fn put(&self, key: Key, drawn: Drawn) -> Result<Left, Left> {
+        let mut shard = self.shard(&self.drawn, key).lock();
+        if shard.len() >= PER_SHARD {
+            shard.clear();
+        }
+        shard.insert(key, drawn);
+        match drawn.refused {
+            true => Err(drawn.left),
+            false => Ok(Left { remaining: drawn.left.remaining + drawn.units, ..drawn.left }),
+        }
+    }
+
+    fn shard<'a, T>(&self, shards: &'a [Mutex<T>; SHARDS], key: Key) -> &'a Mutex<T> {
         let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
-        let [first, ..] = &self.shards;
-        let mut shard = self.shards.get(index).unwrap_or(first).lock();
+        let [first, ..] = shards;
+        shards.get(index).unwrap_or(first)
+    }
+
+    fn count(&self, key: Key, now: Instant) -> Result<Left, Left> {
+        let mut shard = self.shard(&self.shards, key).lock();
         if shard.len() >= PER_SHARD {
             shard.clear();
         }
@@ -145,6 +225,35 @@ impl Polls {
         };
         if allowed { Ok(left) } else { Err(Left { reset: left.reset.max(1), ..left }) }
     }
+}
+
+/// Draws units of a place from the store: a few, or one when there are not as many. The first is
+/// spent by the poll that draws.
+async fn draw(room: &Room, (position, how): Key) -> Result<Drawn, room::Error> {
+    let id = format!("{:032x}", fastrand::u128(..));
+    let bucket = (POLL_BURST, POLLS_PER_MINUTE);
+    let mut cost = DRAW;
+    let mut verdict = room.draw_units(&position, how.action(), bucket, cost, &id).await?;
+    if !verdict.allowed {
+        cost = 1;
+        verdict = room.draw_units(&position, how.action(), bucket, cost, &id).await?;
+    }
+    let state = verdict.tightest();
+    let wait = match verdict.allowed {
+        true => state.map_or(Duration::ZERO, |state| state.next),
+        false => verdict.retry().max(Duration::from_millis(1)),
+    };
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    Ok(Drawn {
+        units: if verdict.allowed { cost - 1 } else { 0 },
+        refused: !verdict.allowed,
+        left: Left {
+            limit: POLLS_PER_MINUTE,
+            remaining: state.map_or(0, |state| state.remaining),
+            reset: if verdict.allowed { seconds } else { seconds.max(1) },
+        },
+        until: Instant::now() + if verdict.allowed { DRAW_LASTS } else { wait },
+    })
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ async fn enqueue(
     };
     // Whoever holds a place does not join: asking for it again is a poll.
     let left = match &held {
-        Some(held) => Some(app.room_polls().take(&app, held, Asks::Call)?),
+        Some(held) => Some(app.room_polls().take(&app, room, held, Asks::Call).await?),
         None => limits::join(&app, room, &client, &request.0).await?,
     };
     let new = NewPlace {
@@ -182,7 +182,7 @@ async fn status(
     Holder { held, words }: Holder,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let left = app.room_polls().take(&app, &held, Asks::Call)?;
+    let left = app.room_polls().take(&app, room, &held, Asks::Call).await?;
     let place = room.status(&held.queue, &held.position).await?;
     shown(&app, room, &place, words, left).await
 }
@@ -199,7 +199,7 @@ async fn heartbeat(
     client: Client,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let left = app.room_polls().take(&app, &held, Asks::Call)?;
+    let left = app.room_polls().take(&app, room, &held, Asks::Call).await?;
     let place = beat(room, &held, &client).await?;
     shown(&app, room, &place, words, left).await
 }
@@ -219,7 +219,7 @@ async fn events(
     client: Client,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    app.room_polls().take(&app, &held, Asks::Call)?;
+    app.room_polls().take(&app, room, &held, Asks::Call).await?;
     let place = beat(room, &held, &client).await?;
     if place.state.is_over() {
         return Err(gone(&place.queue, place.state, place.reason));
@@ -296,7 +296,7 @@ async fn claim(
     OptionalJson(body): OptionalJson<ClaimBody>,
 ) -> Result<Response, ApiError> {
     let room = room(&app)?;
-    let left = app.room_polls().take(&app, &held, Asks::Call)?;
+    let left = app.room_polls().take(&app, room, &held, Asks::Call).await?;
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     let visitor = Visitor {
         user_id: String::new(),

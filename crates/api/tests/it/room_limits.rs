@@ -202,4 +202,21 @@ testkit::each_store! {
         let answer = from(&f, "203.0.113.9", &format!("POST {ENQUEUE}"), &forged).await;
         assert_eq!((answer.status, answer.header("set-cookie")), (StatusCode::FORBIDDEN, ""));
     }
+
+    async fn all_instances_count_the_polls_of_a_place_together(t: TestStore) {
+        let (one, _) = fixture(&t).await;
+        let room = room::Room::open(t.another().await, room::Options::default()).await.unwrap();
+        let services = api::Services { room: Some(room), ..api::Services::default() };
+        let two = Fixture::on(t.another().await, Settings::default(), services);
+        queue(&one).await;
+        join(&one).await;
+        let (_, token) = join(&one).await;
+        let mut served = 0;
+        for n in 0..80 {
+            let at = if n % 2 == 0 { &one } else { &two };
+            let got = at.call(&token, "GET /api/v1/queues/concert/status", Value::Null).await;
+            served += usize::from(got.status == StatusCode::OK);
+        }
+        assert_eq!(served, 30);
+    }
 }
