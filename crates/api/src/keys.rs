@@ -10,6 +10,17 @@ pub(crate) fn tokens() -> Key {
     Key::raw("tidegate:tokens")
 }
 
+/// hash: sha-256 of a revoked admin token in hex → when it was revoked, in ms. A start adds none of
+/// these again.
+pub(crate) fn revoked() -> Key {
+    Key::raw("tidegate:revoked")
+}
+
+/// zset: failed logins from one address (named by its sha-256); score = when, in ms.
+pub(crate) fn login(address_hash: &str) -> Key {
+    Key::raw(format!("tidegate:login:{address_hash}"))
+}
+
 /// string: one dashboard session as JSON; the name carries the sha-256 of the cookie in hex.
 pub(crate) fn session(cookie_hash: &str) -> Key {
     Key::raw(format!("tidegate:session:{cookie_hash}"))
@@ -24,4 +35,21 @@ pub(crate) fn audit() -> Key {
 /// gone after a minute.
 pub(crate) fn write_probe() -> Key {
     Key::raw("tidegate:write-probe")
+}
+
+/// hash: request id → the audit entry of a change under way, as JSON. What a crash leaves here goes
+/// to the trail with the outcome `unknown`.
+pub(crate) fn audit_pending() -> Key {
+    Key::raw("tidegate:audit-pending")
+}
+
+/// Starts of names of keys that nobody reads, changes or deletes through the key browser: our own
+/// control keys, and what each service lists as secret.
+pub(crate) fn protected() -> impl Iterator<Item = &'static str> {
+    std::iter::once("tidegate:").chain(room::SECRET_KEYS)
+}
+
+/// Whether a key is closed to the key browser.
+pub(crate) fn is_protected(name: &[u8]) -> bool {
+    protected().any(|start| name.starts_with(start.as_bytes()))
 }

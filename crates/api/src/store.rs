@@ -3,9 +3,13 @@
 //!
 //! Keys and values are bytes; they are shown as text with `\xNN` for bytes that are not text, and
 //! taken in the same spelling.
+//!
+//! Secrets and our own control keys (`keys::protected`) are not shown, found, measured or deleted
+//! here, whatever the role.
 
 use axum::Extension;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use store::redis::{self, FromRedisValue};
@@ -16,6 +20,7 @@ use crate::app::App;
 use crate::audit::Note;
 use crate::error::ApiError;
 use crate::extract::{Json, Query};
+use crate::keys::is_protected;
 use crate::section::Section;
 
 /// Entries of one value shown at once.
@@ -195,7 +200,7 @@ pub async fn keys(app: &App, query: &KeyQuery) -> Result<KeyPage, ApiError> {
         let reply = app.store().on_node(address, &scan).await?;
         let (next, found): (u64, Vec<Vec<u8>>) =
             redis::from_redis_value(reply).map_err(|error| ApiError::internal(&error))?;
-        names.extend(found);
+        names.extend(found.into_iter().filter(|name| !is_protected(name)));
         at = next;
         if at == 0 {
             node += 1;
@@ -263,6 +268,7 @@ fn pattern(text: &str) -> Result<Option<Vec<u8>>, ApiError> {
 /// One key with its first entries; `None` when it does not exist.
 pub async fn value(app: &App, key: &str) -> Result<Option<KeyValue>, ApiError> {
     let name = unspell(key)?;
+    refuse_protected(&name)?;
     let mut store = app.store().clone();
     let kind: String =
         redis::cmd("TYPE").arg(&name).query_async(&mut store).await.map_err(store::Error::from)?;
@@ -315,6 +321,18 @@ pub async fn value(app: &App, key: &str) -> Result<Option<KeyValue>, ApiError> {
         entries,
         more,
     }))
+}
+
+/// Refuses keys the browser is closed to, whether or not they exist.
+fn refuse_protected(name: &[u8]) -> Result<(), ApiError> {
+    if !is_protected(name) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::FORBIDDEN,
+        "PROTECTED_KEY",
+        "this key holds secrets or the server's own records; it cannot be read or changed here",
+    ))
 }
 
 /// The answer of a command that not every store has.
@@ -389,7 +407,12 @@ pub async fn slow(app: &App) -> Result<Vec<SlowCommand>, ApiError> {
         .collect();
     let commands = rows.iter().filter_map(|row| {
         let [_, at, took, words, ..] = row.as_slice() else { return None };
-        let words = Vec::<Vec<u8>>::from_redis_value_ref(words).ok()?;
+        let mut words = Vec::<Vec<u8>>::from_redis_value_ref(words).ok()?;
+        if words.iter().any(|word| is_protected(word)) {
+            // What is written to such a key is no less secret than what is in it.
+            words.truncate(1);
+            words.push("(protected)".into());
+        }
         let words: Vec<String> =
             words.iter().take(12).map(|word| spell(word.get(..64).unwrap_or(word))).collect();
         Some(SlowCommand {
@@ -530,8 +553,10 @@ async fn delete_key(
     Query(query): Query<OneKey>,
 ) -> Result<impl IntoResponse, ApiError> {
     query.check()?;
+    let name = unspell(&query.key)?;
+    refuse_protected(&name)?;
     let removed: u64 = redis::cmd("DEL")
-        .arg(unspell(&query.key)?)
+        .arg(name)
         .query_async(&mut app.store().clone())
         .await
         .map_err(store::Error::from)?;

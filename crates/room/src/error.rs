@@ -51,7 +51,9 @@ pub enum Error {
     #[error("the token is not valid: {0}")]
     Token(#[from] Fault),
     /// The keys in the store are sealed with another secret, or there is a secret missing here.
-    #[error("the signing keys in the store are sealed with another secret")]
+    #[error(
+        "the signing keys in the store are sealed with a secret that this instance does not have"
+    )]
     Sealed,
     /// Too many instances joined at the same instant. Try again.
     #[error("the queue is busy")]

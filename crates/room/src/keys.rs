@@ -10,6 +10,10 @@ use store::{Key, Layout};
 
 use crate::ids::{PositionId, QueueId, SessionId};
 
+/// Starts of the names of keys that hold secrets: signing keys, the keys under which addresses are
+/// hashed, and sessions with what lets their holders in. No tool for looking at keys may show them.
+pub const SECRET_KEYS: [&str; 3] = ["room:signing", "room:address-key:", "session:"];
+
 /// Keys that belong to the service as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct RoomKeys {
@@ -143,6 +147,18 @@ impl QueueKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_with_secrets_are_listed_as_such() {
+        let session = SessionId::parse("a1b2c3d4-e5f6-4890-abcd-ef1234567890").unwrap();
+        for layout in [Layout::Standalone, Layout::Cluster] {
+            let room = RoomKeys::new();
+            let queue = QueueKeys::of(layout, &QueueId::parse("concert").unwrap());
+            for key in [room.signing.clone(), room.address_key(20_000), queue.session(&session)] {
+                assert!(SECRET_KEYS.iter().any(|start| key.as_str().starts_with(start)), "{key:?}");
+            }
+        }
+    }
 
     fn all(layout: Layout) -> Vec<String> {
         let k = QueueKeys::of(layout, &QueueId::parse("concert-tickets").unwrap());

@@ -102,6 +102,7 @@ pub use crate::{
     invite::{Invite, NewInvite},
     join::{Joined, NewPlace, Proof, check_key},
     keeper::{Keeper, Swept},
+    keys::SECRET_KEYS,
     leave::Left,
     list::{PAGE, Which},
     pass::Pass,

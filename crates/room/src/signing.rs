@@ -270,11 +270,33 @@ pub(crate) async fn open(
     if missing.is_empty() {
         return Ok(set);
     }
+    let mut made = Vec::new();
     for (kind, bytes) in missing {
-        write(store, keys, secret, kind, &bytes).await?;
+        made.push(write(store, keys, secret, kind, &bytes).await?);
     }
-    // Another instance may have made keys at the same time: all of them verify, the newest signs.
-    load(store, keys, secret).await
+    // Another instance may have made keys at the same time. With our secret, all of them verify and
+    // the newest signs; with another, only one of the two may stay: the one that made the oldest.
+    let records = self::records(store, keys).await?;
+    if !holds_oldest(&records, secret) {
+        redis::cmd("HDEL")
+            .arg(&keys.signing)
+            .arg(&made)
+            .query_async::<()>(&mut store.clone())
+            .await?;
+        return Err(Error::Sealed);
+    }
+    Ok(KeySet::read(records, secret, store.now()))
+}
+
+/// Was the oldest sealed key that signs sealed with our secret?
+fn holds_oldest(records: &HashMap<String, String>, secret: Option<&[u8; 32]>) -> bool {
+    let signing = records.iter().filter_map(|(id, text)| {
+        let record: Value = serde_json::from_str(text).ok()?;
+        let sealed = record["key"].as_str()?.starts_with("sealed.");
+        let signs = sealed && record["retired_ms"].is_null();
+        signs.then(|| (record["created_ms"].as_i64().unwrap_or(0), id, text))
+    });
+    signing.min().is_none_or(|(_, id, text)| !is_foreign(id, text, secret))
 }
 
 async fn records(store: &Store, keys: &RoomKeys) -> Result<HashMap<String, String>, Error> {
@@ -433,6 +455,22 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_two_first_starts_with_different_secrets_one_stays() {
+        let record = |id: &str, secret: &[u8; 32], at: i64| {
+            let key = seal(b"key", id, Some(secret)).unwrap();
+            let record =
+                json!({ "kind": "HMAC", "created_ms": at, "retired_ms": null, "key": key });
+            (id.to_owned(), record.to_string())
+        };
+        let (ours, theirs) = ([1; 32], [2; 32]);
+        for (at, id) in [(5, "b"), (4, "z"), (9, "a")] {
+            let records = HashMap::from([record("m", &ours, 5), record(id, &theirs, at)]);
+            assert_ne!(holds_oldest(&records, Some(&ours)), holds_oldest(&records, Some(&theirs)));
+        }
+        assert!(holds_oldest(&HashMap::new(), Some(&ours)));
+    }
 
     #[test]
     fn a_sealed_key_opens_only_with_its_secret_and_under_its_id() {

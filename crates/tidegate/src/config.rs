@@ -178,9 +178,8 @@ settings! {
     room: RoomConfig {
         /// File with the secret that seals the signing keys in the store: 64 hexadecimal digits,
         /// the same for all instances on one store. `TIDEGATE_ROOM_SECRET` with the digits
-        /// themselves comes first. Empty: on the built-in store the file `room-secret` in the data
-        /// folder, made at first start; on another store none, and whoever can read that store
-        /// can sign passes.
+        /// themselves comes first. Empty: the file `room-secret` in the data folder, made at first
+        /// start; a second instance on the same store needs a copy of it and says so.
         secret_file: PathBuf = "", restart;
         /// Who signs passes (`iss`).
         issuer: String = "tidegate", restart;

@@ -12,29 +12,48 @@ use crate::failure::{Failure, Outcome};
 /// The environment variable with the digits themselves.
 const VARIABLE: &str = "TIDEGATE_ROOM_SECRET";
 
-/// The secret, if there is to be one. The built-in store has one owner, so one can be made for it;
-/// on a shared store every instance must be given the same.
-pub(crate) fn find(config: &Config, built_in: bool) -> Outcome<Option<[u8; 32]>> {
+/// A secret, and the file that was made for it just now, if one was.
+#[derive(Debug)]
+pub(crate) struct RoomSecret {
+    pub(crate) secret: [u8; 32],
+    made: Option<PathBuf>,
+}
+
+impl RoomSecret {
+    /// Removes the file made just now, because the store has keys under another secret: the next
+    /// start should ask for that one, not find this.
+    pub(crate) fn discard(&self) {
+        if let Some(path) = &self.made
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            tracing::warn!(path = %path.display(), %error, "a secret nobody needs stays");
+        }
+    }
+}
+
+impl From<[u8; 32]> for RoomSecret {
+    fn from(secret: [u8; 32]) -> RoomSecret {
+        RoomSecret { secret, made: None }
+    }
+}
+
+/// The secret: given, kept in the data folder, or made there. Instances that share a store share
+/// the secret; one that makes its own where others have sealed keys is refused when the room opens.
+pub(crate) fn find(config: &Config) -> Outcome<RoomSecret> {
     if let Ok(digits) = std::env::var(VARIABLE)
         && !digits.is_empty()
     {
-        return parse(&digits).map(Some).ok_or_else(|| wrong(VARIABLE));
+        return parse(&digits).map(RoomSecret::from).ok_or_else(|| wrong(VARIABLE));
     }
     let file = &config.room.secret_file;
     if !file.as_os_str().is_empty() {
-        return read(file).map(Some);
+        return read(file).map(RoomSecret::from);
     }
     let kept = path(&config.server.data);
-    match (kept.exists(), built_in) {
-        (true, _) => read(&kept).map(Some),
-        (false, true) => make(&kept).map(Some),
-        (false, false) => {
-            tracing::warn!(
-                "signing keys are kept plain in the store; set room.secret_file to seal them"
-            );
-            Ok(None)
-        }
+    if kept.exists() {
+        return read(&kept).map(RoomSecret::from);
     }
+    Ok(RoomSecret { secret: make(&kept)?, made: Some(kept) })
 }
 
 /// Where the secret is kept if nothing else is said.
