@@ -24,7 +24,7 @@ use axum::routing::any;
 use utoipa_axum::router::OpenApiRouter;
 
 use axum::http::StatusCode;
-use jobs::{Error, JobId, Jobs};
+use jobs::{Error, JobId, JobType, Jobs, Namespace};
 use serde_json::json;
 
 use crate::app::App;
@@ -58,6 +58,18 @@ async fn one(OriginalUri(uri): OriginalUri) -> Response {
         Some(rest) => Redirect::permanent(&format!("/api/v1/job/{rest}")).into_response(),
         None => unknown().into_response(),
     }
+}
+
+/// Says what is wrong with a scope of a new worker's token. Tokens made earlier may have the older
+/// spelling `jobs:queue=NAME`, which means `jobs:type=NAME`.
+pub(crate) fn check_scope(scope: &str) -> Result<(), String> {
+    let known = "use jobs:type=NAME or jobs:namespace=NAME";
+    let checked = match scope.split_once('=') {
+        Some(("jobs:type", name)) => JobType::parse(name).map(drop),
+        Some(("jobs:namespace", name)) => Namespace::parse(name).map(drop),
+        _ => return Err(format!("there is no scope {scope:?}: {known}")),
+    };
+    checked.map_err(|error| format!("the scope {scope:?} names nothing that can be: {error}"))
 }
 
 /// The queue, if it runs here.

@@ -103,6 +103,21 @@ impl Jobs {
         Ok(())
     }
 
+    /// Returns the job types a registered worker takes, `None` inside for all of them; `None` when
+    /// no such worker is registered.
+    pub async fn worker_types(
+        &self,
+        server: &ServerId,
+    ) -> Result<Option<Option<Vec<String>>>, Error> {
+        let keys = self.keys();
+        let mut pipe = redis::pipe();
+        pipe.sismember(keys.workers(), server.as_str()).hget(keys.handles(), server.as_str());
+        let (registered, types): (bool, Option<String>) =
+            pipe.query_async(&mut self.store().clone()).await?;
+        let types = types.map(|types| types.split('\n').map(str::to_owned).collect());
+        Ok(registered.then_some(types))
+    }
+
     /// Says that a worker lives.
     pub async fn heartbeat(&self, server: &ServerId) -> Result<(), Error> {
         let mut store = self.store().clone();

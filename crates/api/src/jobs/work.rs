@@ -1,16 +1,17 @@
 //! What producers and workers call: dispatch, wait, claim, renew, complete, fail.
 //!
-//! A worker's token with scopes `jobs:type=NAME` (or `jobs:queue=NAME`) reaches jobs of those
-//! types and no others; one with `jobs:namespace=NAME` only works on a server of that namespace.
+//! A worker's token with scopes `jobs:type=NAME` reaches jobs of those types and workers that take
+//! nothing else; one with `jobs:namespace=NAME` only works on a server of that namespace.
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use jobs::{
     CLAIM_MAX, Claimed, Claimer, Dispatched, Error, Job, JobError, JobId, JobType, Jobs, Labels,
-    Lease, Millis, NewJob, Renewal, Verdict,
+    Lease, Millis, NewJob, Renewal, ServerId, Verdict,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -23,7 +24,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::view::{ErrorView, LeaseView, NewJobBody, ResultView};
 use super::{InJob, unknown};
 use crate::app::App;
+use crate::audit::{self, Entry, Note, Silent};
 use crate::auth::Principal;
+use crate::auth::credential::Credential;
 use crate::error::{ApiError, ErrorBody};
 use crate::extract::{Json, Path, Query};
 use crate::section::Section;
@@ -106,6 +109,22 @@ pub(super) fn may(principal: &Principal, kind: &str) -> Result<(), ApiError> {
     }
 }
 
+/// Refuses a narrowed token that speaks for a worker which takes jobs of other types.
+async fn may_be(jobs: &Jobs, principal: &Principal, worker: &ServerId) -> Result<(), ApiError> {
+    let Some(kinds) = scope(principal) else { return Ok(()) };
+    let within = match jobs.worker_types(worker).await? {
+        None => true,
+        Some(None) => false,
+        Some(Some(types)) => types.iter().all(|kind| kinds.contains(&kind.as_str())),
+    };
+    match within {
+        true => Ok(()),
+        false => Err(ApiError::forbidden(
+            "this worker takes jobs of types this token is not for; use another worker id",
+        )),
+    }
+}
+
 /// What a dispatch came to.
 #[derive(Debug, Serialize, ToSchema)]
 struct DispatchedView {
@@ -131,6 +150,25 @@ fn plain(principal: &Principal, body: NewJobBody) -> Result<NewJob, ApiError> {
     body.try_into()
 }
 
+/// Refuses to tell a narrowed token of a job of another type that has the id or the key already.
+async fn dispatched(
+    jobs: &Jobs,
+    principal: &Principal,
+    done: Dispatched,
+) -> Result<Dispatched, ApiError> {
+    if !done.new
+        && scope(principal).is_some()
+        && let Some(job) = jobs.get(&done.id).await?
+        && may(principal, job.kind.as_str()).is_err()
+    {
+        return Err(ApiError::conflict(
+            "ID_TAKEN",
+            "this id or key belongs to a job of another type",
+        ));
+    }
+    Ok(done)
+}
+
 /// Dispatch a job.
 #[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", request_body = NewJobBody,
     responses((status = 201, description = "Stored.", body = DispatchedView),
@@ -140,9 +178,12 @@ async fn dispatch(
     principal: Principal,
     Json(body): Json<NewJobBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let done = queue(&app, &principal)?.dispatch(plain(&principal, body)?).await?;
+    let jobs = queue(&app, &principal)?;
+    let new = plain(&principal, body)?;
+    let done = dispatched(jobs, &principal, jobs.dispatch(new).await?).await?;
     let status = if done.new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(DispatchedView::from(done))))
+    let note = Note::new("job.dispatch", done.id.as_str());
+    Ok((status, Extension(note), Json(DispatchedView::from(done))))
 }
 
 /// Many jobs to dispatch.
@@ -180,7 +221,7 @@ async fn bulk(
     State(app): State<App>,
     principal: Principal,
     Json(body): Json<Bulk>,
-) -> Result<Json<BulkView>, ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let jobs = queue(&app, &principal)?;
     if body.jobs.len() > BULK_MAX {
         let message = format!("more than {BULK_MAX} jobs in one call");
@@ -197,12 +238,19 @@ async fn bulk(
             Err(error) => refused.push(Some(error)),
         }
     }
-    let mut stored = jobs.dispatch_all(good).await.into_iter();
+    let mut stored = Vec::with_capacity(good.len());
+    for done in jobs.dispatch_all(good).await {
+        stored.push(match done {
+            Ok(done) => dispatched(jobs, &principal, done).await,
+            Err(error) => Err(error.into()),
+        });
+    }
+    let mut stored = stored.into_iter();
     let outcome = |refused: Option<ApiError>| {
         let done = match refused {
             Some(error) => Err(error),
             None => match stored.next() {
-                Some(done) => done.map_err(ApiError::from),
+                Some(done) => done,
                 None => Err(ApiError::internal(&"a job without an outcome")),
             },
         };
@@ -221,7 +269,10 @@ async fn bulk(
             },
         }
     };
-    Ok(Json(BulkView { outcomes: refused.into_iter().map(outcome).collect() }))
+    let outcomes: Vec<BulkOutcome> = refused.into_iter().map(outcome).collect();
+    let count = outcomes.iter().filter(|outcome| outcome.new).count();
+    let note = Note::new("jobs.dispatch", format!("{count} jobs"));
+    Ok((Extension(note), Json(BulkView { outcomes })))
 }
 
 /// How long to wait.
@@ -253,6 +304,7 @@ struct Ended {
 async fn wait(
     State(app): State<App>,
     principal: Principal,
+    credential: Credential,
     InJob { id }: InJob,
     Query(query): Query<WaitQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
@@ -263,6 +315,7 @@ async fn wait(
     let end = tokio::select! {
         end = jobs.wait(&id, length) => end,
         () = app.stopped() => Err(Error::TimedOut(jobs.now())),
+        () = credential.ended(app.clone()) => return Err(Credential::refusal()),
     };
     let (code, status, result) = match end {
         Ok((status, result)) => (StatusCode::OK, Some(status), result),
@@ -330,6 +383,8 @@ fn lease_length(jobs: &Jobs, ms: Option<u64>) -> Result<Duration, ApiError> {
 async fn claim(
     State(app): State<App>,
     principal: Principal,
+    credential: Credential,
+    entry: Option<Extension<Entry>>,
     Json(body): Json<Claim>,
 ) -> Result<Json<ClaimedView>, ApiError> {
     let jobs = queue(&app, &principal)?.clone();
@@ -350,6 +405,7 @@ async fn claim(
             Some(types.into_iter().map(JobType::parse).collect::<Result<Vec<_>, _>>()?)
         }
     };
+    may_be(&jobs, &principal, &labels.server).await?;
     jobs.register(&labels, types.as_deref(), &body.hostname).await?;
     let mut claimer = jobs.claimer(labels);
     if let Some(types) = types {
@@ -359,17 +415,36 @@ async fn claim(
     let until = Instant::now() + Duration::from_millis(body.wait_ms.min(WAIT_MAX));
     // On a task of its own, so that a caller who goes away in the middle leaves nothing claimed.
     let (answer, answered) = oneshot::channel();
-    tokio::spawn(async move {
+    let watched = app.clone();
+    app.tasks().clone().spawn(async move {
         let claimed = poll(&app, claimer, most, lease, until, &answer).await;
+        // What a person claims is on record before it is handed out.
+        if let (Some(Extension(entry)), Ok(claimed)) = (entry, &claimed)
+            && !claimed.leases.is_empty()
+        {
+            write_claim(&app, entry, claimed).await;
+        }
         if let Err(Ok(unwanted)) = answer.send(claimed)
             && let Err(error) = jobs.release(&unwanted.leases).await
         {
             tracing::warn!(%error, "jobs nobody took stay claimed until their lease ends");
         }
     });
-    let claimed = answered.await.map_err(|error| ApiError::internal(&error))??;
+    let claimed = tokio::select! {
+        claimed = answered => claimed.map_err(|error| ApiError::internal(&error))??,
+        () = credential.ended(watched) => return Err(Credential::refusal()),
+    };
     let leases = claimed.leases.into_iter().map(LeaseView::from).collect();
     Ok(Json(ClaimedView { leases, more: claimed.more }))
+}
+
+/// Writes down which jobs a person claimed.
+async fn write_claim(app: &App, mut entry: Entry, claimed: &Claimed) {
+    let ids: Vec<&str> = claimed.leases.iter().map(|lease| lease.id().as_str()).collect();
+    "job.claim".clone_into(&mut entry.action);
+    entry.target = ids.join(" ");
+    entry.set_status(StatusCode::OK);
+    audit::write(app, &entry).await;
 }
 
 async fn poll(
@@ -459,11 +534,11 @@ async fn renew(
     principal: Principal,
     InJob { id }: InJob,
     Json(body): Json<Renew>,
-) -> Result<Json<Renewed>, ApiError> {
+) -> Result<(Extension<Silent>, Json<Renewed>), ApiError> {
     let jobs = queue(&app, &principal)?;
     let length = lease_length(jobs, body.lease_ms)?;
     let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
-    Ok(Json(renewed(jobs, &lease, length).await?))
+    Ok((Extension(Silent), Json(renewed(jobs, &lease, length).await?)))
 }
 
 /// How far a job is.
@@ -496,13 +571,13 @@ async fn progress(
     principal: Principal,
     InJob { id }: InJob,
     Json(body): Json<NewProgress>,
-) -> Result<Json<Renewed>, ApiError> {
+) -> Result<(Extension<Silent>, Json<Renewed>), ApiError> {
     let jobs = queue(&app, &principal)?;
     let length = lease_length(jobs, body.lease_ms)?;
     let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
     let view = renewed(jobs, &lease, length).await?;
     jobs.set_progress(lease.id(), body.percent, body.message, body.data).await?;
-    Ok(Json(view))
+    Ok((Extension(Silent), Json(view)))
 }
 
 /// A job that succeeded.
@@ -722,7 +797,7 @@ async fn log(
     principal: Principal,
     InJob { id }: InJob,
     Json(body): Json<NewLines>,
-) -> Result<Json<Renewed>, ApiError> {
+) -> Result<(Extension<Silent>, Json<Renewed>), ApiError> {
     let jobs = queue(&app, &principal)?;
     if body.lines.len() > LINES_MAX {
         let message = format!("more than {LINES_MAX} lines in one call");
@@ -734,7 +809,7 @@ async fn log(
     for line in &body.lines {
         jobs.log(lease.id(), line).await?;
     }
-    Ok(Json(view))
+    Ok((Extension(Silent), Json(view)))
 }
 
 /// A worker that is gone.
@@ -753,7 +828,10 @@ async fn leave(
     State(app): State<App>,
     principal: Principal,
     Path(worker): Path<String>,
-) -> Result<Json<Left>, ApiError> {
-    queue(&app, &principal)?.unregister(&jobs::ServerId::parse(worker.as_str())?).await?;
-    Ok(Json(Left { worker }))
+) -> Result<impl IntoResponse, ApiError> {
+    let jobs = queue(&app, &principal)?;
+    let server = ServerId::parse(worker.as_str())?;
+    may_be(jobs, &principal, &server).await?;
+    jobs.unregister(&server).await?;
+    Ok((Extension(Note::new("worker.remove", &worker)), Json(Left { worker })))
 }
