@@ -12,6 +12,7 @@ use axum::middleware::from_fn_with_state;
 use store::Store;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
 
 use crate::auth::{Auth, Secret};
@@ -82,6 +83,8 @@ struct Inner {
     started: Instant,
     stopping: CancellationToken,
     write_probe: health::WriteProbe,
+    /// Changes under way, which end whether or not their clients wait.
+    tasks: TaskTracker,
 }
 
 impl App {
@@ -89,7 +92,7 @@ impl App {
     pub fn new(parts: Parts) -> App {
         metrics::recorder();
         App(Arc::new(Inner {
-            auth: Auth::new(parts.admin_token.as_ref()),
+            auth: Auth::new(parts.admin_token.as_ref(), &parts.instance),
             store: parts.store,
             services: parts.services,
             settings: ArcSwap::from_pointee(parts.settings),
@@ -103,6 +106,7 @@ impl App {
             started: Instant::now(),
             stopping: CancellationToken::new(),
             write_probe: health::WriteProbe::default(),
+            tasks: TaskTracker::new(),
         }))
     }
 
@@ -165,6 +169,17 @@ impl App {
     /// Checks credentials.
     pub fn auth(&self) -> &Auth {
         &self.0.auth
+    }
+
+    /// Owns the changes under way.
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.0.tasks
+    }
+
+    /// Waits for the changes under way, after the server has stopped taking requests.
+    pub async fn join(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
     }
 
     /// Name of this instance.

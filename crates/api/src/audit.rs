@@ -1,18 +1,23 @@
 //! The audit trail: who changed what, when, from where. The guard writes an entry for every change
-//! on an operator's or admin's route; a handler adds what it knows with a [`Note`].
+//! by a person; a handler adds what it knows with a [`Note`].
 //!
 //! The trail is a capped stream in the store, so every instance writes to and reads from the same.
+//! A change is announced in the store before it is made and its entry written after ([`begin`],
+//! [`Pending::finish`]); what a crash leaves announced, [`sweep`] writes with the outcome `unknown`.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use store::redis;
+use store::redis::{self, AsyncCommands as _};
+use tokio_util::sync::CancellationToken;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::app::App;
+use crate::auth;
 use crate::error::ApiError;
 use crate::extract::{Json, Query};
 use crate::keys;
@@ -20,6 +25,12 @@ use crate::section::Section;
 
 /// Largest `before` or `after` kept, in bytes of JSON; longer ones are left out.
 const LARGEST_DETAIL: usize = 4096;
+/// How often refusals are summed up and abandoned changes looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// A change announced this long ago was abandoned: twice what one may take.
+const ABANDONED: Duration = Duration::from_secs(120);
+/// Announced changes looked at per sweep.
+const SWEEP_MOST: usize = 1_000;
 
 /// What a handler adds to the entry the guard writes. Put it into the response's extensions,
 /// for example by returning `(Extension(Note::new("queue.pause", id)), Json(…))`.
@@ -50,6 +61,10 @@ impl Note {
     }
 }
 
+/// Put into a response's extensions when nothing worth an entry happened, such as a renewed lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Silent;
+
 /// One entry of the trail.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Entry {
@@ -67,7 +82,7 @@ pub struct Entry {
     pub action: String,
     /// What it was done to.
     pub target: String,
-    /// `ok`, `refused` (4xx) or `failed` (5xx).
+    /// `ok`, `refused` (4xx), `failed` (5xx), or `unknown` when the instance went down meanwhile.
     pub outcome: String,
     /// HTTP status of the answer.
     pub status: u16,
@@ -75,6 +90,9 @@ pub struct Entry {
     pub client: String,
     /// Id of the request.
     pub request_id: String,
+    /// The instance that took it.
+    #[serde(default)]
+    pub instance: String,
     /// How it was before.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -97,6 +115,13 @@ impl Entry {
         }
     }
 
+    /// Says who did it.
+    pub(crate) fn name(&mut self, principal: &auth::Principal) {
+        principal.name.clone_into(&mut self.who);
+        principal.token_id.clone_into(&mut self.token_id);
+        principal.role.word().clone_into(&mut self.role);
+    }
+
     pub(crate) fn set_status(&mut self, status: axum::http::StatusCode) {
         self.status = status.as_u16();
         self.outcome = match self.status {
@@ -108,21 +133,135 @@ impl Entry {
     }
 }
 
-/// Appends to the trail and to the log. A failure to write is logged and does not undo the act.
-pub(crate) async fn write(app: &App, entry: &Entry) {
+/// A change under way: announced in the store, its entry not written yet.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// Where it is announced. Our own id: a request's may come from outside and be used twice.
+    id: String,
+    pub(crate) entry: Entry,
+    silent: bool,
+}
+
+/// Announces a change. When that fails the change must not be made: it would leave no trace.
+pub(crate) async fn begin(app: &App, mut entry: Entry) -> Result<Pending, ApiError> {
+    let id = auth::random_hex::<16>()?;
+    entry.at_ms = app.store().now().0;
+    app.instance().clone_into(&mut entry.instance);
+    let json = serde_json::to_string(&entry).map_err(|error| ApiError::internal(&error))?;
+    let _: i64 = app
+        .store()
+        .clone()
+        .hset(keys::audit_pending(), &id, json)
+        .await
+        .map_err(store::Error::from)?;
+    Ok(Pending { id, entry, silent: false })
+}
+
+impl Pending {
+    /// Takes over what the handler answered and noted.
+    pub(crate) fn take_note(&mut self, response: &mut Response) {
+        self.silent = response.extensions_mut().remove::<Silent>().is_some();
+        self.entry.finish(response);
+    }
+
+    /// Writes the entry. If that fails the announcement stays, and the entry is written later.
+    pub(crate) async fn finish(self, app: &App) {
+        if !self.silent && !write(app, &self.entry).await {
+            return;
+        }
+        let gone: Result<i64, _> = app.store().clone().hdel(keys::audit_pending(), &self.id).await;
+        if let Err(error) = gone {
+            tracing::warn!(%error, "an audit entry will be there twice, once as unknown");
+        }
+    }
+}
+
+/// Writes an entry about a refused caller, or counts it for one that sums them up.
+pub(crate) async fn write_refusal(app: &App, subject: String, entry: &Entry) {
+    if app.auth().refusals.count(subject, entry) {
+        write(app, entry).await;
+    }
+}
+
+/// Sums up refusals and writes what crashes left announced, until told to stop.
+pub async fn run(app: App, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(SWEEP_EVERY) => {}
+            () = stop.cancelled() => break,
+        }
+        sum_up(&app, false).await;
+        if let Err(error) = sweep(&app).await {
+            tracing::debug!(error = error.message(), "announced changes not looked at");
+        }
+    }
+    sum_up(&app, true).await;
+}
+
+async fn sum_up(app: &App, all: bool) {
+    for entry in app.auth().refusals.drain(all) {
+        write(app, &entry).await;
+    }
+}
+
+/// Writes the changes that were announced and never ended, as `unknown`. Several instances may sweep
+/// at once: who takes the announcement away writes the entry.
+pub async fn sweep(app: &App) -> Result<(), ApiError> {
+    let mut store = app.store().clone();
+    let (mut cursor, mut seen) = (0_u64, 0);
+    loop {
+        let (next, rows): (u64, Vec<(String, String)>) = redis::cmd("HSCAN")
+            .arg(keys::audit_pending())
+            .arg(cursor)
+            .arg("COUNT")
+            .arg(100)
+            .query_async(&mut store)
+            .await
+            .map_err(store::Error::from)?;
+        seen += rows.len();
+        for (id, json) in rows {
+            let mut entry: Entry = serde_json::from_str(&json).unwrap_or_default();
+            let age = app.store().now().0.saturating_sub(entry.at_ms);
+            if u128::try_from(age).unwrap_or(0) < ABANDONED.as_millis() {
+                continue;
+            }
+            "unknown".clone_into(&mut entry.outcome);
+            let taken: i64 =
+                store.hdel(keys::audit_pending(), &id).await.map_err(store::Error::from)?;
+            if taken == 1 && !write(app, &entry).await {
+                let _: i64 = store
+                    .hset(keys::audit_pending(), &id, json)
+                    .await
+                    .map_err(store::Error::from)?;
+            }
+        }
+        cursor = next;
+        if cursor == 0 || seen >= SWEEP_MOST {
+            return Ok(());
+        }
+    }
+}
+
+/// Appends to the trail and to the log; says whether the trail has it.
+pub(crate) async fn write(app: &App, entry: &Entry) -> bool {
+    let instance = match entry.instance.as_str() {
+        "" => app.instance(),
+        named => named,
+    };
     tracing::info!(
         target: "audit",
         who = entry.who, role = entry.role, action = entry.action, on = entry.target,
         outcome = entry.outcome, client = entry.client, request_id = entry.request_id,
         "change"
     );
+    let at_ms = if entry.at_ms == 0 { app.store().now().0 } else { entry.at_ms };
     let mut command = redis::cmd("XADD");
     command.arg(keys::audit()).arg("MAXLEN").arg("~").arg(app.settings().audit_keep).arg("*");
     let detail = |value: &Option<serde_json::Value>| {
         value.as_ref().map(ToString::to_string).filter(|text| text.len() <= LARGEST_DETAIL)
     };
     let fields = [
-        ("at_ms", Some(app.store().now().0.to_string())),
+        ("at_ms", Some(at_ms.to_string())),
         ("who", Some(entry.who.clone())),
         ("token_id", Some(entry.token_id.clone())),
         ("role", Some(entry.role.clone())),
@@ -132,6 +271,7 @@ pub(crate) async fn write(app: &App, entry: &Entry) {
         ("status", Some(entry.status.to_string())),
         ("client", Some(entry.client.clone())),
         ("request_id", Some(entry.request_id.clone())),
+        ("instance", Some(instance.to_owned())),
         ("before", detail(&entry.before)),
         ("after", detail(&entry.after)),
     ];
@@ -140,8 +280,12 @@ pub(crate) async fn write(app: &App, entry: &Entry) {
             command.arg(name).arg(value);
         }
     }
-    if let Err(error) = command.query_async::<String>(&mut app.store().clone()).await {
-        tracing::error!(error = %error, action = entry.action, "audit entry not written");
+    match command.query_async::<String>(&mut app.store().clone()).await {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::error!(error = %error, action = entry.action, "audit entry not written");
+            false
+        }
     }
 }
 
@@ -177,6 +321,7 @@ fn entry(id: String, mut fields: HashMap<String, String>) -> Entry {
         status: take("status").parse().unwrap_or(0),
         client: take("client"),
         request_id: take("request_id"),
+        instance: take("instance"),
         before: serde_json::from_str(&take("before")).ok(),
         after: serde_json::from_str(&take("after")).ok(),
         id,

@@ -1,19 +1,25 @@
 //! Who is asking. A credential is a bearer token or a dashboard session; both are random, and only
 //! their SHA-256 is kept (they carry 192 bits, so a slow hash would add nothing but a lever for
-//! overload). The admin token of this installation works even while the store is away.
+//! overload). The admin token of this installation is a token like any other, with one difference:
+//! it works while the store is away, unless this instance has seen it revoked.
 //!
 //! Read [`Auth`], then `token.rs` (tokens), `session.rs` (cookies), `guard.rs` (what stands in
-//! front of every guarded route).
+//! front of every guarded route), `credential.rs` (ends streams with their credential),
+//! `lockout.rs` (failed logins), `refusals.rs` (bounds the audit lines about refused callers).
 
+pub(crate) mod credential;
 pub mod guard;
+mod lockout;
+pub(crate) mod refusals;
 pub(crate) mod session;
 mod token;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -24,7 +30,6 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
-use crate::settings::Settings;
 
 pub use self::session::Session;
 pub use self::token::{NewToken, Secret, Token};
@@ -87,7 +92,7 @@ pub struct Principal {
     pub name: String,
     /// What it may do.
     pub role: Role,
-    /// What a worker's token is narrowed to, such as `jobs:queue=mail`; empty means no narrowing.
+    /// What a worker's token is narrowed to, such as `jobs:type=mail`; empty means no narrowing.
     pub scopes: Vec<String>,
 }
 
@@ -103,14 +108,23 @@ impl<S: Send + Sync> FromRequestParts<S> for Principal {
     }
 }
 
-/// Checks credentials. Remembers good ones for a few seconds, so that the store is asked once per
-/// burst, and for longer while the store is away, so that operators are not locked out by an outage.
+/// Checks credentials. Remembers good ones for a moment, so that the store is asked once per burst,
+/// and for longer while the store is away, so that operators are not locked out by an outage.
 #[derive(Debug)]
 pub struct Auth {
-    /// SHA-256 of this installation's admin token, when it has one.
-    admin: Option<String>,
+    admin: ArcSwapOption<AdminToken>,
+    /// Name of this instance, part of its admin token's name.
+    instance: String,
     seen: Mutex<HashMap<String, Seen>>,
-    failures: Mutex<HashMap<IpAddr, Failures>>,
+    pub(crate) refusals: refusals::Refusals,
+}
+
+/// The admin token of this installation, whose secret lies in the data folder.
+#[derive(Debug)]
+struct AdminToken {
+    hash: String,
+    /// Set once this instance has seen it revoked; then it does not work during an outage either.
+    revoked: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Debug, Clone)]
@@ -119,33 +133,30 @@ struct Seen {
     at: Instant,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Failures {
-    count: u32,
-    locked: bool,
-    until: Instant,
-}
-
-/// Good credentials are asked about again after this long: a revoked token works no longer than this.
-const FRESH: Duration = Duration::from_secs(1);
+/// Good credentials are asked about again after this long. A session is remembered by its cookie and
+/// by its token, and streams look every [`credential::LOOK_EVERY`], so a revocation counts everywhere
+/// after at most three times this: within a second.
+const FRESH: Duration = Duration::from_millis(250);
 /// While the store is away, a credential that was good this long ago still counts.
 const STALE: Duration = Duration::from_secs(600);
-/// Bound of both memories; when full they start over.
+/// Bound of the memory; when full it starts over.
 const REMEMBERED: usize = 4096;
 
 impl Auth {
     /// Checks against the given admin token and the tokens in the store.
-    pub fn new(admin_token: Option<&Secret>) -> Auth {
+    pub fn new(admin_token: Option<&Secret>, instance: &str) -> Auth {
         Auth {
-            admin: admin_token.map(|token| digest(token.reveal())),
+            admin: ArcSwapOption::new(admin_token.map(|token| AdminToken::of(token).into())),
+            instance: instance.to_owned(),
             seen: Mutex::default(),
-            failures: Mutex::default(),
+            refusals: refusals::Refusals::default(),
         }
     }
 
-    fn is_admin(&self, hash: &str) -> bool {
+    /// The admin token, if this is the hash of it.
+    fn admin_of(&self, hash: &str) -> Option<std::sync::Arc<AdminToken>> {
         use subtle::ConstantTimeEq;
-        self.admin.as_ref().is_some_and(|admin| admin.as_bytes().ct_eq(hash.as_bytes()).into())
+        self.admin.load_full().filter(|admin| admin.hash.as_bytes().ct_eq(hash.as_bytes()).into())
     }
 
     fn remembered(&self, hash: &str, within: Duration) -> Option<Principal> {
@@ -165,50 +176,15 @@ impl Auth {
         self.seen.lock().remove(hash);
     }
 
-    /// How long this address has to wait before it may try to log in, if it has to.
-    pub(crate) fn locked(&self, address: IpAddr) -> Option<Duration> {
-        let failures = self.failures.lock();
-        let found = failures.get(&address)?;
-        (found.locked && found.until > Instant::now()).then(|| found.until - Instant::now())
-    }
-
-    /// Counts a failed login; the last of the allowed tries locks the address.
-    pub(crate) fn failed(&self, address: IpAddr, settings: &Settings) {
-        let mut failures = self.failures.lock();
-        if failures.len() >= REMEMBERED {
-            failures.retain(|_, entry| entry.until > Instant::now());
-        }
-        if failures.len() >= REMEMBERED {
-            failures.clear();
-        }
-        let until = Instant::now() + settings.login_lock;
-        let entry = failures.entry(address).or_insert(Failures { count: 0, locked: false, until });
-        if entry.until <= Instant::now() {
-            *entry = Failures { count: 0, locked: false, until };
-        }
-        entry.count += 1;
-        entry.until = until;
-        entry.locked = entry.count >= settings.login_tries;
-    }
-
-    /// A good login forgives the failed ones.
-    pub(crate) fn succeeded(&self, address: IpAddr) {
-        self.failures.lock().remove(&address);
-    }
-
     /// Forgets all, so that a revocation on this instance counts at once.
     fn forget_all(&self) {
         self.seen.lock().clear();
     }
 }
 
-/// The admin of this installation, whose token lies in the data folder.
-fn local_admin() -> Principal {
-    Principal {
-        token_id: "local".to_owned(),
-        name: "admin token".to_owned(),
-        role: Role::Admin,
-        scopes: Vec::new(),
+impl AdminToken {
+    fn of(secret: &Secret) -> AdminToken {
+        AdminToken { hash: digest(secret.reveal()), revoked: false.into() }
     }
 }
 

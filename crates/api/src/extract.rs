@@ -39,7 +39,9 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJ
 
     async fn from_request(request: Request, _: &S) -> Result<OptionalJson<T>, ApiError> {
         match json_bytes(request).await? {
-            Some(bytes) => parse::<Option<T>>(&bytes).map(|body| OptionalJson(body.unwrap_or_default())),
+            Some(bytes) => {
+                parse::<Option<T>>(&bytes).map(|body| OptionalJson(body.unwrap_or_default()))
+            }
             None => Ok(OptionalJson(T::default())),
         }
     }

@@ -59,6 +59,12 @@ impl Taken {
     pub(crate) fn take(&self) -> Option<Events> {
         self.0.lock().take()
     }
+
+    /// Ends the events when `end` does.
+    pub(crate) fn until(&self, end: impl Future<Output = ()> + Send + 'static) {
+        let mut slot = self.0.lock();
+        *slot = slot.take().map(|events| events.take_until(end).boxed());
+    }
 }
 
 impl Sse {

@@ -1,17 +1,33 @@
 //! What stands in front of every guarded route: find the credential, check the role, refuse
 //! requests that another site made a browser send, and write every change to the audit trail.
+//!
+//! A change runs on a task of its own together with its audit entry, so a client that hangs up cannot
+//! have the one without the other. A stream ends with the credential it was opened with.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
+use futures_util::FutureExt;
+use tracing::Instrument;
 
+use super::credential::Credential;
 use super::session::cookie_of;
 use super::{Principal, Role};
 use crate::app::App;
 use crate::audit;
 use crate::client::Client;
 use crate::error::ApiError;
+use crate::sse::Taken;
+
+/// The longest a change may take; long after the store's own timeouts.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(60);
+/// Changes whose handler writes the entry itself, from the one in the request's extensions: a claim
+/// must notice a caller who goes away, so it cannot run to its end regardless.
+const SELF_AUDITED: [&str; 1] = ["/api/v1/jobs/claim"];
 
 /// What a route asks of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,14 +75,24 @@ pub(crate) struct Gate {
 
 /// The middleware.
 pub(crate) async fn check(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
-    let principal = match identify(&gate.app, request.headers(), request.method()).await {
+    let app = gate.app;
+    let principal = match identify(&app, request.headers(), request.method()).await {
         Ok(principal) => principal,
-        Err(error) if gate.page && error.status() == StatusCode::UNAUTHORIZED => {
-            return to_login(&request);
+        Err(error) => {
+            if let Some(entry) = wrong_credential(&request, &error) {
+                audit::write_refusal(&app, entry.client.clone(), &entry).await;
+            }
+            if gate.page && error.status() == StatusCode::UNAUTHORIZED {
+                return to_login(&request);
+            }
+            return error.into_response();
         }
-        Err(error) => return error.into_response(),
     };
+    let mut entry = audit::Entry::of_request(&request, &principal);
     if !gate.need.met_by(principal.role) {
+        entry.set_status(StatusCode::FORBIDDEN);
+        let subject = format!("{} {}", entry.token_id, entry.action);
+        audit::write_refusal(&app, subject, &entry).await;
         return ApiError::forbidden(format!(
             "this needs role {}, and {} has role {}",
             gate.need.word(),
@@ -75,17 +101,92 @@ pub(crate) async fn check(State(gate): State<Gate>, mut request: Request, next: 
         ))
         .into_response();
     }
-    let audited = matches!(gate.need, Need::Operator | Need::Admin) && is_change(request.method());
-    if !audited {
-        request.extensions_mut().insert(principal);
-        return next.run(request).await;
-    }
-    let mut entry = audit::Entry::of_request(&request, &principal);
+    let audited = is_change(request.method())
+        && match gate.need {
+            Need::Operator | Need::Admin => true,
+            // What programs do there is what jobs are for; what people do is on record.
+            Need::Worker => principal.role != Role::Worker,
+            Need::Viewer => false,
+        };
     request.extensions_mut().insert(principal);
-    let mut response = next.run(request).await;
-    entry.finish(&mut response);
-    audit::write(&gate.app, &entry).await;
+    let credential = Credential::of(request.headers());
+    if let Some(credential) = &credential {
+        request.extensions_mut().insert(credential.clone());
+    }
+    if audited && !SELF_AUDITED.iter().any(|route| entry.action.ends_with(route)) {
+        return change(app, request, next, entry).await;
+    }
+    if audited {
+        request.extensions_mut().insert(entry);
+    }
+    let response = next.run(request).await;
+    if let (Some(credential), Some(events)) = (credential, response.extensions().get::<Taken>()) {
+        events.until(credential.ended(app));
+    }
     response
+}
+
+/// Runs a change and writes its audit entry, both or neither, whether or not the client waits.
+async fn change(app: App, request: Request, next: Next, entry: audit::Entry) -> Response {
+    let tasks = app.tasks().clone();
+    let both = async move {
+        let mut pending = match audit::begin(&app, entry).await {
+            Ok(pending) => pending,
+            Err(error) => return Ok(error.into_response()),
+        };
+        let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
+        let handled = match tokio::time::timeout(CHANGE_DEADLINE, handled).await {
+            Ok(Ok(mut response)) => {
+                pending.take_note(&mut response);
+                Ok(response)
+            }
+            Ok(Err(panic)) => {
+                pending.entry.set_status(StatusCode::INTERNAL_SERVER_ERROR);
+                Err(panic)
+            }
+            Err(_) => {
+                let error = ApiError::unavailable(
+                    "TOO_SLOW",
+                    "the change did not finish in time; look whether it was made before you repeat it",
+                );
+                pending.entry.set_status(error.status());
+                Ok(error.into_response())
+            }
+        };
+        pending.finish(&app).await;
+        handled
+    };
+    match tasks.spawn(both.in_current_span()).await {
+        Ok(Ok(response)) => response,
+        // To whoever catches panics of handlers.
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(error) => ApiError::internal(&error).into_response(),
+    }
+}
+
+/// The entry about a wrong token, or about a change another site made a browser send. A session that
+/// has ended is neither.
+fn wrong_credential(request: &Request, error: &ApiError) -> Option<audit::Entry> {
+    let wrong_token =
+        error.status() == StatusCode::UNAUTHORIZED && token_of(request.headers()).is_some();
+    if !wrong_token && error.status() != StatusCode::FORBIDDEN {
+        return None;
+    }
+    let mut entry = audit::Entry {
+        who: "unknown".to_owned(),
+        action: "auth.refused".to_owned(),
+        target: format!("{} {}", request.method(), request.uri().path()),
+        client: client_of(request),
+        request_id: crate::front::request_id(request.extensions()),
+        ..audit::Entry::default()
+    };
+    entry.set_status(error.status());
+    Some(entry)
+}
+
+fn client_of(request: &Request) -> String {
+    let client = request.extensions().get::<Client>();
+    client.map_or_else(String::new, |client| client.ip.to_string())
 }
 
 /// Finds and checks the credential: a bearer token, `X-Admin-Key`, or the session cookie.
@@ -120,7 +221,7 @@ pub(crate) fn credential(headers: &HeaderMap) -> Option<&str> {
     token_of(headers).or_else(|| cookie_of(headers))
 }
 
-fn token_of(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn token_of(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
@@ -174,10 +275,7 @@ impl audit::Entry {
             role: principal.role.word().to_owned(),
             action: format!("{} {route}", request.method()),
             target: request.uri().path().to_owned(),
-            client: request
-                .extensions()
-                .get::<Client>()
-                .map_or_else(String::new, |client| client.ip.to_string()),
+            client: client_of(request),
             request_id: crate::front::request_id(request.extensions()),
             ..audit::Entry::default()
         }

@@ -54,19 +54,31 @@ impl Auth {
             return Ok(None);
         }
         let hash = digest(cookie);
-        if let Some(principal) = self.remembered(&hash, FRESH) {
+        self.session_of(store, &hash, settings, true).await
+    }
+
+    /// Whose session this is, by the hash of its cookie. Asking counts as a use of it only with
+    /// `touch`: an open stream must not keep a session alive that nobody uses.
+    pub(super) async fn session_of(
+        &self,
+        store: &Store,
+        hash: &str,
+        settings: &Settings,
+        touch: bool,
+    ) -> Result<Option<Principal>, ApiError> {
+        if let Some(principal) = self.remembered(hash, FRESH) {
             return Ok(Some(principal));
         }
-        match self.ask(store, &hash, settings).await {
+        match self.ask(store, hash, settings, touch).await {
             Ok(Some(principal)) => {
-                self.remember(&hash, &principal);
+                self.remember(hash, &principal);
                 Ok(Some(principal))
             }
             Ok(None) => {
-                self.forget(&hash);
+                self.forget(hash);
                 Ok(None)
             }
-            Err(error) => match self.remembered(&hash, STALE) {
+            Err(error) => match self.remembered(hash, STALE) {
                 Some(principal) => Ok(Some(principal)),
                 None => Err(error),
             },
@@ -78,6 +90,7 @@ impl Auth {
         store: &Store,
         hash: &str,
         settings: &Settings,
+        touch: bool,
     ) -> Result<Option<Principal>, ApiError> {
         let json: Option<String> =
             store.clone().get(keys::session(hash)).await.map_err(store::Error::from)?;
@@ -91,7 +104,7 @@ impl Auth {
             return Ok(None);
         }
         let principal = self.by_token_hash(store, &session.token_hash).await?;
-        if principal.is_some() && idle > TOUCH_EVERY {
+        if touch && principal.is_some() && idle > TOUCH_EVERY {
             session.seen_ms = now;
             write(store, hash, &session, settings).await?;
         }

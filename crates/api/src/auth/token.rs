@@ -1,13 +1,14 @@
 //! Tokens: random words that stand for a role. Shown once when made; the store keeps their hash.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 use store::redis::AsyncCommands;
 use store::{Millis, Store};
 use utoipa::ToSchema;
 
-use super::{Auth, FRESH, Principal, Role, STALE, digest, local_admin, random_hex};
+use super::{AdminToken, Auth, FRESH, Principal, Role, STALE, digest, random_hex};
 use crate::error::ApiError;
 use crate::keys;
 
@@ -15,6 +16,8 @@ use crate::keys;
 const MOST_TOKENS: usize = 1000;
 /// Longest accepted credential; longer ones are not hashed.
 const LONGEST: usize = 256;
+/// `created_by` of the admin token of an installation.
+const FIRST_START: &str = "first start";
 
 /// A secret that never shows in debug output or logs.
 #[derive(Clone, PartialEq, Eq)]
@@ -70,7 +73,8 @@ pub struct NewToken {
     pub name: String,
     /// What it may do.
     pub role: Role,
-    /// What a worker's token is narrowed to, such as `jobs:queue=mail`; at most 16.
+    /// What a worker's token is narrowed to: `jobs:type=mail` or `jobs:namespace=shop`; at most 16.
+    /// Others are refused.
     #[serde(default)]
     #[schema(max_items = 16)]
     pub scopes: Vec<String>,
@@ -106,6 +110,10 @@ impl NewToken {
         if self.role != Role::Worker && !self.scopes.is_empty() {
             return Err(ApiError::invalid_field("scopes", "only a worker's token has scopes"));
         }
+        for scope in &self.scopes {
+            crate::jobs::check_scope(scope)
+                .map_err(|message| ApiError::invalid_field("scopes", message))?;
+        }
         Ok(())
     }
 }
@@ -129,29 +137,72 @@ impl Auth {
         store: &Store,
         hash: &str,
     ) -> Result<Option<Principal>, ApiError> {
-        if self.is_admin(hash) {
-            return Ok(Some(local_admin()));
-        }
         if let Some(principal) = self.remembered(hash, FRESH) {
             return Ok(Some(principal));
         }
-        let found: Result<Option<String>, _> = store.clone().hget(keys::tokens(), hash).await;
-        match found.map_err(store::Error::from) {
-            Ok(Some(record)) => {
-                let token: Token =
-                    serde_json::from_str(&record).map_err(|error| ApiError::internal(&error))?;
+        let admin = self.admin_of(hash);
+        match self.look_up(store, hash, admin.is_some()).await {
+            Ok(Some(token)) => {
                 let principal = token.principal();
                 self.remember(hash, &principal);
                 Ok(Some(principal))
             }
             Ok(None) => {
                 self.forget(hash);
+                if let Some(admin) = admin {
+                    admin.revoked.store(true, Ordering::Relaxed);
+                }
                 Ok(None)
             }
-            Err(error) => match self.remembered(hash, STALE) {
-                Some(principal) => Ok(Some(principal)),
-                None => Err(error.into()),
+            Err(error) => match (self.remembered(hash, STALE), admin) {
+                (Some(principal), _) => Ok(Some(principal)),
+                // The owner of the data folder must get in during an outage.
+                (None, Some(admin)) if !admin.revoked.load(Ordering::Relaxed) => {
+                    Ok(Some(self.admin_record(hash, store.now()).principal()))
+                }
+                (None, _) => Err(error),
             },
+        }
+    }
+
+    /// The record of a token. The admin token of this installation is added if it is missing, as at
+    /// the first start or after the store was emptied, but never once it was revoked.
+    async fn look_up(
+        &self,
+        store: &Store,
+        hash: &str,
+        is_admin: bool,
+    ) -> Result<Option<Token>, ApiError> {
+        let mut data = store.clone();
+        let found: Option<String> =
+            data.hget(keys::tokens(), hash).await.map_err(store::Error::from)?;
+        if let Some(record) = found {
+            return serde_json::from_str(&record)
+                .map(Some)
+                .map_err(|error| ApiError::internal(&error));
+        }
+        if !is_admin || is_revoked(store, hash).await? {
+            return Ok(None);
+        }
+        let token = self.admin_record(hash, store.now());
+        let json = serde_json::to_string(&token).map_err(|error| ApiError::internal(&error))?;
+        let _: bool = data.hset_nx(keys::tokens(), hash, json).await.map_err(store::Error::from)?;
+        // Revoked on another instance between the two? Then what was added goes again.
+        if is_revoked(store, hash).await? {
+            let _: i64 = data.hdel(keys::tokens(), hash).await.map_err(store::Error::from)?;
+            return Ok(None);
+        }
+        Ok(Some(token))
+    }
+
+    fn admin_record(&self, hash: &str, now: Millis) -> Token {
+        Token {
+            id: short_id(hash),
+            name: format!("admin token of {}", self.instance),
+            role: Role::Admin,
+            scopes: Vec::new(),
+            created_ms: now.0,
+            created_by: FIRST_START.to_owned(),
         }
     }
 
@@ -177,26 +228,34 @@ impl Auth {
         Ok((token, secret))
     }
 
-    /// Lets other instances on the same store accept this installation's admin token.
-    pub async fn share_admin_token(
+    /// Lets other instances on the same store accept this installation's admin token. Says `false`
+    /// when it was revoked; then it is not added again.
+    pub async fn share_admin_token(&self, store: &Store) -> Result<bool, ApiError> {
+        let Some(admin) = self.admin.load_full() else { return Ok(true) };
+        let found = self.look_up(store, &admin.hash, true).await?;
+        admin.revoked.store(found.is_none(), Ordering::Relaxed);
+        Ok(found.is_some())
+    }
+
+    /// Puts a new admin token in the place of this installation's: the old one is revoked, the new
+    /// one works on every instance. Does nothing when it is the same.
+    pub async fn replace_admin_token(
         &self,
         store: &Store,
         secret: &Secret,
-        instance: &str,
-    ) -> Result<(), ApiError> {
-        let new = NewToken {
-            name: format!("admin token of {instance}"),
-            role: Role::Admin,
-            scopes: Vec::new(),
-        };
-        let token = record(secret, &new, store.now(), "first start");
-        let json = serde_json::to_string(&token).map_err(|error| ApiError::internal(&error))?;
-        let _: bool = store
-            .clone()
-            .hset_nx(keys::tokens(), digest(secret.reveal()), json)
-            .await
-            .map_err(store::Error::from)?;
-        Ok(())
+    ) -> Result<bool, ApiError> {
+        let new = AdminToken::of(secret);
+        let old = self.admin.load_full();
+        if old.as_ref().is_some_and(|old| old.hash == new.hash) {
+            return Ok(false);
+        }
+        let hash = new.hash.clone();
+        self.admin.store(Some(new.into()));
+        if let Some(old) = old {
+            self.revoke_hash(store, &old.hash, true).await?;
+        }
+        self.look_up(store, &hash, true).await?;
+        Ok(true)
     }
 
     /// All tokens, newest first. There are at most a thousand.
@@ -216,19 +275,44 @@ impl Auth {
         for (hash, json) in all {
             let Ok(token) = serde_json::from_str::<Token>(&json) else { continue };
             if token.id == id {
-                let _: i64 =
-                    store.clone().hdel(keys::tokens(), hash).await.map_err(store::Error::from)?;
-                self.forget_all();
+                self.revoke_hash(store, &hash, token.created_by == FIRST_START).await?;
                 return Ok(Some(token));
             }
         }
         Ok(None)
     }
+
+    /// Revokes a token. One that an installation would add again by itself is marked first, so that
+    /// no instance does.
+    async fn revoke_hash(&self, store: &Store, hash: &str, mark: bool) -> Result<(), ApiError> {
+        let mut data = store.clone();
+        if mark {
+            let _: i64 = data
+                .hset(keys::revoked(), hash, store.now().0)
+                .await
+                .map_err(store::Error::from)?;
+        }
+        let _: i64 = data.hdel(keys::tokens(), hash).await.map_err(store::Error::from)?;
+        if let Some(admin) = self.admin_of(hash) {
+            admin.revoked.store(true, Ordering::Relaxed);
+        }
+        self.forget_all();
+        Ok(())
+    }
+}
+
+async fn is_revoked(store: &Store, hash: &str) -> Result<bool, ApiError> {
+    Ok(store.clone().hexists(keys::revoked(), hash).await.map_err(store::Error::from)?)
+}
+
+/// What people call a token by: the start of its hash.
+fn short_id(hash: &str) -> String {
+    hash.chars().take(12).collect()
 }
 
 fn record(secret: &Secret, new: &NewToken, now: Millis, by: &str) -> Token {
     Token {
-        id: digest(secret.reveal()).chars().take(12).collect(),
+        id: short_id(&digest(secret.reveal())),
         name: new.name.trim().to_owned(),
         role: new.role,
         scopes: new.scopes.clone(),

@@ -76,6 +76,7 @@ fn details(entry: &Entry) -> Markup {
                 dt { "Request" } dd.mono { (entry.request_id) }
                 dt { "Token" } dd.mono { (entry.token_id) }
                 dt { "Status" } dd { (entry.status) }
+                dt { "Instance" } dd.mono { (entry.instance) }
             }
             @if let Some(before) = entry.before.as_ref().filter(|value| !value.is_null()) { p.small.dim { "Before" } pre.code tabindex="0" { (pretty(before)) } }
             @if let Some(after) = entry.after.as_ref().filter(|value| !value.is_null()) { p.small.dim { "After" } pre.code tabindex="0" { (pretty(after)) } }
@@ -87,7 +88,7 @@ fn details(entry: &Entry) -> Markup {
 pub(crate) fn tone(outcome: &str) -> &'static str {
     match outcome {
         "ok" => "good",
-        "refused" => "warn",
+        "refused" | "unknown" => "warn",
         _ => "bad",
     }
 }

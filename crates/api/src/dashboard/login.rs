@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use maud::{Markup, html};
 use serde::Deserialize;
+use tracing::Instrument;
 
 use super::ui;
 use crate::app::App;
@@ -79,7 +80,7 @@ async fn log_in(
     let settings = app.settings();
     let next = local(login.next.as_deref().unwrap_or("/"));
     let address: IpAddr = client.bucket();
-    if let Some(wait) = app.auth().locked(address) {
+    if let Some(wait) = app.auth().charge_login(app.store(), address, &settings).await? {
         let text = format!(
             "Too many failed logins from your address. Try again in {}.",
             super::format::duration(wait)
@@ -90,34 +91,50 @@ async fn log_in(
             (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, retry)], page).into_response()
         );
     }
-    let token = login.token.trim();
-    let found = app.auth().by_token(app.store(), token).await?;
-    let allowed = found.filter(|principal| Need::Viewer.met_by(principal.role));
-    let mut entry = audit::Entry {
+    let entry = audit::Entry {
         action: "session.open".to_owned(),
         target: "dashboard".to_owned(),
         client: client.ip.to_string(),
         request_id: id.0,
         ..audit::Entry::default()
     };
-    let Some(principal) = allowed else {
-        app.auth().failed(address, &settings);
-        "unknown".clone_into(&mut entry.who);
-        entry.set_status(StatusCode::UNAUTHORIZED);
-        audit::write(&app, &entry).await;
+    // On a task of its own: a client that hangs up has a session and its entry, or neither.
+    let token = login.token.trim().to_owned();
+    let opening = open(app.clone(), token, address, entry);
+    let opened = app.tasks().spawn(opening.in_current_span()).await;
+    let Some(cookie) = opened.map_err(|error| ApiError::internal(&error))?? else {
         let page =
             form(&headers, next, Some("This token is not valid, or may not use the dashboard."));
         return Ok((StatusCode::UNAUTHORIZED, page).into_response());
     };
-    let cookie = app.auth().open_session(app.store(), token, &settings).await?;
-    app.auth().succeeded(address);
-    entry.who = principal.name;
-    entry.token_id = principal.token_id;
-    principal.role.word().clone_into(&mut entry.role);
-    entry.set_status(StatusCode::SEE_OTHER);
-    audit::write(&app, &entry).await;
     let set = set_cookie(&cookie, client.secure, settings.session_max);
     Ok(([(header::SET_COOKIE, set)], Redirect::to(next)).into_response())
+}
+
+/// Opens a session for a good token, and writes down either way.
+async fn open(
+    app: App,
+    token: String,
+    address: IpAddr,
+    mut entry: audit::Entry,
+) -> Result<Option<String>, ApiError> {
+    let found = app.auth().by_token(app.store(), &token).await?;
+    let Some(principal) = found.filter(|principal| Need::Viewer.met_by(principal.role)) else {
+        "unknown".clone_into(&mut entry.who);
+        entry.set_status(StatusCode::UNAUTHORIZED);
+        audit::write_refusal(&app, format!("login {address}"), &entry).await;
+        return Ok(None);
+    };
+    entry.name(&principal);
+    let mut pending = audit::begin(&app, entry).await?;
+    let cookie = app.auth().open_session(app.store(), &token, &app.settings()).await;
+    let status =
+        if cookie.is_ok() { StatusCode::SEE_OTHER } else { StatusCode::SERVICE_UNAVAILABLE };
+    pending.entry.set_status(status);
+    pending.finish(&app).await;
+    let cookie = cookie?;
+    app.auth().forgive_logins(app.store(), address).await?;
+    Ok(Some(cookie))
 }
 
 /// Ends the session.
@@ -125,13 +142,37 @@ async fn log_out(
     State(app): State<App>,
     client: Client,
     headers: HeaderMap,
+    axum::Extension(id): axum::Extension<RequestId>,
 ) -> Result<Response, ApiError> {
     same_origin(&headers)?;
     if let Some(cookie) = cookie_of(&headers) {
-        app.auth().close_session(app.store(), cookie).await?;
+        let entry = audit::Entry {
+            action: "session.close".to_owned(),
+            target: "dashboard".to_owned(),
+            client: client.ip.to_string(),
+            request_id: id.0,
+            ..audit::Entry::default()
+        };
+        let closing = close(app.clone(), cookie.to_owned(), entry);
+        let closed = app.tasks().spawn(closing.in_current_span()).await;
+        closed.map_err(|error| ApiError::internal(&error))??;
     }
     let clear = clear_cookie(client.secure);
     Ok(([(header::SET_COOKIE, clear)], Redirect::to("/login")).into_response())
+}
+
+/// Ends a session and writes that down; one that has ended already leaves no entry.
+async fn close(app: App, cookie: String, mut entry: audit::Entry) -> Result<(), ApiError> {
+    let whose = app.auth().by_session(app.store(), &cookie, &app.settings()).await?;
+    let Some(principal) = whose else { return Ok(()) };
+    entry.name(&principal);
+    let mut pending = audit::begin(&app, entry).await?;
+    let closed = app.auth().close_session(app.store(), &cookie).await;
+    let status =
+        if closed.is_ok() { StatusCode::SEE_OTHER } else { StatusCode::SERVICE_UNAVAILABLE };
+    pending.entry.set_status(status);
+    pending.finish(&app).await;
+    closed
 }
 
 /// A path of this server, or the front page: `//evil.example` and the like are not paths.

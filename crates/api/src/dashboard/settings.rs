@@ -98,8 +98,8 @@ fn token_dialog() -> Markup {
                 }
                 label.field {
                     span { "Scopes" }
-                    input.input type="text" name="scopes" data-kind="list" placeholder="jobs:queue=mail" autocomplete="off";
-                    small { "For workers: what the token is narrowed to. Empty means everything a worker may do." }
+                    input.input type="text" name="scopes" data-kind="list" placeholder="jobs:type=mail" autocomplete="off";
+                    small { "For workers: jobs:type=NAME or jobs:namespace=NAME, with commas between. Empty means everything a worker may do." }
                 }
                 div.dialog-foot {
                     button.btn type="button" data-close="" { "Cancel" }

@@ -1,4 +1,4 @@
-use api::auth::Role;
+use api::auth::{Role, Secret};
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
@@ -18,7 +18,8 @@ testkit::each_store! {
         assert_eq!(me["name"], "on call");
         let list = f.admin("GET /api/v1/tokens", Value::Null).await;
         assert!(!list.text.contains(&secret), "the list must not show secrets");
-        assert_eq!(list.json()["tokens"][0]["id"], id.as_str());
+        let ids: Vec<Value> = list.json()["tokens"].as_array().unwrap().iter().map(|t| t["id"].clone()).collect();
+        assert!(ids.contains(&json!(id)), "{ids:?}");
 
         assert_eq!(f.admin(&format!("DELETE /api/v1/tokens/{id}"), Value::Null).await.status, StatusCode::OK);
         assert_eq!(f.call(&secret, "GET /api/v1/me", Value::Null).await.status, StatusCode::UNAUTHORIZED);
@@ -51,7 +52,13 @@ testkit::each_store! {
             json!({"name": "x\u{7}", "role": "viewer"}),
             json!({"name": "x".repeat(65), "role": "viewer"}),
             json!({"name": "x", "role": "king"}),
-            json!({"name": "x", "role": "viewer", "scopes": ["jobs:queue=a"]}),
+            json!({"name": "x", "role": "viewer", "scopes": ["jobs:type=a"]}),
+            json!({"name": "x", "role": "worker", "scopes": ["banana"]}),
+            json!({"name": "x", "role": "worker", "scopes": ["jobs:typ=mail"]}),
+            json!({"name": "x", "role": "worker", "scopes": ["jobs:queue=mail"]}),
+            json!({"name": "x", "role": "worker", "scopes": ["jobs:type="]}),
+            json!({"name": "x", "role": "worker", "scopes": ["jobs:type=mail", "jobs:type=a b"]}),
+            json!({"name": "x", "role": "worker", "scopes": ["jobs:namespace=a b"]}),
             json!({"name": "x", "role": "viewer", "more": 1}),
         ] {
             let got = f.admin("POST /api/v1/tokens", body.clone()).await;
@@ -59,7 +66,10 @@ testkit::each_store! {
             assert_eq!(got.code(), "INVALID_REQUEST");
         }
         let list = f.admin("GET /api/v1/tokens", Value::Null).await.json();
-        assert_eq!(list["tokens"], json!([]));
+        assert_eq!(list["tokens"].as_array().unwrap().len(), 1, "the admin token: {list}");
+        let typo = json!({"name": "x", "role": "worker", "scopes": ["jobs:typ=mail"]});
+        let told = f.admin("POST /api/v1/tokens", typo).await.text;
+        assert!(told.contains("jobs:type=NAME") && told.contains("jobs:namespace=NAME"), "{told}");
     }
 
     async fn a_session_cookie_cannot_be_used_from_another_site(t: TestStore) {
@@ -114,5 +124,72 @@ testkit::each_store! {
         f.app.auth().revoke_token(f.app.store(), &id).await.unwrap();
         assert_eq!(status(&third).await, 401, "its token is gone");
         assert_eq!(status("made-up").await, 401);
+    }
+
+    async fn the_first_admin_token_ends_everywhere_when_it_is_revoked(t: TestStore) {
+        let one = Fixture::new(&t);
+        let two = Fixture::on(t.another().await, api::Settings::default(), api::Services::default());
+        let other = one.token(Role::Admin).await;
+        assert_eq!(two.admin("GET /api/v1/tokens", Value::Null).await.status, StatusCode::OK);
+        let tokens = one.admin("GET /api/v1/tokens", Value::Null).await.json();
+        let first = tokens["tokens"].as_array().unwrap().iter().find(|token| token["created_by"] == "first start");
+        let id = first.unwrap()["id"].as_str().unwrap().to_owned();
+        let gone = one.call(&other, &format!("DELETE /api/v1/tokens/{id}"), Value::Null).await;
+        assert_eq!(gone.status, StatusCode::OK, "{}", gone.text);
+        assert_eq!(one.admin("GET /api/v1/me", Value::Null).await.status, StatusCode::UNAUTHORIZED);
+        let since = std::time::Instant::now();
+        testkit::until("it has ended at the other instance", async || {
+            let got = two.admin("POST /api/v1/tokens", json!({"name": "mine", "role": "admin"})).await;
+            (got.status == StatusCode::UNAUTHORIZED).then_some(())
+        })
+        .await;
+        assert!(since.elapsed() < std::time::Duration::from_secs(1), "{:?}", since.elapsed());
+        // An instance that starts with it does not add it again, nor trust it while the store is away.
+        let three = Fixture::on(t.another().await, api::Settings::default(), api::Services::default());
+        assert!(!three.app.auth().share_admin_token(three.app.store()).await.unwrap());
+        assert_eq!(three.admin("GET /api/v1/me", Value::Null).await.status, StatusCode::UNAUTHORIZED);
+        // A new one in its place works everywhere.
+        let new = Secret::generate(Role::Admin).unwrap();
+        assert!(three.app.auth().replace_admin_token(three.app.store(), &new).await.unwrap());
+        for f in [&one, &two, &three] {
+            assert_eq!(f.call(new.reveal(), "GET /api/v1/tokens", Value::Null).await.status, StatusCode::OK);
+            assert_eq!(f.admin("GET /api/v1/me", Value::Null).await.status, StatusCode::UNAUTHORIZED);
+        }
+    }
+
+    async fn streams_and_long_polls_end_with_their_credential(t: TestStore) {
+        let jobs = jobs::Jobs::new(t.store.clone(), jobs::Config::default()).unwrap();
+        let services = api::Services { jobs: Some(jobs), ..api::Services::default() };
+        let one = Fixture::running(&t, api::Settings::default(), services.clone());
+        let two = Fixture::on(t.another().await, api::Settings::default(), services);
+        let token = one.token(Role::Operator).await;
+        let cookie = two.app.auth().open_session(two.app.store(), &token, &two.app.settings()).await.unwrap();
+        let other = two.app.auth().open_session(two.app.store(), ADMIN, &two.app.settings()).await.unwrap();
+        let get = |path: &str, name: &str, value: String| Request::get(path).header(name, value).body(Body::empty()).unwrap();
+        let mut bearer = two.listen(get("/api/v1/jobs/events", "authorization", format!("Bearer {token}"))).await;
+        let mut session = two.listen(get("/api/v1/live?topics=overview", "cookie", format!("tidegate_session={cookie}"))).await;
+        let mut unharmed = two.listen(get("/api/v1/live?topics=overview", "cookie", format!("tidegate_session={other}"))).await;
+        assert!(bearer.status.is_success() && session.status.is_success());
+        let id = one.admin("POST /api/v1/jobs", json!({"type": "mail"})).await.json()["id"].as_str().unwrap().to_owned();
+        let revoke = async {
+            let tokens = one.app.auth().tokens(one.app.store()).await.unwrap();
+            let found = tokens.iter().find(|token| token.role == Role::Operator).unwrap();
+            one.app.auth().revoke_token(one.app.store(), &found.id).await.unwrap();
+            std::time::Instant::now()
+        };
+        let path = format!("GET /api/v1/job/{id}/wait?wait_ms=30000");
+        let wait = two.call(&token, &path, Value::Null);
+        let claim = two.call(&token, "POST /api/v1/jobs/claim", json!({"worker": "w", "types": ["none"], "wait_ms": 30000}));
+        let (waited, claimed, since) = tokio::join!(wait, claim, revoke);
+        assert_eq!(waited.status, StatusCode::UNAUTHORIZED);
+        assert_eq!(claimed.status, StatusCode::UNAUTHORIZED);
+        assert!(bearer.next("never").await.is_none(), "the stream has ended");
+        assert!(session.next("never").await.is_none(), "the session's, too");
+        // Generous, because the machine may be busy with other tests; it is half a second when not.
+        assert!(since.elapsed() < std::time::Duration::from_secs(5), "{:?}", since.elapsed());
+        // Logging out ends the streams of that session.
+        unharmed.next("part").await.expect("another session's goes on");
+        one.app.auth().close_session(one.app.store(), &other).await.unwrap();
+        assert!(unharmed.next("never").await.is_none());
     }
 }

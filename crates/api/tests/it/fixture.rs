@@ -160,6 +160,12 @@ impl Fixture {
         Pieces(response.into_body())
     }
 
+    /// What the trail says, newest first.
+    pub(crate) async fn trail(&self) -> Vec<Value> {
+        let trail = self.admin("GET /api/v1/audit?limit=500", Value::Null).await.json();
+        trail["entries"].as_array().unwrap().clone()
+    }
+
     pub(crate) async fn admin(&self, what: &str, body: Value) -> Answer {
         self.call(ADMIN, what, body).await
     }

@@ -363,4 +363,58 @@ testkit::each_store! {
         let rest = f.admin("POST /api/v1/jobs/cancel", json!({ "all": true })).await.json();
         assert_eq!(rest["count"], 1);
     }
+
+    async fn a_scope_binds_workers_too(t: TestStore) {
+        let f = fixture(&t);
+        let token = async |scopes: &[&str]| {
+            let scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
+            let new = NewToken { name: "w".into(), role: Role::Worker, scopes };
+            f.app.auth().create_token(f.app.store(), new, "the test").await.unwrap().1.reveal().to_owned()
+        };
+        let (mail, pay, all) = (token(&["jobs:type=mail"]).await, token(&["jobs:type=pay"]).await, token(&[]).await);
+        let claim = async |token: &str, worker: &str| f.call(token, "POST /api/v1/jobs/claim", json!({ "worker": worker })).await;
+        assert_eq!(claim(&pay, "victim").await.status, StatusCode::OK);
+        assert_eq!(claim(&all, "general").await.status, StatusCode::OK);
+        for worker in ["victim", "general"] {
+            assert_eq!(claim(&mail, worker).await.code(), "FORBIDDEN", "{worker}");
+            let gone = f.call(&mail, &format!("DELETE /api/v1/jobs/workers/{worker}"), Value::Null).await;
+            assert_eq!(gone.code(), "FORBIDDEN", "{worker}");
+        }
+        let workers = f.admin("GET /api/v1/jobs/workers", Value::Null).await.json();
+        let victim = workers["workers"].as_array().unwrap().iter().find(|w| w["id"] == "victim").unwrap();
+        assert_eq!(victim["types"], json!(["pay"]), "unchanged");
+        // Its own worker is its own.
+        assert_eq!(claim(&mail, "mailer").await.status, StatusCode::OK);
+        assert_eq!(claim(&mail, "mailer").await.status, StatusCode::OK);
+        let gone = f.call(&mail, "DELETE /api/v1/jobs/workers/mailer", Value::Null).await;
+        assert_eq!(gone.status, StatusCode::OK);
+        // The id of a job of another type says nothing about it.
+        dispatch(&f, json!({ "type": "pay", "id": "order-7" })).await;
+        let taken = f.call(&mail, "POST /api/v1/jobs", json!({ "type": "mail", "id": "order-7" })).await;
+        assert_eq!(taken.status, StatusCode::CONFLICT, "{}", taken.text);
+        let many = f.call(&mail, "POST /api/v1/jobs/bulk", json!({ "jobs": [{ "type": "mail", "id": "order-7" }] })).await;
+        assert_eq!(many.json()["outcomes"][0]["id"], Value::Null, "{}", many.text);
+    }
+
+    async fn what_people_do_to_jobs_is_in_the_trail_and_what_workers_do_is_not(t: TestStore) {
+        let f = fixture(&t);
+        let worker = f.token(Role::Worker).await;
+        let operator = f.token(Role::Operator).await;
+        for token in [&worker, &operator] {
+            f.call(token, "POST /api/v1/jobs", json!({ "type": "mail" })).await;
+            let lease = claim(&f, token).await;
+            let id = lease["job"]["id"].as_str().unwrap().to_owned();
+            let held = json!({ "worker": "w1", "token": lease["token"] });
+            let kept = f.call(token, &format!("POST /api/v1/job/{id}/renew"), held.clone()).await;
+            assert_eq!(kept.status, StatusCode::OK, "{}", kept.text);
+            let ended = f.call(token, &format!("POST /api/v1/job/{id}/stop"), held).await;
+            assert_eq!(ended.status, StatusCode::OK, "{}", ended.text);
+            f.call(token, "POST /api/v1/jobs/claim", json!({ "worker": "w1" })).await;
+            f.call(token, "DELETE /api/v1/jobs/workers/w1", Value::Null).await;
+        }
+        let trail = f.trail().await;
+        let acts: Vec<_> = trail.iter().map(|entry| entry["action"].as_str().unwrap()).collect();
+        assert_eq!(acts, ["worker.remove", "POST /api/v1/job/{id}/stop", "job.claim", "job.dispatch"]);
+        assert!(trail.iter().all(|entry| entry["who"] == "a operator" && entry["outcome"] == "ok"), "{trail:#?}");
+    }
 }
