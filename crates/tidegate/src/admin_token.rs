@@ -27,6 +27,29 @@ pub(crate) fn read(data: &Path) -> io::Result<String> {
     Ok(text.trim().to_owned())
 }
 
+/// A token long enough to be one.
+pub(crate) fn usable(text: String) -> Option<Secret> {
+    (text.len() >= 20).then(|| Secret::new(text))
+}
+
+/// Puts a new token in the place of the old one, whole or not at all.
+pub(crate) fn replace(data: &Path) -> anyhow::Result<Secret> {
+    make_folder(data)?;
+    let secret = Secret::generate(Role::Admin)
+        .map_err(|error| anyhow::anyhow!("cannot make a token: {}", error.message()))?;
+    let new = data.join("admin-token.new");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot remove {}", new.display()));
+        }
+        _ => {}
+    }
+    write_private(&new, secret.reveal())?;
+    fs::rename(&new, path(data))
+        .with_context(|| format!("cannot write {}", path(data).display()))?;
+    Ok(secret)
+}
+
 /// Makes the data folder, closed to others, if it is not there.
 pub(crate) fn make_folder(data: &Path) -> anyhow::Result<()> {
     fs::DirBuilder::new()
@@ -40,14 +63,13 @@ pub(crate) fn make_folder(data: &Path) -> anyhow::Result<()> {
 pub(crate) fn read_or_make(data: &Path) -> anyhow::Result<AdminToken> {
     let path = path(data);
     match read(data) {
-        Ok(text) if text.len() >= 20 => {
+        Ok(text) => {
+            let secret = usable(text).with_context(|| {
+                format!("{} holds no usable token; remove it and a new one is made", path.display())
+            })?;
             close(&path)?;
-            Ok(AdminToken { secret: Secret::new(text), is_new: false, path })
+            Ok(AdminToken { secret, is_new: false, path })
         }
-        Ok(_) => anyhow::bail!(
-            "{} holds no usable token; remove it and a new one is made",
-            path.display()
-        ),
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(path),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }

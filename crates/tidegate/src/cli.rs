@@ -134,8 +134,9 @@ pub(crate) enum Command {
     /// Manage the tokens that people and programs log in with
     #[command(before_help = "Examples:
   tidegate token ls
-  tidegate token create --role worker --name 'mail worker' --scope jobs:queue=mail
-  tidegate token revoke 4f2a91c07b3e")]
+  tidegate token create --role worker --name 'mail worker' --scope jobs:type=mail
+  tidegate token revoke 4f2a91c07b3e
+  tidegate token reset-admin")]
     Token {
         #[command(subcommand)]
         verb: token::Verb,

@@ -150,6 +150,14 @@ impl Client {
         Ok(Client { base: server.base, token, token_source, agent: server.agent })
     }
 
+    /// The same server, with the token that is in the data folder now.
+    pub(crate) fn with_admin_token(global: &Global, config: &Config) -> Outcome<Client> {
+        let server = Server::of(global, config)?;
+        let token = admin_token::read(&config.server.data)
+            .map_err(|error| Failure::failed(format!("cannot read the admin token: {error}")))?;
+        Ok(Client { base: server.base, token, agent: server.agent })
+    }
+
     /// GET, and the JSON of the answer.
     pub(crate) fn get(&self, path: &str) -> Outcome<Value> {
         self.get_text(path).map(|text| value_of(&text))

@@ -78,9 +78,21 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<
     tasks.spawn(api::series::run(app.clone(), stop.clone()));
     // Other instances on the same store should accept this token too; if that fails now, it is
     // only this instance that knows it, and the log says so.
-    if let Err(error) = app.auth().share_admin_token(&store, &token.secret, app.instance()).await {
-        tracing::warn!(error = error.message(), "the admin token is known to this instance only");
+    match app.auth().share_admin_token(&store).await {
+        Ok(true) => {}
+        Ok(false) => tracing::warn!(
+            path = %token.path.display(),
+            "the admin token in the data folder was revoked; `tidegate token reset-admin` makes a new one"
+        ),
+        Err(error) => {
+            tracing::warn!(
+                error = error.message(),
+                "the admin token is known to this instance only"
+            );
+        }
     }
+    tasks.spawn(follow_admin_token(app.clone(), config.server.data.clone(), stop.clone()));
+    tasks.spawn(api::audit::run(app.clone(), stop.clone()));
 
     let mut server = api::serve::Server::new(app.clone(), listener);
     if let Some(tls) = &tls {
@@ -111,6 +123,8 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<
         move || reload(&sources, &mut current, &app, tls.as_deref())
     }));
     server.run(stop.clone(), config.server.drain).await;
+    // Changes whose clients hung up end, too; each has a deadline of its own.
+    app.join().await;
     // The services' background work ends after the last request.
     tasks.close();
     tasks.wait().await;
@@ -122,6 +136,25 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<
     let _ = std::fs::remove_file(config.server.data.join(RUNNING));
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Takes over a new admin token that `tidegate token reset-admin` left in the data folder.
+async fn follow_admin_token(app: App, data: std::path::PathBuf, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(std::time::Duration::from_millis(500)) => {}
+            () = stop.cancelled() => return,
+        }
+        // A file that is gone or half written says nothing; the next look may.
+        let Some(secret) = admin_token::read(&data).ok().and_then(admin_token::usable) else {
+            continue;
+        };
+        match app.auth().replace_admin_token(app.store(), &secret).await {
+            Ok(true) => tracing::info!("a new admin token was taken over; the old one is revoked"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(error = error.message(), "the new admin token must wait"),
+        }
+    }
 }
 
 /// Stops everything in order when a client of the built-in store says SHUTDOWN.
@@ -165,19 +198,25 @@ async fn start_services(
 }
 
 async fn open_room(config: &Config, store: &Store) -> Outcome<room::Room> {
+    let secret = room_secret::find(config)?;
     let options = room::Options {
         tick: config.room.tick,
         stall: config.room.stall,
         idempotency: config.room.idempotency,
         issuer: config.room.issuer.clone(),
-        secret: room_secret::find(config, store.embedded().is_some())?,
+        secret: Some(secret.secret),
     };
     room::Room::open(store.clone(), options).await.map_err(|error| match error {
-        room::Error::Sealed => Failure::failed(format!("cannot open the waiting room: {error}"))
-            .next(
-                "give all instances the same room.secret_file; if the secret is lost for good, \
-                 delete the key room:signing, and visitors join again",
-            ),
+        room::Error::Sealed => {
+            secret.discard();
+            Failure::failed(format!("cannot open the waiting room: {error}")).next(format!(
+                "copy the file room-secret from the data folder of an instance that runs on this \
+                 store to {}, or name it with room.secret_file or TIDEGATE_ROOM_SECRET; if the \
+                 secret is lost for good, delete the key room:signing in the store, and visitors \
+                 join again",
+                room_secret::path(&config.server.data).display()
+            ))
+        }
         error => Failure::failed(format!("cannot open the waiting room: {}", chain(&error))),
     })
 }
@@ -360,7 +399,7 @@ fn reload(sources: &Sources, current: &mut Loaded, app: &App, tls: Option<&Tls>)
     *current = new;
 }
 
-fn instance(config: &Config) -> String {
+pub(crate) fn instance(config: &Config) -> String {
     if !config.server.name.is_empty() {
         return config.server.name.clone();
     }

@@ -1,12 +1,18 @@
-//! `tidegate token`: ls, create, revoke.
+//! `tidegate token`: ls, create, revoke, reset-admin.
 
+use std::time::{Duration, Instant};
+
+use api::auth::Auth;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::Global;
-use crate::client::Client;
-use crate::failure::Outcome;
+use crate::admin_token;
+use crate::client::{self, Client};
+use crate::config::Config;
+use crate::failure::{Exit, Failure, Outcome};
 use crate::output::Output;
+use crate::serve;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -21,7 +27,7 @@ pub(crate) enum Verb {
         /// What it is for
         #[arg(long)]
         name: String,
-        /// Narrow a worker's token, such as jobs:queue=mail (again for more)
+        /// Narrow a worker's token: jobs:type=NAME or jobs:namespace=NAME (repeatable)
         #[arg(long)]
         scope: Vec<String>,
     },
@@ -30,9 +36,69 @@ pub(crate) enum Verb {
         /// Short id, as `tidegate token ls` shows it
         id: String,
     },
+    /// Make a new admin token in the data folder; the old one is revoked on every instance
+    ///
+    /// Needs no token: whoever owns the data folder owns the installation. The new token is in the
+    /// file admin-token there. Works while the server runs and while it does not.
+    ResetAdmin,
+}
+
+/// Makes a new admin token. A running server owns the built-in store, so it is left to notice the
+/// new file; any other store, or one without a server, is changed from here.
+fn reset_admin(global: &Global, output: &Output) -> Outcome {
+    let config = global.load()?.config;
+    let old = admin_token::read(&config.server.data).ok().and_then(admin_token::usable);
+    let serves = client::ready(global).is_ok();
+    let embedded = config.store_url().starts_with("embedded:");
+    let secret = if embedded && serves {
+        let secret = admin_token::replace(&config.server.data)?;
+        wait_until_known(global, &config)?;
+        secret
+    } else {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::failed(format!("cannot start the runtime: {error}")))?;
+        runtime.block_on(async {
+            // The store first: without it the old token could not be revoked.
+            let store = serve::open_store(&config).await?;
+            let secret = admin_token::replace(&config.server.data)?;
+            let auth = Auth::new(old.as_ref(), &serve::instance(&config));
+            auth.replace_admin_token(&store, &secret).await.map_err(|error| {
+                Failure::failed(format!("the old token may still work: {}", error.message()))
+                    .next("tidegate token reset-admin   (once more)")
+            })?;
+            Ok::<_, Failure>(secret)
+        })?
+    };
+    if output.json {
+        return output.value(&json!({ "secret": secret.reveal() }));
+    }
+    output.note(&format!(
+        "The new admin token, also in {}:",
+        admin_token::path(&config.server.data).display()
+    ));
+    output.line(secret.reveal())
+}
+
+/// Waits until the running server takes the token that is now in the data folder.
+fn wait_until_known(global: &Global, config: &Config) -> Outcome {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match Client::with_admin_token(global, config)?.get("/api/v1/me") {
+            Ok(_) => return Ok(()),
+            Err(failure) if failure.exit == Exit::Auth && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
 }
 
 pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
+    if matches!(verb, Verb::ResetAdmin) {
+        return reset_admin(global, output);
+    }
     let client = Client::new(global)?;
     match verb {
         Verb::Ls => {
@@ -62,6 +128,7 @@ pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
             output.note("The secret, shown this once:");
             output.line(answer["secret"].as_str().unwrap_or_default())
         }
+        Verb::ResetAdmin => Ok(()), // above: it needs no client
         Verb::Revoke { id } => {
             let answer = client.delete(&format!("/api/v1/tokens/{id}"))?;
             if output.json {

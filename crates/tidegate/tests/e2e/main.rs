@@ -5,6 +5,7 @@ mod browser;
 mod cli;
 mod client_address;
 mod contract;
+mod credentials;
 mod demo;
 mod gates;
 mod jobs;

@@ -51,7 +51,12 @@ impl Tidegate {
     }
 
     pub(crate) fn start_in(folder: tempfile::TempDir, store: &str, args: &[&str]) -> Tidegate {
-        Tidegate::launch(folder, &["serve", "--store", store], args)
+        let mut command = Tidegate::serving(folder.path(), &["serve", "--store", store], args);
+        if store.starts_with("redis") {
+            // Instances on one store share the secret that seals its keys.
+            command.env("TIDEGATE_ROOM_SECRET", "5e".repeat(32));
+        }
+        Tidegate::spawn(folder, command)
     }
 
     /// Starts the demo, with the token where others have it.
@@ -73,9 +78,14 @@ impl Tidegate {
     }
 
     fn launch(folder: tempfile::TempDir, verb: &[&str], args: &[&str]) -> Tidegate {
-        let mut command = command(folder.path(), verb);
-        command.args(["--listen", "127.0.0.1:0", "--set", "resp.listen=127.0.0.1:0"]).args(args);
+        let command = Tidegate::serving(folder.path(), verb, args);
         Tidegate::spawn(folder, command)
+    }
+
+    fn serving(folder: &Path, verb: &[&str], args: &[&str]) -> Command {
+        let mut command = command(folder, verb);
+        command.args(["--listen", "127.0.0.1:0", "--set", "resp.listen=127.0.0.1:0"]).args(args);
+        command
     }
 
     fn spawn(folder: tempfile::TempDir, mut command: Command) -> Tidegate {
