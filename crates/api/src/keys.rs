@@ -42,14 +42,3 @@ pub(crate) fn write_probe() -> Key {
 pub(crate) fn audit_pending() -> Key {
     Key::raw("tidegate:audit-pending")
 }
-
-/// Starts of names of keys that nobody reads, changes or deletes through the key browser: our own
-/// control keys, and what each service lists as secret.
-pub(crate) fn protected() -> impl Iterator<Item = &'static str> {
-    std::iter::once("tidegate:").chain(room::SECRET_KEYS)
-}
-
-/// Whether a key is closed to the key browser.
-pub(crate) fn is_protected(name: &[u8]) -> bool {
-    protected().any(|start| name.starts_with(start.as_bytes()))
-}

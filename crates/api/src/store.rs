@@ -4,7 +4,7 @@
 //! Keys and values are bytes; they are shown as text with `\xNN` for bytes that are not text, and
 //! taken in the same spelling.
 //!
-//! Secrets and our own control keys (`keys::protected`) are not shown, found, measured or deleted
+//! Secrets and our own control keys (see `protected.rs`) are not shown, found, measured or deleted
 //! here, whatever the role.
 
 use axum::Extension;
@@ -20,7 +20,7 @@ use crate::app::App;
 use crate::audit::Note;
 use crate::error::ApiError;
 use crate::extract::{Json, Query};
-use crate::keys::is_protected;
+use crate::protected::is_protected;
 use crate::section::Section;
 
 /// Entries of one value shown at once.
