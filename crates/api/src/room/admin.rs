@@ -664,7 +664,7 @@ async fn revoke_place(
     State(app): State<App>,
     InQueue { queue_id: queue }: InQueue,
     InPlace { position_id: id }: InPlace,
-    Json(body): Json<Revocation>,
+    OptionalJson(body): OptionalJson<Revocation>,
 ) -> Result<impl IntoResponse, ApiError> {
     let room = room(&app)?;
     room.revoke_place_for(&queue, &id, &body.reason).await?;
@@ -689,7 +689,7 @@ struct Revocation {
 async fn revoke_session(
     State(app): State<App>,
     InSession { session_id: id }: InSession,
-    Json(body): Json<Revocation>,
+    OptionalJson(body): OptionalJson<Revocation>,
 ) -> Result<impl IntoResponse, ApiError> {
     let room = room(&app)?;
     let queue = room.queue_of_session(&id).await?;
