@@ -155,7 +155,8 @@ impl Client {
         let server = Server::of(global, config)?;
         let token = admin_token::read(&config.server.data)
             .map_err(|error| Failure::failed(format!("cannot read the admin token: {error}")))?;
-        Ok(Client { base: server.base, token, agent: server.agent })
+        let token_source = format!("the admin token in {}", config.server.data.display());
+        Ok(Client { base: server.base, token, token_source, agent: server.agent })
     }
 
     /// GET, and the JSON of the answer.
