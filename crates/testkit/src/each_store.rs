@@ -10,12 +10,18 @@
 //!     }
 //! }
 //! ```
-//! makes the tests `a_value_is_kept::on_embedded`, `a_value_is_kept::in_cluster_layout` and
-//! `a_value_is_kept::on_redis`, each with an empty keyspace of its own and a manual clock. The second
-//! is the built-in store with keys spelled as on a cluster, where it refuses scripts whose keys do
-//! not share a slot, as a cluster would; it fails on a refused script even if the test did not
-//! notice. A test about how the standalone layout spells its keys is written in
-//! [`standalone_keys!`](crate::standalone_keys) and has the other two.
+//! makes these tests, each with an empty keyspace of its own and a manual clock:
+//!
+//! - `a_value_is_kept::on_embedded`: the built-in store;
+//! - `a_value_is_kept::in_cluster_layout`: the built-in store with keys spelled as on a cluster,
+//!   where it refuses scripts whose keys do not share a slot, as a cluster would; it fails on a
+//!   refused script even if the test did not notice;
+//! - `a_value_is_kept::on_redis` and `a_value_is_kept::on_valkey`: a real server;
+//! - `a_value_is_kept::by_dragonfly_rules`: a real server whose scripts run in Lua 5.4 with
+//!   undeclared keys refused, as on Dragonfly.
+//!
+//! A test about how the standalone layout spells its keys is written in
+//! [`standalone_keys!`](crate::standalone_keys) and leaves out the second.
 //!
 //! The clock starts at [`START`] and moves only by hand; a real server's own clock does not move
 //! with it. So scripts compare stored deadlines with the `now` they are given, and no absolute
@@ -30,7 +36,7 @@ use std::{
 
 use store::{Faults, Layout, ManualClock, Millis, Options, Store, Timeouts};
 
-use crate::{Cluster, RedisServer};
+use crate::{Cluster, DragonflyRules, RedisServer};
 
 /// Where the manual clock of a test starts: 2026-01-01T00:00:00Z.
 pub const START: Millis = Millis(1_767_225_600_000);
@@ -55,6 +61,7 @@ enum Behind {
     Nothing,
     Server(RedisServer),
     Cluster(Cluster),
+    Dragonfly(DragonflyRules),
 }
 
 impl TestStore {
@@ -73,6 +80,18 @@ impl TestStore {
     pub async fn redis() -> Self {
         let server = RedisServer::start();
         Self::open(server.url(), None, Behind::Server(server)).await
+    }
+
+    /// A real Valkey server of one's own.
+    pub async fn valkey() -> Self {
+        let server = RedisServer::start_valkey();
+        Self::open(server.url(), None, Behind::Server(server)).await
+    }
+
+    /// A real server of one's own whose scripts run by Dragonfly's rules.
+    pub async fn dragonfly_rules() -> Self {
+        let rules = DragonflyRules::start();
+        Self::open(rules.url(), None, Behind::Dragonfly(rules)).await
     }
 
     /// A real cluster of one's own. Takes a few seconds to start: for one test that tells a
@@ -127,6 +146,7 @@ impl TestStore {
     pub fn server(&mut self) -> Option<&mut RedisServer> {
         match &mut self.behind {
             Behind::Server(server) => Some(server),
+            Behind::Dragonfly(rules) => Some(rules.server()),
             Behind::Nothing | Behind::Cluster(_) => None,
         }
     }
@@ -135,7 +155,7 @@ impl TestStore {
     pub fn nodes(&mut self) -> Option<&mut Cluster> {
         match &mut self.behind {
             Behind::Cluster(cluster) => Some(cluster),
-            Behind::Nothing | Behind::Server(_) => None,
+            Behind::Nothing | Behind::Server(_) | Behind::Dragonfly(_) => None,
         }
     }
 }
@@ -151,16 +171,19 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Stores by the names that the variable `STORES` knows.
+const STORES: [&str; 4] = ["embedded", "redis", "valkey", "dragonfly"];
+
 /// Is this side left out on purpose?
 fn left_out(side: &str) -> bool {
     match env::var("STORES").as_deref() {
         Err(_) | Ok("") => false,
         Ok(stores) => {
-            let known = |name: &str| matches!(name, "embedded" | "redis");
             let named: Vec<_> = stores.split(',').map(str::trim).collect();
             assert!(
-                named.iter().all(|name| known(name)),
-                "STORES={stores}: name embedded, redis, or both with a comma"
+                named.iter().all(|name| STORES.contains(name)),
+                "STORES={stores}: name some of {} with commas between",
+                STORES.join(", ")
             );
             !named.contains(&side)
         }
@@ -212,6 +235,30 @@ where
     }
 }
 
+/// Runs a test body on a real Valkey server.
+#[doc(hidden)]
+pub fn on_valkey<F, T>(body: impl FnOnce(TestStore) -> F)
+where
+    F: Future<Output = T>,
+    T: Outcome,
+{
+    if !left_out("valkey") {
+        run(async { body(TestStore::valkey().await).await });
+    }
+}
+
+/// Runs a test body on a real server with scripts run by Dragonfly's rules.
+#[doc(hidden)]
+pub fn by_dragonfly_rules<F, T>(body: impl FnOnce(TestStore) -> F)
+where
+    F: Future<Output = T>,
+    T: Outcome,
+{
+    if !left_out("dragonfly") {
+        run(async { body(TestStore::dragonfly_rules().await).await });
+    }
+}
+
 fn run<T: Outcome>(test: impl Future<Output = T>) {
     runtime().block_on(test).check();
 }
@@ -250,7 +297,7 @@ macro_rules! each_store {
         $(
             $(#[$meta])*
             mod $name {
-                $crate::on_both_stores!(async fn test($($arg)*) $(-> $out)? $body);
+                $crate::on_every_store!(async fn test($($arg)*) $(-> $out)? $body);
 
                 #[test]
                 fn in_cluster_layout() {
@@ -269,7 +316,7 @@ macro_rules! standalone_keys {
         $(
             $(#[$meta])*
             mod $name {
-                $crate::on_both_stores!(async fn test($($arg)*) $(-> $out)? $body);
+                $crate::on_every_store!(async fn test($($arg)*) $(-> $out)? $body);
             }
         )*
     };
@@ -278,7 +325,7 @@ macro_rules! standalone_keys {
 /// What [`each_store!`] and [`standalone_keys!`] share.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! on_both_stores {
+macro_rules! on_every_store {
     (async fn test($($arg:tt)*) $(-> $out:ty)? $body:block) => {
         #[allow(unused_imports)]
         use super::*;
@@ -293,6 +340,16 @@ macro_rules! on_both_stores {
         #[test]
         fn on_redis() {
             $crate::each_store::on_redis(test);
+        }
+
+        #[test]
+        fn on_valkey() {
+            $crate::each_store::on_valkey(test);
+        }
+
+        #[test]
+        fn by_dragonfly_rules() {
+            $crate::each_store::by_dragonfly_rules(test);
         }
 
         async fn test($($arg)*) $(-> $out)? $body

