@@ -3,7 +3,6 @@
 
 mod acl;
 mod busy;
-mod clients;
 mod migrate;
 mod session;
 mod support;

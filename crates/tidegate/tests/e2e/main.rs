@@ -4,6 +4,7 @@
 mod browser;
 mod cli;
 mod client_address;
+mod clients;
 mod contract;
 mod credentials;
 mod demo;
@@ -15,7 +16,9 @@ mod newcomer;
 mod packaging;
 mod process;
 mod room;
+mod served;
 mod site;
+mod smoke;
 mod start_stop;
 mod store;
 mod tls;

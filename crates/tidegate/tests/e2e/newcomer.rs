@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{BINARY, text};
+use crate::process::{binary, text};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -38,7 +38,7 @@ fn follow(blocks: &[(String, String)]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let bin = folder.path().join("target/release");
     std::fs::create_dir_all(&bin).unwrap();
-    std::os::unix::fs::symlink(BINARY, bin.join("tidegate")).unwrap();
+    std::os::unix::fs::symlink(binary(), bin.join("tidegate")).unwrap();
     let cargo = "#!/bin/sh\n[ \"$1 $2\" = 'run --release' ] || exit 99\nshift 2\n\
                  [ \"$1\" != -- ] || shift\nexec tidegate \"$@\"\n";
     std::fs::write(bin.join("cargo"), cargo).unwrap();
@@ -140,5 +140,5 @@ fn what_the_readme_runs_is_this_binary() {
         .map(|target| target["name"].as_str().unwrap())
         .collect();
     assert_eq!(binaries, ["tidegate"]);
-    assert_eq!(Path::new(BINARY).file_name().unwrap(), "tidegate");
+    assert_eq!(binary().file_name().unwrap(), "tidegate");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{BINARY, Tidegate, command, text};
+use crate::process::{Tidegate, binary, command, text};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -20,7 +20,8 @@ fn the_systemd_unit_is_well_formed() {
     assert!(unit.contains("/usr/local/bin/tidegate serve"));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tidegate.service");
-    std::fs::write(&path, unit.replace("/usr/local/bin/tidegate", BINARY)).unwrap();
+    std::fs::write(&path, unit.replace("/usr/local/bin/tidegate", binary().to_str().unwrap()))
+        .unwrap();
     let verified = Command::new("systemd-analyze")
         .arg("verify")
         .arg(&path)

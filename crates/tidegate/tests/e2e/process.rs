@@ -1,11 +1,30 @@
 //! A tidegate of one's own: started on a free port in an empty folder, ended on drop.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+    if let Some(named) = std::env::var_os("TIDEGATE_BINARY") {
+        return named.into();
+    }
+    // Cargo's own binary for this test is of the test's profile: target/debug/tidegate.
+    let target = Path::new(env!("CARGO_BIN_EXE_tidegate")).ancestors().nth(2).unwrap();
+    let release = target.join("release/tidegate");
+    assert!(
+        release.exists(),
+        "these tests start the program that ships: run `cargo build --release` first (./test does)"
+    );
+    release
+});
+
+/// Returns the program under test: the release build, the file a user gets. `TIDEGATE_BINARY`
+/// names another one, for trying a change without waiting for a release build.
+pub(crate) fn binary() -> &'static Path {
+    &BINARY
+}
 
 pub(crate) struct Tidegate {
     child: Child,
@@ -19,7 +38,7 @@ pub(crate) struct Tidegate {
 
 /// A command in a folder, with none of our own settings in its environment.
 pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(binary());
     command.args(args).current_dir(folder).env_clear().env("PATH", std::env::var("PATH").unwrap());
     command
 }

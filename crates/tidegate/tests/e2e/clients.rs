@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::serve;
+use crate::served::Served;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
@@ -35,22 +35,22 @@ fn node(suite: &str, port: u16) {
     check(output, suite);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn ioredis_works() {
-    let served = serve(|_| {}).await;
-    node("ioredis.mjs", served.address.port());
+#[test]
+fn ioredis_works() {
+    let served = Served::start();
+    node("ioredis.mjs", served.port);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn node_redis_works() {
-    let served = serve(|_| {}).await;
-    node("node_redis.mjs", served.address.port());
+#[test]
+fn node_redis_works() {
+    let served = Served::start();
+    node("node_redis.mjs", served.port);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bullmq_runs_a_queue_and_a_worker() {
-    let served = serve(|_| {}).await;
-    node("bullmq.mjs", served.address.port());
+#[test]
+fn bullmq_runs_a_queue_and_a_worker() {
+    let served = Served::start();
+    node("bullmq.mjs", served.port);
 }
 
 /// A Python that has redis-py, installed into the build folder if need be.
@@ -79,19 +79,19 @@ fn python() -> PathBuf {
     python
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_py_works() {
-    let served = serve(|_| {}).await;
+#[test]
+fn redis_py_works() {
+    let served = Served::start();
     let mut command = Command::new("timeout");
-    let port = served.address.port().to_string();
+    let port = served.port.to_string();
     command.arg("120").arg(python()).args(["redis_py.py", &port]);
     check(command.current_dir(folder()).output(), "redis_py.py");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_cli_works() {
-    let served = serve(|_| {}).await;
-    let port = served.address.port().to_string();
+#[test]
+fn redis_cli_works() {
+    let served = Served::start();
+    let port = served.port.to_string();
     let cli = |args: &[&str]| {
         let output = Command::new("redis-cli").args(["-p", &port]).args(args).output();
         let output = output.unwrap_or_else(|error| {
