@@ -257,6 +257,23 @@ fn scripts_for_people_can_be_started() {
 }
 
 #[test]
+fn benchmarks_are_built_with_the_profile_that_ships() {
+    let profile = |manifest: &str| {
+        let text = std::fs::read_to_string(root().join(manifest)).unwrap();
+        let (_, rest) = text.split_once("\n[profile.release]\n").expect("a release profile");
+        let settings = rest.split("\n[").next().unwrap_or(rest);
+        settings
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(str::to_owned)
+            .collect::<BTreeSet<_>>()
+    };
+    for bench in ["bench/Cargo.toml", "bench/jobs/Cargo.toml"] {
+        assert_eq!(profile(bench), profile("Cargo.toml"), "{bench}");
+    }
+}
+
+#[test]
 fn guarantees_name_tests_that_exist() {
     let files = files();
     let page = files.iter().find(|(path, _)| path == "docs/guarantees.md").unwrap();
