@@ -16,7 +16,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Arc, mpsc},
@@ -390,7 +390,7 @@ impl Interpreter {
                     write_answer(&mut self.to, &value)?;
                     self.to.flush()?;
                 }
-                "return" => return Ok(read_text(&mut self.from)?),
+                "return" => return read_text(&mut self.from),
                 other => bail!("lua5.4 said {other:?}"),
             }
         }
@@ -573,7 +573,7 @@ fn read_line(from: &mut impl BufRead) -> anyhow::Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
-fn read_text(from: &mut (impl BufRead + Read)) -> anyhow::Result<Vec<u8>> {
+fn read_text(from: &mut impl BufRead) -> anyhow::Result<Vec<u8>> {
     let mut text = vec![0; read_line(from)?.parse()?];
     from.read_exact(&mut text)?;
     Ok(text)
