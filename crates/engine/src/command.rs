@@ -256,6 +256,7 @@ fn rows() -> impl Iterator<Item = &'static CommandRow> {
         debug::COMMANDS,
         t_string::COMMANDS,
         t_hash::COMMANDS,
+        t_hash::expiry::COMMANDS,
         t_list::COMMANDS,
         t_set::COMMANDS,
         t_zset::COMMANDS,

@@ -1,7 +1,7 @@
 //! The keyspace: lookup for reading and writing, adding, deleting; expiry on access.
 //!
-//! Nobody sees a key past its deadline: every lookup through [`Ctx`] checks it first and deletes
-//! what is due. Commands reach keys only through the methods of `Ctx` below, and say what they
+//! Nobody sees a key, or a field of a hash, past its deadline: every lookup through [`Ctx`] checks
+//! it first and deletes what is due. Commands reach keys only through the methods of `Ctx` below, and say what they
 //! changed with [`Ctx::changed`] or [`Ctx::changed_by`], which is what wakes WATCHers, counts as
 //! dirty and sends keyspace events.
 
@@ -40,6 +40,11 @@ impl Entry {
     pub(crate) fn new(key: &[u8], value: Value, expires_at: i64, used_at: u32) -> Entry {
         Entry { key: key.into(), value, expires_at, used_at, timer: NO_TIMER }
     }
+
+    /// Is it past its deadline, or is every field of the hash?
+    pub(crate) fn is_due(&self, now_ms: i64) -> bool {
+        self.expires_at <= now_ms || matches!(&self.value, Value::Hash(hash) if hash.is_due(now_ms))
+    }
 }
 
 impl Keyed for Entry {
@@ -56,6 +61,8 @@ pub(crate) struct Db {
     pub(crate) expiring: usize,
     /// When to look at which of them.
     pub(crate) timers: Timers,
+    /// When to look at which hashes that have fields with a deadline.
+    pub(crate) field_timers: Timers,
     /// Sessions that WATCH a key. Belongs to the number, not to the content: SWAPDB leaves it.
     pub(crate) watched: HashMap<Box<[u8]>, Vec<SessionId>>,
     /// Sessions that wait for a key, in the order in which they came. Stays on SWAPDB too.
@@ -70,15 +77,23 @@ impl Db {
 }
 
 impl Core {
-    /// Deletes the key if its deadline has passed. True if it was deleted.
+    /// Deletes the key if its deadline has passed, and fields whose deadline has. True if the key
+    /// was deleted.
     pub(crate) fn expire_if_due(&mut self, db: usize, key: &[u8], now_ms: i64) -> bool {
-        let due = self.dbs.get(db).is_some_and(|d| {
-            d.expiring > 0 && d.keys.get(key).is_some_and(|entry| entry.expires_at <= now_ms)
-        });
-        if due {
-            self.expire_now(db, key);
+        let Some(found) = self.dbs.get(db) else { return false };
+        if found.expiring == 0 && found.field_timers.is_idle() {
+            return false;
         }
-        due
+        let Some(entry) = found.keys.get(key) else { return false };
+        if entry.expires_at <= now_ms {
+            self.expire_now(db, key);
+            return true;
+        }
+        let gone = entry.is_due(now_ms);
+        if entry.value.has_due_fields(now_ms) {
+            self.expire_fields(db, key, now_ms, usize::MAX);
+        }
+        gone
     }
 
     /// Deletes a key whose deadline has passed, and says so. While clients are paused it stays,
@@ -105,7 +120,7 @@ impl Core {
         if entry.expires_at != NEVER {
             db.expiring -= 1;
         }
-        db.forget_timer(&entry);
+        db.forget_timers(&entry);
         self.memory_gone(number, &entry);
         self.stream_gone(number, &entry);
         Some(entry)
@@ -130,6 +145,9 @@ impl Core {
         now_ms: i64,
     ) -> Option<Value> {
         let number = db;
+        let mut value = value;
+        // It may come from another key.
+        value.forget_field_timer();
         if matches!(value, Value::List(_) | Value::Zset(_) | Value::Stream(_)) {
             self.key_ready(number, key);
         }
@@ -143,8 +161,9 @@ impl Core {
             let mut entry = Entry::new(key, value, expires_at, used_at);
             if expires_at != NEVER {
                 db.expiring += 1;
-                db.timers.arm(name, &mut entry, now_ms);
+                db.timers.arm(name, expires_at, &mut entry.timer, now_ms);
             }
+            db.field_timers.arm_fields(name, &mut entry.value, now_ms);
             if self.memory.on {
                 self.memory.used += memory::entry_size(&entry);
             }
@@ -158,9 +177,11 @@ impl Core {
         entry.expires_at = expires_at;
         entry.used_at = used_at;
         if expires_at != NEVER {
-            db.timers.arm(name, entry, now_ms);
+            db.timers.arm(name, expires_at, &mut entry.timer, now_ms);
         }
         let old = std::mem::replace(&mut entry.value, value);
+        db.field_timers.disarm(name, old.field_timer());
+        db.field_timers.arm_fields(name, &mut entry.value, now_ms);
         if matches!(old, Value::Stream(_)) {
             self.key_ready(number, key);
         }
@@ -182,7 +203,7 @@ impl Core {
 
     /// The live entry of a key in any database, without marks, statistics or accounting.
     pub(crate) fn peek(&self, db: usize, key: &[u8], now_ms: i64) -> Option<&Entry> {
-        self.dbs.get(db)?.keys.get(key).filter(|entry| entry.expires_at > now_ms)
+        self.dbs.get(db)?.keys.get(key).filter(|entry| !entry.is_due(now_ms))
     }
 }
 
@@ -206,11 +227,15 @@ impl Ctx<'_> {
         let (db, now) = (self.session.db, self.now.ms());
         let core = &mut *self.core;
         let mut place = core.dbs.get(db)?.keys.place(key);
-        if let Some(found) = place
-            && core.dbs.get(db)?.keys.at(found)?.expires_at <= now
-        {
-            core.expire_now(db, key);
-            place = None;
+        if let Some(found) = place {
+            let entry = core.dbs.get(db)?.keys.at(found)?;
+            if entry.expires_at <= now {
+                core.expire_now(db, key);
+                place = None;
+            } else if entry.value.has_due_fields(now) {
+                core.expire_fields(db, key, now, usize::MAX);
+                place = core.dbs.get(db)?.keys.place(key);
+            }
         }
         let Some(place) = place else {
             core.stats.keyspace_misses += 1;
@@ -245,10 +270,15 @@ impl Ctx<'_> {
     fn place_mut(&mut self, key: &[u8]) -> Option<Place> {
         let (db, now) = (self.session.db, self.now.ms());
         let core = &mut *self.core;
-        let place = core.dbs.get(db)?.keys.place(key)?;
-        if core.dbs.get(db)?.keys.at(place)?.expires_at <= now {
+        let mut place = core.dbs.get(db)?.keys.place(key)?;
+        let entry = core.dbs.get(db)?.keys.at(place)?;
+        if entry.expires_at <= now {
             core.expire_now(db, key);
             return None;
+        }
+        if entry.value.has_due_fields(now) {
+            core.expire_fields(db, key, now, usize::MAX);
+            place = core.dbs.get(db)?.keys.place(key)?;
         }
         if core.memory.on {
             core.memory_before(db, key);
@@ -314,9 +344,19 @@ impl Ctx<'_> {
             _ => {}
         }
         if expires_at != NEVER {
-            db.timers.arm(name, entry, now_ms);
+            db.timers.arm(name, expires_at, &mut entry.timer, now_ms);
         }
         true
+    }
+
+    /// Sees to it that a hash whose fields got deadlines is looked at by the first of them.
+    pub(crate) fn arm_fields(&mut self, key: &[u8]) {
+        let now_ms = self.now.ms();
+        let db = self.db();
+        let (name, place) = db.keys.named_place(key);
+        if let Some(entry) = place.and_then(|place| db.keys.at_mut(place)) {
+            db.field_timers.arm_fields(name, &mut entry.value, now_ms);
+        }
     }
 
     /// Deletes a key without events; true if it was there and alive.

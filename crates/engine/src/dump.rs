@@ -44,6 +44,7 @@ const HASH_LISTPACK: u8 = 16;
 const ZSET_LISTPACK: u8 = 17;
 const LIST_QUICKLIST_2: u8 = 18;
 const STREAM_2: u8 = 19;
+const HASH_WITH_DEADLINES: u8 = 24;
 
 /// The answer to a payload whose end is not right, also of functions.
 pub(crate) const BAD_CHECKSUM: Error =
@@ -57,7 +58,11 @@ fn dump(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 
 /// A value in the form that RESTORE understands.
 pub(crate) fn payload(value: &Value) -> Vec<u8> {
-    seal(write::value(value))
+    let payload = write::value(value);
+    if payload.first() == Some(&HASH_WITH_DEADLINES) {
+        return format::seal_as(format::VERSION_7_4, payload);
+    }
+    seal(payload)
 }
 
 /// How a value is put in its place.

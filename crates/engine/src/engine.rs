@@ -170,6 +170,8 @@ pub(crate) struct Stats {
     pub(crate) keyspace_hits: u64,
     pub(crate) keyspace_misses: u64,
     pub(crate) expired_keys: u64,
+    /// Fields of hashes that died, `expired_subkeys` in INFO.
+    pub(crate) expired_fields: u64,
     pub(crate) evicted_keys: u64,
     /// Scripts refused because their keys do not share a slot.
     pub(crate) slots_crossed: u64,
@@ -304,8 +306,8 @@ impl Engine {
         }
     }
 
-    /// Deletes keys whose deadline has passed, looking at no more than `budget` keys, and answers
-    /// how many it looked at: if it was all of the budget, there is more to do at once. To be
+    /// Deletes keys and fields of hashes whose deadline has passed, looking at no more than `budget`
+    /// of them, and answers how many it looked at: if it was all of the budget, there is more to do at once. To be
     /// called every 50 ms or so.
     pub fn sweep(&mut self, now: Now, budget: usize) -> usize {
         if self.core.tracking.clients() > 0 {
@@ -313,6 +315,7 @@ impl Engine {
         }
         let still = self.core.sweep_stopped || self.core.is_paused(now);
         let swept = if still { 0 } else { self.core.sweep(now, budget) };
+        self.core.settle_memory();
         self.core.tell_trackers();
         swept
     }

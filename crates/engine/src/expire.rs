@@ -1,5 +1,6 @@
 //! Deadlines of keys: the index that says when to look at which key, the bounded sweep that
-//! deletes what nobody asks for, and the TTL commands.
+//! deletes what nobody asks for, and the TTL commands. A second index says when to look at which
+//! hash that has fields with deadlines (`t_hash/expiry.rs`).
 //!
 //! A key has at most one timer, and it is never later than the key's deadline. Moving a deadline
 //! into the future leaves the timer alone; when it fires and the key lives on, it is set again.
@@ -14,6 +15,7 @@ use crate::db::{Db, Entry, NEVER};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::notify::Class;
+use crate::value::Value;
 use crate::{Now, Reply, args, number};
 
 /// The key has no timer.
@@ -86,8 +88,14 @@ impl Bucket {
 }
 
 impl Timers {
-    /// Sees to it that the entry, called `name` in its table, is looked at by its deadline.
-    pub(crate) fn arm(&mut self, name: u64, entry: &mut Entry, now_ms: i64) {
+    /// Is there nothing that will have to be looked at?
+    pub(crate) fn is_idle(&self) -> bool {
+        self.buckets.is_empty() && !self.unarmed
+    }
+
+    /// Sees to it that the entry called `name` in its table is looked at by its deadline. `timer`
+    /// is the one it has.
+    pub(crate) fn arm(&mut self, name: u64, deadline_ms: i64, timer: &mut u32, now_ms: i64) {
         if now_ms <= 0 {
             self.unarmed = true;
             return;
@@ -96,20 +104,28 @@ impl Timers {
             // No deadline to come lies before this, even if the clock is put back a little.
             self.base_ms = now_ms.saturating_sub(CLOCK_BACK_MS);
         }
-        let number = entry.expires_at.saturating_sub(self.base_ms).div_euclid(BUCKET_MS);
+        let number = deadline_ms.saturating_sub(self.base_ms).div_euclid(BUCKET_MS);
         let number = u32::try_from(number.max(0)).unwrap_or(NO_TIMER).min(NO_TIMER - 1);
-        if entry.timer != NO_TIMER {
-            if entry.timer <= number {
-                return;
-            }
-            self.disarm(name, entry.timer);
+        if *timer <= number {
+            return;
         }
-        entry.timer = number;
+        self.disarm(name, *timer);
+        *timer = number;
         self.buckets.entry(number).or_insert_with(|| Bucket::Few(Vec::new())).add(name);
     }
 
-    fn disarm(&mut self, name: u64, number: u32) {
-        if let Some(bucket) = self.buckets.get_mut(&number) {
+    /// As [`Timers::arm`], for the first deadline of the value's fields, if it has any.
+    pub(crate) fn arm_fields(&mut self, name: u64, value: &mut Value, now_ms: i64) {
+        if let Some((deadline_ms, timer)) = value.field_timer_mut() {
+            self.arm(name, deadline_ms, timer, now_ms);
+        }
+    }
+
+    /// Takes a timer out, if `number` is one.
+    pub(crate) fn disarm(&mut self, name: u64, number: u32) {
+        if number != NO_TIMER
+            && let Some(bucket) = self.buckets.get_mut(&number)
+        {
             bucket.remove(name);
             if bucket.is_empty() {
                 self.buckets.remove(&number);
@@ -189,28 +205,33 @@ impl Db {
     /// Gives a timer to every key that was loaded with a deadline, now that it is known what time
     /// it is.
     fn arm_loaded(&mut self, now_ms: i64) {
-        if !self.timers.unarmed || now_ms <= 0 {
+        if now_ms <= 0 || !(self.timers.unarmed || self.field_timers.unarmed) {
             return;
         }
         self.timers.unarmed = false;
+        self.field_timers.unarmed = false;
         for (name, entry) in self.keys.iter_named_mut() {
             if entry.expires_at != NEVER && entry.timer == NO_TIMER {
-                self.timers.arm(name, entry, now_ms);
+                self.timers.arm(name, entry.expires_at, &mut entry.timer, now_ms);
             }
+            self.field_timers.arm_fields(name, &mut entry.value, now_ms);
         }
     }
 
-    /// The entry is gone: so is its timer.
-    pub(crate) fn forget_timer(&mut self, entry: &Entry) {
-        if entry.timer != NO_TIMER {
-            self.timers.disarm(self.keys.name_of(&entry.key), entry.timer);
+    /// The entry is gone: so are its timers.
+    pub(crate) fn forget_timers(&mut self, entry: &Entry) {
+        let of_fields = entry.value.field_timer();
+        if entry.timer != NO_TIMER || of_fields != NO_TIMER {
+            let name = self.keys.name_of(&entry.key);
+            self.timers.disarm(name, entry.timer);
+            self.field_timers.disarm(name, of_fields);
         }
     }
 }
 
 impl Core {
-    /// Looks at no more than `budget` keys whose timers fired, and deletes those that are due.
-    /// How many it looked at.
+    /// Looks at no more than `budget` keys and fields whose timers fired, and deletes those that
+    /// are due. How many it looked at.
     pub(crate) fn sweep(&mut self, now: Now, budget: usize) -> usize {
         let now_ms = now.ms();
         let mut left = budget;
@@ -233,11 +254,36 @@ impl Core {
                 if entry.expires_at <= now_ms {
                     self.expire_now(number, &key);
                 } else if entry.expires_at != NEVER {
-                    db.timers.arm(name, entry, now_ms);
+                    db.timers.arm(name, entry.expires_at, &mut entry.timer, now_ms);
                 }
             }
+            self.sweep_fields(number, now_ms, &mut left);
         }
         budget - left
+    }
+
+    /// Deletes fields that are due, as long as something is left of the budget. A hash with more of
+    /// them than that gets its timer back and is the next to be looked at.
+    fn sweep_fields(&mut self, number: usize, now_ms: i64, left: &mut usize) {
+        while *left > 0
+            && let Some(db) = self.dbs.get_mut(number)
+            && let Some((bucket, name)) = db.field_timers.pop(now_ms)
+        {
+            let found = db.keys.named(name, |entry| entry.value.field_timer() == bucket);
+            let Some(key) = found.map(|entry| entry.key.clone()) else {
+                *left -= 1;
+                continue;
+            };
+            if let Some(entry) = db.keys.get_mut(&key) {
+                entry.value.forget_field_timer();
+            }
+            *left -= self.expire_fields(number, &key, now_ms, *left).max(1);
+            if let Some(db) = self.dbs.get_mut(number)
+                && let Some(entry) = db.keys.get_mut(&key)
+            {
+                db.field_timers.arm_fields(name, &mut entry.value, now_ms);
+            }
+        }
     }
 }
 

@@ -188,7 +188,7 @@ fn keys(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         .db()
         .keys
         .iter()
-        .filter(|entry| entry.expires_at > now_ms && (all || matches(pattern, &entry.key, false)))
+        .filter(|entry| !entry.is_due(now_ms) && (all || matches(pattern, &entry.key, false)))
         .map(|entry| Reply::bulk(&entry.key));
     Ok(Reply::Array(found.collect()))
 }
@@ -204,7 +204,7 @@ fn scan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         let typed = scan
             .type_name
             .is_none_or(|name| name.eq_ignore_ascii_case(entry.value.type_name().as_bytes()));
-        if entry.expires_at <= now_ms {
+        if entry.is_due(now_ms) {
             due.push(entry.key.clone());
         } else if typed {
             found.push(Reply::bulk(&entry.key));

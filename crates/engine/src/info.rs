@@ -263,6 +263,7 @@ fn stats(ctx: &Ctx<'_>, out: &mut String) {
         line(out, name, 0);
     }
     line(out, "expired_keys", stats.expired_keys);
+    line(out, "expired_subkeys", stats.expired_fields);
     line(out, "expired_stale_perc", "0.00");
     line(out, "expired_time_cap_reached_count", 0);
     line(out, "expire_cycle_cpu_milliseconds", 0);

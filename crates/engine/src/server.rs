@@ -117,6 +117,7 @@ fn empty(ctx: &mut Ctx<'_>, number: usize) -> bool {
         keys: std::mem::replace(&mut db.keys, fresh.keys),
         expiring: std::mem::take(&mut db.expiring),
         timers: std::mem::take(&mut db.timers),
+        field_timers: std::mem::take(&mut db.field_timers),
         ..Db::default()
     };
     ctx.core.dirty += count as u64;
@@ -158,6 +159,7 @@ fn swapdb(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         std::mem::swap(&mut x.keys, &mut y.keys);
         std::mem::swap(&mut x.expiring, &mut y.expiring);
         std::mem::swap(&mut x.timers, &mut y.timers);
+        std::mem::swap(&mut x.field_timers, &mut y.field_timers);
     }
     // Keys that others wait for may have come by the exchange, or gone.
     ctx.core.all_ready(a);

@@ -3,7 +3,11 @@
 //! A small hash is one [`Pack`] of fields and values in the order in which they came; a large one
 //! is a [`Table`]. What `OBJECT ENCODING` says follows Redis's limits, not the structure: a hash
 //! past them stays packed for as long as that is the better choice, with the pack's mark set.
+//! Deadlines of fields are kept beside them; see `t_hash/expiry.rs`.
 
+pub(crate) mod expiry;
+
+use self::expiry::Deadlines;
 use crate::Reply;
 use crate::args;
 use crate::command::{CommandRow, Ctx, DENYOOM, FAST, READONLY, WRITE};
@@ -41,6 +45,8 @@ pub(crate) struct Big {
     fields: Table<Field>,
     /// Bytes of heap of all fields.
     bytes: usize,
+    /// There once a field has a deadline.
+    deadlines: Option<Box<Deadlines>>,
 }
 
 /// A field and its value in one allocation: length of the name (one byte, or 255 and four), name,
@@ -134,7 +140,9 @@ impl Hash {
         match self {
             Hash::Packed(pack) => pack.heap_size(),
             Hash::Table(big) => {
-                size_of::<Big>() + big.bytes + big.fields.len() * (size_of::<Field>() + 1) * 4 / 3
+                let deadlines = big.deadlines.as_ref().map_or(0, |all| all.heap_size());
+                let places = big.fields.len() * (size_of::<Field>() + 1) * 4 / 3;
+                size_of::<Big>() + big.bytes + places + deadlines
             }
         }
     }
@@ -151,7 +159,8 @@ impl Hash {
         }
     }
 
-    /// Sets fields, given as name and value in turn; answers how many are new.
+    /// Sets fields, given as name and value in turn, and lifts their deadlines; answers how many
+    /// are new.
     pub(crate) fn set(&mut self, pairs: &[&[u8]], limits: Limits) -> usize {
         let mut created = 0;
         let mut rest = pairs.as_chunks::<2>().0;
@@ -201,13 +210,12 @@ impl Hash {
                 pack.edit(0).remove(at, 2);
                 true
             }
-            Hash::Table(big) => match big.fields.remove(name) {
-                Some(field) => {
-                    big.bytes -= field.0.len();
-                    true
+            Hash::Table(big) => {
+                if let Some(deadlines) = &mut big.deadlines {
+                    deadlines.remove(name);
                 }
-                None => false,
-            },
+                big.remove(name)
+            }
         }
     }
 
@@ -257,7 +265,7 @@ impl Hash {
 
     fn table(&mut self, seed: u64) -> &mut Big {
         if let Hash::Packed(_) = self {
-            let mut big = Big { fields: Table::with_seed(seed), bytes: 0 };
+            let mut big = Big { fields: Table::with_seed(seed), bytes: 0, deadlines: None };
             for (name, value) in self.iter() {
                 big.set(name.bytes(&mut [0; 36]), value.bytes(&mut [0; 36]));
             }
@@ -277,10 +285,20 @@ impl Big {
         match self.fields.insert(field) {
             Some(old) => {
                 self.bytes -= old.0.len();
+                if let Some(deadlines) = &mut self.deadlines {
+                    deadlines.remove(name);
+                }
                 false
             }
             None => true,
         }
+    }
+
+    /// Takes a field out and leaves the deadlines alone; true if it was there.
+    fn remove(&mut self, name: &[u8]) -> bool {
+        let field = self.fields.remove(name);
+        self.bytes -= field.as_ref().map_or(0, |field| field.0.len());
+        field.is_some()
     }
 }
 
@@ -411,7 +429,7 @@ fn hincrby(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let new = old.checked_add(by).ok_or(OVERFLOW)?;
     let limits = Limits::of(&ctx.core.config);
     let text = crate::number::format_i64(new);
-    ctx.write_or(key, Hash::default)?.set(&[name, &text], limits);
+    ctx.write_or(key, Hash::default)?.set_and_keep_deadline(name, &text, limits);
     ctx.changed(Class::Hash, "hincrby", key);
     Ok(Reply::Int(new))
 }
@@ -432,9 +450,14 @@ fn hincrbyfloat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let sum = sum.ok_or(Error::fixed("ERR increment would produce NaN or Infinity"))?;
     let text = sum.to_human();
     let limits = Limits::of(&ctx.core.config);
-    ctx.write_or(key, Hash::default)?.set(&[name, &text], limits);
+    let hash = ctx.write_or(key, Hash::default)?;
+    let deadline = hash.set_and_keep_deadline(name, &text, limits);
     ctx.changed(Class::Hash, "hincrbyfloat", key);
     ctx.effect(&[b"HSET", key, name, &text]);
+    if let Some(at_ms) = deadline {
+        let at = crate::number::format_i64(at_ms);
+        ctx.effect(&[b"HPEXPIREAT", key, &at, b"FIELDS", b"1", name]);
+    }
     Ok(Reply::Bulk(text))
 }
 

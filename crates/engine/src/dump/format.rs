@@ -4,6 +4,8 @@ use crate::number;
 
 /// The version of the format that Redis 7.0 writes.
 const VERSION: u16 = 10;
+/// The version that Redis 7.4 writes, where fields of hashes may have deadlines.
+pub(super) const VERSION_7_4: u16 = 12;
 /// Version and checksum at the end.
 const FOOTER: usize = 10;
 
@@ -12,8 +14,13 @@ const FOOTER: usize = 10;
 pub(crate) struct BadFormat;
 
 /// Adds version and checksum to a payload.
-pub(crate) fn seal(mut payload: Vec<u8>) -> Vec<u8> {
-    payload.extend(VERSION.to_le_bytes());
+pub(crate) fn seal(payload: Vec<u8>) -> Vec<u8> {
+    seal_as(VERSION, payload)
+}
+
+/// As [`seal`], for a form that only this version knows.
+pub(super) fn seal_as(version: u16, mut payload: Vec<u8>) -> Vec<u8> {
+    payload.extend(version.to_le_bytes());
     let checksum = crc64(&payload);
     payload.extend(checksum.to_le_bytes());
     payload
@@ -23,7 +30,7 @@ pub(crate) fn seal(mut payload: Vec<u8>) -> Vec<u8> {
 pub(crate) fn open(bytes: &[u8]) -> Option<&[u8]> {
     let (covered, checksum) = bytes.split_last_chunk::<8>()?;
     let (payload, version) = covered.split_last_chunk::<2>()?;
-    let right = u16::from_le_bytes(*version) <= VERSION && bytes.len() >= FOOTER;
+    let right = u16::from_le_bytes(*version) <= VERSION_7_4 && bytes.len() >= FOOTER;
     (right && crc64(covered) == u64::from_le_bytes(*checksum)).then_some(payload)
 }
 

@@ -1,4 +1,5 @@
-//! Values from Redis's format: every form that a Redis up to 7.0 writes, but those of modules.
+//! Values from Redis's format: every form that a Redis up to 7.0 writes, but those of modules, and
+//! hashes with deadlines of fields as Redis 7.4 writes them.
 //!
 //! What is read holds no element twice and is not empty, as no value in the keyspace is.
 
@@ -8,6 +9,7 @@ use super::format::{BadFormat, Reader};
 use super::listpack::{Elements, read_intset, read_listpack, read_ziplist, read_zipmap};
 use crate::config::Config;
 use crate::number;
+use crate::t_hash::expiry::DEADLINE_MAX;
 use crate::t_hash::{self, Hash};
 use crate::t_list::{End, List};
 use crate::t_set::{self, Set};
@@ -44,6 +46,7 @@ pub(super) fn value(payload: &[u8], config: &Config) -> Result<Value, BadFormat>
         super::SET => set(&strings(&mut reader, 1)?, config),
         super::SET_INTSET => set(&read_intset(&reader.string()?)?, config),
         super::HASH => hash(&strings(&mut reader, 2)?, config),
+        super::HASH_WITH_DEADLINES => hash_with_deadlines(&mut reader, config),
         super::HASH_ZIPMAP => hash(&read_zipmap(&reader.string()?)?, config),
         super::HASH_ZIPLIST => hash(&read_ziplist(&reader.string()?)?, config),
         super::HASH_LISTPACK => hash(&read_listpack(&reader.string()?)?, config),
@@ -116,6 +119,32 @@ fn hash(elements: &Elements, config: &Config) -> Result<Value, BadFormat> {
     let mut hash = Hash::default();
     let added = hash.set(&pairs, t_hash::Limits::of(config));
     if added * 2 == pairs.len() { Ok(Value::Hash(hash)) } else { Err(BadFormat) }
+}
+
+/// A hash whose deadlines stand before the fields: 0 for none, or one more than the distance from
+/// the first of them, which stands before all.
+fn hash_with_deadlines(reader: &mut Reader<'_>, config: &Config) -> Result<Value, BadFormat> {
+    let first = i64::from_le_bytes(reader.array()?);
+    let (mut elements, mut deadlines) = (Elements::new(), Vec::new());
+    for _ in 0..reader.count()? {
+        let after = i64::try_from(reader.len()?).map_err(|_| BadFormat)?;
+        let name = reader.string()?;
+        if after > 0 {
+            let at_ms = first.checked_add(after - 1).ok_or(BadFormat)?;
+            if !(1..=DEADLINE_MAX).contains(&at_ms) {
+                return Err(BadFormat);
+            }
+            deadlines.push((name.clone(), at_ms));
+        }
+        elements.extend([name, reader.string()?]);
+    }
+    let mut value = hash(&elements, config)?;
+    if let Value::Hash(hash) = &mut value {
+        for (name, at_ms) in deadlines {
+            hash.set_deadline(&name, at_ms, t_hash::Limits::of(config));
+        }
+    }
+    Ok(value)
 }
 
 fn zset(members: &[(Vec<u8>, f64)], config: &Config) -> Result<Value, BadFormat> {

@@ -1,11 +1,13 @@
 //! Values in Redis's format.
 //!
-//! All but streams are written element by element, in the forms that every version reads; whoever
-//! reads them packs them by its own limits.
+//! All but streams are written element by element, in the forms that every version reads (but
+//! deadlines of fields, which Redis knows since 7.4); whoever reads them packs them by its own
+//! limits.
 
 use std::ops::ControlFlow;
 
 use super::format::{push_len, push_string};
+use crate::db::NEVER;
 use crate::pack::Scratch;
 use crate::t_list::End;
 use crate::value::Value;
@@ -40,6 +42,20 @@ pub(super) fn value(value: &Value) -> Vec<u8> {
             for (member, score) in zset.iter() {
                 push_string(&mut out, member.bytes(&mut scratch));
                 out.extend(score.to_le_bytes());
+            }
+        }
+        Value::Hash(hash) if hash.next_deadline() != NEVER => {
+            let first = hash.next_deadline();
+            out.push(super::HASH_WITH_DEADLINES);
+            out.extend(first.to_le_bytes());
+            push_len(&mut out, hash.len() as u64);
+            for (name, value) in hash.iter() {
+                let name = name.bytes(&mut scratch);
+                // 0 is for none, so the others count from 1.
+                let after = hash.deadline(name).map_or(0, |at_ms| at_ms.abs_diff(first) + 1);
+                push_len(&mut out, after);
+                push_string(&mut out, name);
+                push_string(&mut out, value.bytes(&mut scratch));
             }
         }
         Value::Hash(hash) => {

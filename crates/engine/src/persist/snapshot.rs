@@ -85,6 +85,12 @@ fn rebuild(db: usize, entry: &Entry, out: &mut Vec<u8>) {
                 effects.arg(field.bytes(&mut scratch));
                 effects.arg(value.bytes(&mut scratch));
             }
+            let expiring: Vec<(i64, &[u8])> = hash.expiring().collect();
+            for same in expiring.chunk_by(|(one, _), (other, _)| one == other) {
+                for fields in same.chunks(ELEMENTS) {
+                    expire_fields(db, key, fields, out);
+                }
+            }
         }
         Value::List(list) => {
             let mut effects = Chunks::new(out, db, b"RPUSH", key);
@@ -125,6 +131,18 @@ fn rebuild(db: usize, entry: &Entry, out: &mut Vec<u8>) {
         effect.arg(key);
         effect.arg(itoa::Buffer::new().format(entry.expires_at).as_bytes());
     }
+}
+
+/// Adds the effect that gives fields their deadline, which is the same for all.
+fn expire_fields(db: usize, key: &[u8], fields: &[(i64, &[u8])], out: &mut Vec<u8>) {
+    let Some((at_ms, _)) = fields.first() else { return };
+    let mut effect = Effect::new(out, db);
+    effect.arg(b"HPEXPIREAT");
+    effect.arg(key);
+    effect.arg(itoa::Buffer::new().format(*at_ms).as_bytes());
+    effect.arg(b"FIELDS");
+    effect.arg(itoa::Buffer::new().format(fields.len()).as_bytes());
+    fields.iter().for_each(|(_, name)| effect.arg(name));
 }
 
 /// One effect under way; see `effect.rs` for the form.

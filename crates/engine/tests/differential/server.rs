@@ -447,8 +447,23 @@ fn clients_and_connections() {
 }
 
 /// Commands, or forms of commands, of a Redis later than 7.0.
-const NEWER: [&str; 6] =
-    ["client|setinfo", "client|no-touch", "client|capa", "waitaof", "zrank", "zrevrank"];
+const NEWER: [&str; 15] = [
+    "client|setinfo",
+    "client|no-touch",
+    "client|capa",
+    "hexpire",
+    "hexpireat",
+    "hexpiretime",
+    "hpersist",
+    "hpexpire",
+    "hpexpireat",
+    "hpexpiretime",
+    "hpttl",
+    "httl",
+    "waitaof",
+    "zrank",
+    "zrevrank",
+];
 
 #[test]
 fn what_commands_are_is_said_alike() {

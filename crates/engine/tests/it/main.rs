@@ -4,6 +4,7 @@
 mod acl;
 mod expire;
 mod hash;
+mod hash_expiry;
 mod kit;
 mod list;
 mod memory;

@@ -107,6 +107,13 @@ const COMMANDS: &[&str] = &[
     "HDEL K M",
     "HINCRBY K M N",
     "HINCRBYFLOAT K M F",
+    "HPEXPIRE K T FIELDS 2 M M",
+    "HPEXPIRE K T GT FIELDS 1 M",
+    "HEXPIRE K 2 NX FIELDS 3 M M M",
+    "HEXPIREAT K 1 FIELDS 1 M",
+    "HPERSIST K FIELDS 2 M M",
+    "HSET K M N M V M V M V",
+    "HGETALL K",
     "ZADD K F M N M",
     "ZADD K GT CH F M",
     "ZADD K INCR F M",
@@ -283,8 +290,12 @@ fn state(engine: &mut Engine, now_ms: i64) -> State {
                 "set" => sorted(run(&["SMEMBERS", &key])),
                 "hash" => {
                     let Reply::Map(pairs) = run(&["HGETALL", &key]) else { panic!("HGETALL") };
-                    let mut pairs: Vec<String> =
-                        pairs.iter().map(|(f, v)| format!("{}={}", show(f), show(v))).collect();
+                    let mut field = |(name, value): &(Reply, Reply)| {
+                        let name = show(name);
+                        let dies = show(&run(&["HPEXPIRETIME", &key, "FIELDS", "1", &name]));
+                        format!("{name}={} {dies}", show(value))
+                    };
+                    let mut pairs: Vec<String> = pairs.iter().map(&mut field).collect();
                     pairs.sort();
                     pairs.join(" ")
                 }
