@@ -45,6 +45,7 @@ const ZSET_LISTPACK: u8 = 17;
 const LIST_QUICKLIST_2: u8 = 18;
 const STREAM_2: u8 = 19;
 const HASH_WITH_DEADLINES: u8 = 24;
+const HASH_LISTPACK_WITH_DEADLINES: u8 = 25;
 
 /// The answer to a payload whose end is not right, also of functions.
 pub(crate) const BAD_CHECKSUM: Error =

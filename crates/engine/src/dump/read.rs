@@ -47,6 +47,7 @@ pub(super) fn value(payload: &[u8], config: &Config) -> Result<Value, BadFormat>
         super::SET_INTSET => set(&read_intset(&reader.string()?)?, config),
         super::HASH => hash(&strings(&mut reader, 2)?, config),
         super::HASH_WITH_DEADLINES => hash_with_deadlines(&mut reader, config),
+        super::HASH_LISTPACK_WITH_DEADLINES => packed_hash_with_deadlines(&mut reader, config),
         super::HASH_ZIPMAP => hash(&read_zipmap(&reader.string()?)?, config),
         super::HASH_ZIPLIST => hash(&read_ziplist(&reader.string()?)?, config),
         super::HASH_LISTPACK => hash(&read_listpack(&reader.string()?)?, config),
@@ -131,17 +132,47 @@ fn hash_with_deadlines(reader: &mut Reader<'_>, config: &Config) -> Result<Value
         let name = reader.string()?;
         if after > 0 {
             let at_ms = first.checked_add(after - 1).ok_or(BadFormat)?;
-            if !(1..=DEADLINE_MAX).contains(&at_ms) {
-                return Err(BadFormat);
-            }
             deadlines.push((name.clone(), at_ms));
         }
         elements.extend([name, reader.string()?]);
     }
-    let mut value = hash(&elements, config)?;
+    expiring_hash(&elements, &deadlines, config)
+}
+
+/// The same as a listpack of names, values and deadlines in turn, where the deadlines are moments.
+/// The first of them stands before it too.
+fn packed_hash_with_deadlines(
+    reader: &mut Reader<'_>,
+    config: &Config,
+) -> Result<Value, BadFormat> {
+    reader.array::<8>()?;
+    let (mut elements, mut deadlines) = (Elements::new(), Vec::new());
+    let mut packed = read_listpack(&reader.string()?)?.into_iter();
+    while let Some(name) = packed.next() {
+        let (Some(value), Some(at_ms)) = (packed.next(), packed.next()) else {
+            return Err(BadFormat);
+        };
+        let at_ms = number::parse_i64(&at_ms).ok_or(BadFormat)?;
+        if at_ms != 0 {
+            deadlines.push((name.clone(), at_ms));
+        }
+        elements.extend([name, value]);
+    }
+    expiring_hash(&elements, &deadlines, config)
+}
+
+fn expiring_hash(
+    elements: &Elements,
+    deadlines: &[(Vec<u8>, i64)],
+    config: &Config,
+) -> Result<Value, BadFormat> {
+    if !deadlines.iter().all(|(_, at_ms)| (1..=DEADLINE_MAX).contains(at_ms)) {
+        return Err(BadFormat);
+    }
+    let mut value = hash(elements, config)?;
     if let Value::Hash(hash) = &mut value {
         for (name, at_ms) in deadlines {
-            hash.set_deadline(&name, at_ms, t_hash::Limits::of(config));
+            hash.set_deadline(name, *at_ms, t_hash::Limits::of(config));
         }
     }
     Ok(value)
@@ -153,4 +184,39 @@ fn zset(members: &[(Vec<u8>, f64)], config: &Config) -> Result<Value, BadFormat>
         return Err(BadFormat);
     }
     Ok(Value::Zset(Zset::of(members, t_zset::Limits::of(config))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dump::HASH_LISTPACK_WITH_DEADLINES;
+
+    /// A payload as Redis 7.4 makes it of a small hash, `a` with this deadline and `b` without.
+    fn packed(at_ms: i64) -> Vec<u8> {
+        let mut entries = vec![0x81, b'a', 2, 1, 1, 0xf4];
+        entries.extend(at_ms.to_le_bytes());
+        entries.push(9);
+        entries.extend([0x81, b'b', 2, 2, 1, 0, 1, 0xff]);
+        let mut payload = vec![HASH_LISTPACK_WITH_DEADLINES];
+        payload.extend(at_ms.to_le_bytes());
+        payload.push(entries.len() as u8 + 6);
+        payload.extend((entries.len() as u32 + 6).to_le_bytes());
+        payload.extend([6, 0]);
+        payload.extend(entries);
+        payload
+    }
+
+    #[test]
+    fn a_packed_hash_with_deadlines_is_read() {
+        let config = Config::default();
+        let read = value(&packed(1_700_000_000_000), &config);
+        let Ok(Value::Hash(hash)) = read else { panic!("{read:?}") };
+        assert_eq!(hash.deadline(b"a"), Some(1_700_000_000_000));
+        assert_eq!(hash.deadline(b"b"), None);
+        assert_eq!(hash.get(b"b").map(|value| value.to_vec()), Some(b"2".to_vec()));
+        assert_eq!(hash.len(), 2);
+        for wrong in [-1, DEADLINE_MAX + 1, i64::MIN] {
+            assert!(value(&packed(wrong), &config).is_err(), "{wrong}");
+        }
+    }
 }
