@@ -301,6 +301,13 @@ fn timers_do_not_pile_up() {
         kit.run(&format!("HPEXPIRE h {} FIELDS 1 a", 100_000 - n * 50));
         kit.run("HPERSIST h FIELDS 1 a");
     }
+    // Nor do those of hashes that are replaced or deleted.
+    for n in 0..1_000 {
+        kit.run("HSET x a 1");
+        kit.run(&format!("HPEXPIRE x {} FIELDS 1 a", 100_000 + n * 50));
+        kit.run(if n % 2 == 0 { "SET x v" } else { "PING" });
+        kit.run("DEL x");
+    }
     at(&mut kit, 1_000_000);
     let looked_at = kit.engine.sweep(kit.now, 10_000);
     assert!(looked_at <= 1, "{looked_at}");
