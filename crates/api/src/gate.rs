@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
-use room::{Arrival, Error, Inside, NewPlace, Place, QueueId, Room, SessionId, Visitor};
+use room::{Arrival, Error, Estimate, Inside, NewPlace, Place, QueueId, Room, SessionId, Visitor};
 use serde::Deserialize;
 use store::Millis;
 
@@ -20,8 +20,8 @@ use crate::client::Client;
 use crate::error::ApiError;
 use crate::extract::{Path, Query};
 use crate::front;
-use crate::room::cookie;
-use crate::room::site::OWN_PATH;
+use crate::room::site::{self, OWN_PATH};
+use crate::room::{cookie, limits};
 use crate::section::Section;
 
 /// The query parameter of a visitor who comes from a waiting page on another site.
@@ -52,6 +52,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) client: Client,
     pub(crate) now: Millis,
+    /// Something follows the head.
+    pub(crate) has_body: bool,
 }
 
 /// What to do with it.
@@ -75,10 +77,19 @@ pub(crate) enum Decision {
     Wait {
         /// The waiting page.
         page: String,
-        /// Position in the line, if the visitor has one.
-        position: Option<u64>,
+        /// The visitor's position in the line, if there is one.
+        position: Option<Box<Place>>,
+        /// The position a newcomer would get, and its wait.
+        next: (u64, Option<Estimate>),
         /// To be set in the visitor's browser.
         cookie: Option<HeaderValue>,
+    },
+    /// Too many come from the visitor's network.
+    Limited {
+        /// The waiting page, which says so.
+        page: String,
+        /// What a program is told.
+        error: Box<ApiError>,
     },
     /// The queue is full or closed.
     Closed {
@@ -94,13 +105,7 @@ impl Asked<'_> {
 
     /// A person's browser going to a page; only that may be shown one, or be sent elsewhere.
     pub(crate) fn is_navigation(&self) -> bool {
-        match self.text("sec-fetch-mode") {
-            Some(mode) => mode == "navigate",
-            None => {
-                let reads = matches!(self.method, Method::GET | Method::HEAD);
-                reads && self.text("accept").is_some_and(|kinds| kinds.contains("text/html"))
-            }
-        }
+        is_navigation(&self.method, self.headers)
     }
 
     /// Fetched ahead of time, or only looked at: nobody came.
@@ -111,9 +116,10 @@ impl Asked<'_> {
                 .any(|name| self.text(name).is_some_and(|value| value.contains("prefetch")))
     }
 
-    /// A browser asks whether it may ask; it sends no cookies with that.
+    /// A browser asks whether it may ask; it sends no cookies with that, and no body.
     fn is_preflight(&self) -> bool {
         self.method == Method::OPTIONS
+            && !self.has_body
             && self.text("origin").is_some()
             && self.text("access-control-request-method").is_some()
     }
@@ -137,9 +143,24 @@ impl Asked<'_> {
     }
 }
 
+/// Is a request a person's browser going to a page? Browsers say so (`Sec-Fetch-Mode`,
+/// `Sec-Fetch-Dest`); of older ones, a page or a form that wants HTML back is taken for one.
+pub(crate) fn is_navigation(method: &Method, headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let goes = matches!(*method, Method::GET | Method::HEAD | Method::POST);
+    match text("sec-fetch-mode") {
+        Some(mode) => {
+            let shown = ["document", "iframe", "frame", "object", "embed"];
+            mode == "navigate" && text("sec-fetch-dest").is_none_or(|dest| shown.contains(&dest))
+        }
+        None => goes && text("accept").is_some_and(|kinds| kinds.contains("text/html")),
+    }
+}
+
 /// Decides about a request. Fails only if the store does not answer about a newcomer, or there is
 /// no such queue.
 pub(crate) async fn decide(
+    app: &App,
     room: &Room,
     queue: &QueueId,
     asked: &Asked<'_>,
@@ -173,7 +194,10 @@ pub(crate) async fn decide(
     let arrival = match held {
         Some(place) if !place.state.is_over() => room.come_in(place, &asked.visitor()).await?,
         _ if asked.is_nobody() => Arrival::Line,
-        _ => newcomer(room, queue, carried, asked).await?,
+        _ => match newcomer(app, room, queue, carried, asked).await? {
+            Ok(arrival) => arrival,
+            Err(error) => return Ok(Decision::Limited { page: asked.page(queue), error }),
+        },
     };
     Ok(match arrival {
         Arrival::In { session, pass } => Decision::Allow {
@@ -182,13 +206,19 @@ pub(crate) async fn decide(
         },
         Arrival::InLine(place) => Decision::Wait {
             page: asked.page(queue),
-            position: place.position,
             cookie: match room.place_token(&place).await {
                 Ok(token) => cookie::place(queue, &token, asked.client.secure).ok(),
                 Err(_) => None,
             },
+            position: Some(place),
+            next: room.next_position(queue).await?,
         },
-        Arrival::Line => Decision::Wait { page: asked.page(queue), position: None, cookie: None },
+        Arrival::Line => Decision::Wait {
+            page: asked.page(queue),
+            position: None,
+            cookie: None,
+            next: room.next_position(queue).await?,
+        },
         Arrival::Closed => Decision::Closed { page: asked.page(queue) },
     })
 }
@@ -219,28 +249,45 @@ async fn holder(room: &Room, queue: &QueueId, token: &str) -> Result<Option<Plac
     }
 }
 
-/// Lets a newcomer in if there is room. Whoever is no person's navigation takes no place in line:
-/// nobody would be there to wait in it.
+/// Lets a newcomer in if there is room; `Err` if too many come from the newcomer's network.
+///
+/// A request that is no person's navigation starts no session unless the queue says so, and takes no
+/// position in any case: nobody would be there to wait in it.
 async fn newcomer(
+    app: &App,
     room: &Room,
     queue: &QueueId,
     carried: Option<&str>,
     asked: &Asked<'_>,
-) -> Result<Arrival, Error> {
-    let visitor = asked.visitor();
+) -> Result<Result<Arrival, Box<ApiError>>, Error> {
+    let (visitor, navigates) = (asked.visitor(), asked.is_navigation());
+    if !navigates && !room.queue_lately(queue).await?.config.admit_programs {
+        return Ok(Ok(Arrival::Line));
+    }
+    if let Some(arrival) = room.turn_away(queue, &visitor).await? {
+        return Ok(Ok(arrival));
+    }
+    // Counted with those who enqueue, under an id of our own: one from outside could be repeated.
+    let id = uuid::Uuid::new_v4().to_string();
+    if let Err(error) = limits::join(app, room, &asked.client, &id).await {
+        return match error.status() {
+            StatusCode::TOO_MANY_REQUESTS => Ok(Err(Box::new(error))),
+            _ => Err(Error::Busy),
+        };
+    }
     let new = NewPlace {
         idempotency_key: carried.and_then(cookie::fresh_key).map(str::to_owned),
         address: visitor.address,
         user_agent: visitor.user_agent.clone(),
         ..NewPlace::default()
     };
-    match room.arrive(queue, new, &visitor).await? {
-        Arrival::InLine(place) if !asked.is_navigation() => {
+    Ok(Ok(match room.arrive(queue, new, &visitor).await? {
+        Arrival::InLine(place) if !navigates => {
             room.leave(queue, &place.id).await?;
-            Ok(Arrival::Line)
+            Arrival::Line
         }
-        arrival => Ok(arrival),
-    }
+        arrival => arrival,
+    }))
 }
 
 /// A visitor comes back from the waiting page on another site: once, and soon.
@@ -274,8 +321,8 @@ fn redirect_token(target: &str) -> Option<(String, String)> {
         true => path.to_owned(),
         false => format!("{path}?{}", rest.join("&")),
     };
-    // A path of two slashes would be another site.
-    let clean = if clean.starts_with("//") { "/".to_owned() } else { clean };
+    // What a proxy hands on as the address may be anything; only a plain path is gone to.
+    let clean = site::checked_path(&clean).unwrap_or_else(|| "/".to_owned());
     Some((token.to_owned(), clean))
 }
 
@@ -330,8 +377,13 @@ async fn answer(
         headers,
         client,
         now: app.store().now(),
+        // The proxy asks without the body; what it says about one is the visitor's.
+        has_body: headers.contains_key(header::TRANSFER_ENCODING)
+            || ["content-length", "x-original-content-length"]
+                .into_iter()
+                .any(|name| text(name).is_some_and(|length| length.trim() != "0")),
     };
-    let decision = match decide(room, &queue, &asked).await {
+    let decision = match decide(app, room, &queue, &asked).await {
         Ok(decision) => decision,
         Err(error) if error.is_unavailable() && wish.when_down.as_deref() == Some("open") => {
             counted("open");
@@ -344,27 +396,52 @@ async fn answer(
         Decision::Allow { .. } => StatusCode::OK.into_response(),
         _ if proxy == Proxy::Nginx && navigates => StatusCode::UNAUTHORIZED.into_response(),
         _ if proxy == Proxy::Nginx => StatusCode::FORBIDDEN.into_response(),
-        decision => refusal(decision, navigates),
+        decision => refusal(&queue, decision, navigates),
     };
     decorate(&mut response, &queue, &decision);
     Ok(response)
 }
 
 /// What a visitor gets who is not let through.
-pub(crate) fn refusal(decision: &Decision, navigates: bool) -> Response {
+pub(crate) fn refusal(queue: &QueueId, decision: &Decision, navigates: bool) -> Response {
     let (error, page) = match decision {
         Decision::Allow { .. } => return StatusCode::OK.into_response(),
         Decision::Clean { to, .. } => return found(to),
-        Decision::Wait { page, .. } => {
-            let told = "there is a line; try again later, or wait at x-wr-location";
-            (ApiError::rate_limited(told, RETRY_SECONDS), page)
+        Decision::Wait { page, position, next, .. } => {
+            (queued(queue, page, position.as_deref(), next), page)
         }
+        Decision::Limited { page, error } => (ApiError::clone(error), page),
         Decision::Closed { page } => {
             let told = "the site takes nobody more at the moment; try again later";
             (ApiError::unavailable("QUEUE_CLOSED", told).retry_after(60), page)
         }
     };
     if navigates { found(page) } else { error.into_response() }
+}
+
+/// 429 `QUEUED`: there is a queue, and where to enqueue. With a position, it and the wait.
+fn queued(
+    queue: &QueueId,
+    page: &str,
+    position: Option<&Place>,
+    (next, next_wait): &(u64, Option<Estimate>),
+) -> ApiError {
+    let wait = match position {
+        Some(place) => place.estimate.as_ref().ok(),
+        None => next_wait.as_ref(),
+    };
+    let told = "a pass is needed here, and there is a queue for it; enqueue, wait for admission, and \
+                send the pass as the cookie or as a bearer token";
+    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "QUEUED", told)
+        .details(serde_json::json!({
+            "queue": queue.as_str(),
+            "position": position.and_then(|place| place.position),
+            "next_position": next,
+            "estimated_wait_seconds": wait.map(|wait| wait.likely.as_secs()),
+            "enqueue": format!("{OWN_PATH}/api/v1/queues/{queue}/enqueue"),
+            "waiting_page": page,
+        }))
+        .retry_after(RETRY_SECONDS)
 }
 
 fn found(to: &str) -> Response {
@@ -397,13 +474,17 @@ pub(crate) fn decorate(response: &mut Response, queue: &QueueId, decision: &Deci
             put(LOCATION, to);
             ("wait", cookie.as_ref())
         }
-        Decision::Wait { page, position, cookie } => {
+        Decision::Wait { page, position, cookie, .. } => {
             put(LOCATION, page);
             put(header::RETRY_AFTER, &RETRY_SECONDS.to_string());
-            if let Some(position) = position {
+            if let Some(position) = position.as_ref().and_then(|place| place.position) {
                 put(POSITION, &position.to_string());
             }
             ("wait", cookie.as_ref())
+        }
+        Decision::Limited { page, .. } => {
+            put(LOCATION, page);
+            ("limit", None)
         }
         Decision::Closed { page } => {
             put(LOCATION, page);
@@ -438,7 +519,19 @@ mod tests {
         check("/a?wrtoken=x", Some(("x", "/a")));
         check("/a?b=1&wrtoken=x&c=%26", Some(("x", "/a?b=1&c=%26")));
         check("/a?wrtoken=x&wrtoken=y", Some(("x", "/a")));
-        check("//evil.example?wrtoken=x", Some(("x", "/")));
+        for elsewhere in [
+            "//evil.example",
+            "/\\evil.example",
+            "/\\/evil.example",
+            "/%5cevil.example",
+            "/%2f%2fevil.example",
+            "https://evil.example/x",
+            "https:evil.example",
+            "evil.example",
+            "/a/..//evil.example",
+        ] {
+            check(&format!("{elsewhere}?wrtoken=x"), Some(("x", "/")));
+        }
         check("/a?b=1", None);
         check("/wrtoken=x", None);
         check("/a?xwrtoken=x", None);
@@ -446,7 +539,7 @@ mod tests {
 
     fn asked<'a>(headers: &'a HeaderMap, method: Method, target: &'a str) -> Asked<'a> {
         let client = Client { ip: std::net::Ipv4Addr::LOCALHOST.into(), secure: false };
-        Asked { method, target, headers, client, now: Millis(0) }
+        Asked { method, target, headers, client, now: Millis(0), has_body: false }
     }
 
     #[test]
@@ -462,7 +555,10 @@ mod tests {
         assert!(navigates(Method::POST, &[("sec-fetch-mode", "navigate")]));
         assert!(navigates(Method::GET, &[("accept", "text/html,*/*;q=0.8")]));
         assert!(!navigates(Method::GET, &[("sec-fetch-mode", "cors"), ("accept", "text/html")]));
-        assert!(!navigates(Method::POST, &[("accept", "text/html")]));
+        assert!(navigates(Method::POST, &[("accept", "text/html")]), "a form of an older browser");
+        assert!(!navigates(Method::PUT, &[("accept", "text/html")]));
+        let picture = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "image")];
+        assert!(!navigates(Method::GET, &picture));
         assert!(!navigates(Method::GET, &[("accept", "application/json")]));
         assert!(!navigates(Method::GET, &[]));
     }

@@ -10,7 +10,9 @@ mod body;
 mod headers;
 mod origin;
 mod rules;
+mod target;
 mod told;
+mod tunnel;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -28,17 +30,19 @@ use hyper_util::rt::TokioIo;
 use room::{QueueId, SessionId};
 use tower::ServiceExt;
 
-use self::body::{Kept, Metered, Progress, TooLarge, Watched};
+use self::body::{BodyFault, Kept, Metered, Progress, Watched};
 pub use self::origin::Origin;
 use self::origin::Pool;
 pub use self::rules::{Bypass, OpenPath, Route, Tokens};
+use self::target::Target;
 use self::told::{Listener, Trouble};
+use self::tunnel::Traffic;
 use crate::app::App;
 use crate::client::{Client, Peer};
 use crate::gate::{self, Asked, Decision};
 use crate::room::site::OWN_PATH;
+use crate::serve::ConnectionSlot;
 use crate::serve::tls::TlsError;
-use crate::waiting::words;
 
 /// How long a newcomer waits for the store before it counts as away.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -74,6 +78,8 @@ pub struct Guarding {
     /// How long the site may take to answer once it has the request, and a visitor to send the
     /// next piece of one.
     pub answer_timeout: Duration,
+    /// A WebSocket ends after this long without a byte in either direction.
+    pub socket_idle_timeout: Duration,
     /// Who needs no pass.
     pub bypass: Bypass,
 }
@@ -105,13 +111,33 @@ pub fn guard(app: App, how: Guarding) -> Result<Router, TlsError> {
     Ok(Router::new().fallback(handle).with_state(guard))
 }
 
-async fn handle(State(guard): State<Guard>, request: Request) -> Response {
-    let path = request.uri().path();
+async fn handle(State(guard): State<Guard>, mut request: Request) -> Response {
+    // From here on there is one address and one host: those that are judged are those the site gets.
+    let (target, host) = match normalise(&mut request) {
+        Ok(one) => one,
+        Err(trouble) => return trouble.told(Listener::of(&request), false),
+    };
+    let path = target.path();
     if path == OWN_PATH || path.strip_prefix(OWN_PATH).is_some_and(|rest| rest.starts_with('/')) {
         let Ok(response) = guard.0.own.clone().oneshot(request).await;
         return response;
     }
-    guard.site(request).await
+    guard.site(request, &target, host).await
+}
+
+/// Brings address and host of a request to their normalised form, in the request too.
+fn normalise(request: &mut Request) -> Result<(Target, Option<HeaderValue>), Trouble> {
+    if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
+        return Err(Trouble::BadMethod);
+    }
+    let target = Target::of(request.uri()).map_err(Trouble::Refused)?;
+    let host = target::host_of(request.headers(), request.uri(), request.version());
+    let host = host.map_err(Trouble::Refused)?;
+    *request.uri_mut() = target.to_uri().map_err(Trouble::Refused)?;
+    if let Some(host) = &host {
+        request.headers_mut().insert(header::HOST, host.clone());
+    }
+    Ok((target, host))
 }
 
 /// A request that may go to the site.
@@ -133,7 +159,7 @@ struct Visit<'a> {
 }
 
 impl Guard {
-    async fn site(&self, request: Request) -> Response {
+    async fn site(&self, request: Request, target: &Target, host: Option<HeaderValue>) -> Response {
         let how = &self.0.how;
         let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
         let settings = self.0.app.settings();
@@ -144,20 +170,20 @@ impl Guard {
             headers: request.headers(),
             client,
             now: self.0.app.store().now(),
+            has_body: !request.body().is_end_stream(),
         };
-        let to = Listener {
-            navigates: asked.is_navigation(),
-            repeatable: matches!(*request.method(), Method::GET | Method::HEAD),
-            words: words::pick(None, request.headers()),
-        };
+        let to = Listener::of(&request);
         if headers::is_guarded(request.headers(), &how.queue) {
             return Trouble::Loop.told(to, false);
         }
-        let path = request.uri().path();
-        let host = headers::host_of(request.headers(), request.uri());
+        // A request without a host is for the site's own.
+        let host = host.or_else(|| how.origin.host());
         let named = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let queue = rules::route(&how.routes, named, path).unwrap_or(&how.queue);
-        let admitted = match how.bypass.allows(path, client.ip, request.headers()) {
+        let queue = match rules::route(&how.routes, named, target) {
+            Ok(queue) => queue.unwrap_or(&how.queue),
+            Err(why) => return Trouble::Refused(why).told(to, false),
+        };
+        let admitted = match how.bypass.allows(target.path(), client.ip, request.headers()) {
             true => {
                 gate::counted("bypass");
                 Admitted::default()
@@ -183,7 +209,8 @@ impl Guard {
     ) -> Result<Admitted, Box<Response>> {
         let refuse = |trouble: Trouble| Err(Box::new(trouble.told(to, false)));
         let Ok(room) = crate::room::room(&self.0.app) else { return refuse(Trouble::NoRoom) };
-        let decided = tokio::time::timeout(PATIENCE, gate::decide(room, queue, asked)).await;
+        let decided =
+            tokio::time::timeout(PATIENCE, gate::decide(&self.0.app, room, queue, asked)).await;
         let decision = match decided {
             Ok(Ok(decision)) => decision,
             Ok(Err(room::Error::UnknownQueue)) => {
@@ -205,7 +232,7 @@ impl Guard {
                 Ok(Admitted { session, cookie })
             }
             decision => {
-                let mut response = gate::refusal(&decision, to.navigates);
+                let mut response = gate::refusal(queue, &decision, to.navigates);
                 if !to.navigates {
                     response = told::envelope(response);
                 }
@@ -225,6 +252,7 @@ impl Guard {
             return trouble(Trouble::TooLarge(most));
         }
         let settings = self.0.app.settings();
+        let slot = request.extensions().get::<ConnectionSlot>().cloned();
         let upgrade = headers::upgrade_of(&request);
         let visitor = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
         let (mut parts, body) = request.into_parts();
@@ -236,7 +264,7 @@ impl Guard {
             parts.headers.insert(header::HOST, host);
         }
         let Some(uri) = how.origin.uri(parts.uri.path_and_query().cloned()) else {
-            return trouble(Trouble::BadAddress);
+            return trouble(Trouble::Refused("the address is not valid"));
         };
         let progress = Progress::default();
         let body = match body.is_end_stream() {
@@ -254,10 +282,14 @@ impl Guard {
         let answer = progress.within(how.answer_timeout, self.0.pool.request(onward)).await;
         let mut response = match answer {
             Some(Ok(response)) => response.map(Body::new),
-            Some(Err(error)) if TooLarge::caused(&error) => {
-                return trouble(Trouble::TooLarge(most));
-            }
             Some(Err(error)) => {
+                if let Some(fault) = BodyFault::behind(&error) {
+                    return trouble(match fault {
+                        BodyFault::TooLarge => Trouble::TooLarge(most),
+                        BodyFault::Stalled => Trouble::Stalled,
+                        BodyFault::Malformed => Trouble::BadBody,
+                    });
+                }
                 let error = crate::error::chain(&error);
                 tracing::warn!(origin = %how.origin, %error, "the site does not answer");
                 return trouble(Trouble::Down);
@@ -282,6 +314,8 @@ impl Guard {
                         () = guard.tunnel(visitor, origin, &queue, session) => {}
                         () = stopped => {}
                     }
+                    // Until here the connection counts as one.
+                    drop(slot);
                 });
                 response
             }
@@ -300,7 +334,8 @@ impl Guard {
         }
     }
 
-    /// Passes bytes between visitor and site until either ends, or the session does.
+    /// Passes bytes between visitor and site until either ends, or the session does, or nothing is
+    /// sent for too long.
     async fn tunnel(
         &self,
         visitor: hyper::upgrade::OnUpgrade,
@@ -309,13 +344,23 @@ impl Guard {
         session: Option<SessionId>,
     ) {
         let (Ok(visitor), Ok(origin)) = tokio::join!(visitor, origin) else { return };
-        let (mut visitor, mut origin) = (TokioIo::new(visitor), TokioIo::new(origin));
+        let traffic = Traffic::default();
+        let mut visitor = tunnel::Metered::new(TokioIo::new(visitor), &traffic);
+        let mut origin = tunnel::Metered::new(TokioIo::new(origin), &traffic);
         let copied = tokio::io::copy_bidirectional(&mut visitor, &mut origin);
         let over = async {
             let Some(session) = session else { return std::future::pending().await };
+            let mut seen = traffic.last();
             loop {
                 tokio::time::sleep(body::LOOK_EVERY).await;
-                if !self.lives(queue, &session).await {
+                // A socket that is only open is no activity: its session can run out.
+                let moved = traffic.last() > seen;
+                seen = traffic.last();
+                let lives = match moved {
+                    true => self.lives(queue, &session).await,
+                    false => self.runs(queue, &session).await,
+                };
+                if !lives {
                     return;
                 }
             }
@@ -324,6 +369,17 @@ impl Guard {
             // Either side may break off; that is an end like any other.
             _ = copied => {}
             () = over => {}
+            () = traffic.idle_for(self.0.how.socket_idle_timeout) => {}
+        }
+    }
+
+    /// Does a session run? Does not count as activity.
+    async fn runs(&self, queue: &QueueId, session: &SessionId) -> bool {
+        let Ok(room) = crate::room::room(&self.0.app) else { return true };
+        match room.session(queue, session).await {
+            Ok(session) => session.status == room::SessionStatus::Active,
+            Err(room::Error::UnknownSession | room::Error::UnknownQueue) => false,
+            Err(_) => true,
         }
     }
 

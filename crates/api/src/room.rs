@@ -71,6 +71,7 @@ fn named(setting: &'static str) -> &'static str {
         "poll_ceiling" => "poll_ceiling_seconds",
         "session_timeout" => "session_timeout_seconds",
         "session_max" => "session_max_seconds",
+        "provisional_timeout" => "provisional_timeout_seconds",
         other => other,
     }
 }
@@ -110,6 +111,13 @@ impl From<Error> for ApiError {
                 ApiError::unavailable("MAINTENANCE_MODE", "the queue is closed for maintenance")
                     .retry_after(60)
             }
+            Error::AddressFull { limit } => ApiError::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "ADDRESS_FULL",
+                "as many sessions as one address may have run from yours; try again when one is over",
+            )
+            .details(json!({ "limit": limit }))
+            .retry_after(10),
             Error::InviteUsed => ApiError::conflict("INVITE_USED", "the invite has been used"),
             Error::Conflict { version } => ApiError::new(
                 StatusCode::PRECONDITION_FAILED,

@@ -211,9 +211,10 @@ impl Shared {
             Ok(place) => place,
             Err(why) => return self.refuse(stream, why, tracker),
         };
+        let slot = ConnectionSlot(Arc::new(place));
         let (kill, again) = (kill.clone(), tracker.clone());
         tracker.spawn(async move {
-            let served = self.clone().serve(stream, peer, &settings);
+            let served = self.clone().serve(stream, peer, &slot, &settings);
             let rest = tokio::select! {
                 rest = served => rest,
                 () = kill.cancelled() => None,
@@ -225,7 +226,7 @@ impl Shared {
                         () = rest => {}
                         () = kill.cancelled() => {}
                     }
-                    drop(place);
+                    drop(slot);
                 });
             }
         });
@@ -267,13 +268,14 @@ impl Shared {
         self: Arc<Shared>,
         stream: TcpStream,
         peer: SocketAddr,
+        slot: &ConnectionSlot,
         settings: &Settings,
     ) -> Option<Rest> {
         // Small answers should not wait for an acknowledgement; failing to say so is no harm.
         let _ = stream.set_nodelay(true);
         let Some(tls) = &self.tls else {
             let io = Patient::new(stream, settings.write_timeout);
-            return self.speak(io, Peer { addr: peer, tls: false }, settings).await;
+            return self.speak(io, Peer { addr: peer, tls: false }, slot, settings).await;
         };
         let mut first = [0];
         let peeked = tokio::time::timeout(settings.header_timeout, stream.peek(&mut first)).await;
@@ -286,11 +288,17 @@ impl Shared {
         let handshake = tokio::time::timeout(settings.header_timeout, tls.acceptor().accept(io));
         // A handshake that fails or takes too long ends without a word; scanners cause many.
         let Ok(Ok(io)) = handshake.await else { return None };
-        self.speak(io, Peer { addr: peer, tls: true }, settings).await
+        self.speak(io, Peer { addr: peer, tls: true }, slot, settings).await
     }
 
     /// Finds out which HTTP the client speaks, and speaks it.
-    async fn speak<I>(self: Arc<Shared>, mut io: I, peer: Peer, settings: &Settings) -> Option<Rest>
+    async fn speak<I>(
+        self: Arc<Shared>,
+        mut io: I,
+        peer: Peer,
+        slot: &ConnectionSlot,
+        settings: &Settings,
+    ) -> Option<Rest>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -302,6 +310,7 @@ impl Shared {
         let Ok(Ok((read, is_http2))) = sniffed else { return None };
         let io = Prefixed::new(read, io);
         let router = self.router.clone();
+        let slot = slot.clone();
         if is_http2 {
             self.speak_http2(io, peer, settings).await;
             return None;
@@ -317,7 +326,8 @@ impl Shared {
             let (router, handover) = (router.clone(), handover.clone());
             let (answering, unread, stop) = (answering.clone(), unread.clone(), stop.clone());
             answering.turn();
-            let request = request.map(|body| ReadBody::watch(body, &unread));
+            let mut request = request.map(|body| ReadBody::watch(body, &unread));
+            request.extensions_mut().insert(slot.clone());
             async move {
                 let Ok(mut response) = call(router, request, peer).await;
                 // What comes after a change of protocols is no head of a request.
@@ -462,6 +472,11 @@ async fn sniff(io: &mut (impl AsyncRead + Unpin)) -> io::Result<(Vec<u8>, bool)>
     }
     Ok((read, true))
 }
+
+/// A connection's place in the counts, put into each request by the accept loop. Whoever goes on
+/// with the connection after an upgrade keeps a clone until it ends.
+#[derive(Clone)]
+pub(crate) struct ConnectionSlot(#[expect(dead_code, reason = "held, not read")] Arc<Place>);
 
 /// One connection's place in the counts; gives it back when dropped.
 struct Place {

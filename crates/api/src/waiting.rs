@@ -189,8 +189,9 @@ impl FromRequestParts<App> for Visit {
             Err(error) => {
                 let view = match error.status() {
                     StatusCode::NOT_FOUND => View::Unknown,
+                    StatusCode::TOO_MANY_REQUESTS => View::Busy,
                     // The store is away, say: the page tries again by itself.
-                    _ => View::Busy,
+                    _ => View::Away,
                 };
                 let frame = Frame {
                     words,
@@ -466,7 +467,7 @@ impl Visit {
             fresh_key: fresh_key(),
         };
         let status = match view {
-            View::Full | View::Closed | View::Busy | View::NotJoined => {
+            View::Full | View::Closed | View::Busy | View::Away | View::NotJoined => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             _ => StatusCode::OK,
@@ -479,9 +480,12 @@ impl Visit {
         response
     }
 
-    /// Too many at once: the page tries again by itself.
+    /// Too many at once, or the store is away: the page tries again by itself.
     fn busy(&self, error: &ApiError) -> Response {
-        let mut response = self.show(View::Busy);
+        let mut response = self.show(match error.status() {
+            StatusCode::TOO_MANY_REQUESTS => View::Busy,
+            _ => View::Away,
+        });
         *response.status_mut() = error.status();
         error.clone().headers_into(response.headers_mut());
         response
@@ -496,9 +500,11 @@ impl Visit {
                 let error = ApiError::from(Error::UnknownQueue);
                 error.into_response()
             }
+            Err(Trouble::Room(Error::AddressFull { .. })) => self.show(View::AddressFull),
+            Err(Trouble::Room(Error::Busy)) => self.show(View::Busy),
             Err(Trouble::Room(error)) => {
                 tracing::warn!(error = %error, queue = %self.queue.id, "a visitor's page failed");
-                self.show(View::Busy)
+                self.show(View::Away)
             }
         }
     }

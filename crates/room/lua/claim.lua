@@ -10,18 +10,25 @@
 --        8 events     stream  what happened
 --        9 position   hash    the place
 --       10 session    hash    the session to start
+--       11 address    zset    sessions started from the visitor's address; score = when they were last
+--                             looked at
 -- ARGV   1 now_ms  2 queue_id  3 id  4 session_id  5 user_id  6 ip_address  7 user_agent  8 token
---        9 level
+--        9 level  10 by_address  11 provisional
 -- REPLY  {'started', session_id, expires_ms, hard_ms} | {'active', session_id}
 --        | {'moved', session_id} | {'waiting'} | {'ended', status, reason} | {'unknown'}
---        | {'unknown_queue'}
+--        | {'address_full', limit} | {'unknown_queue'}
 --
 -- Keeps: one session per place: claiming twice finds the first session. Admitted + active does not
 -- change. 'moved' says that the place was admitted under another session id than the caller read.
+-- With by_address = 1, an address has at most its share of the sessions. With provisional = 1 the
+-- session is short until its pass comes back once (room/touch).
 local meta, state, positions, claims, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deadlines, stats, events, position, session = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local address = KEYS[11]
 local now_ms, queue_id, id, session_id = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
-local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'session_max_seconds', 'session_ttl')
+local by_address, provisional = ARGV[10] == '1', ARGV[11] == '1'
+local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'session_max_seconds', 'session_ttl',
+  'max_active', 'max_active_per_address', 'provisional_timeout_seconds')
 if not m[3] then
   return { 'unknown_queue' }
 end
@@ -39,9 +46,17 @@ end
 if p[3] and p[3] ~= '' and p[3] ~= session_id then
   return { 'moved', p[3] }
 end
+local limit = address_limit(m[4], m[5])
+if by_address and address_full(address, active, limit, now_ms) then
+  return { 'address_full', int(limit) }
+end
 local hard_s = num(m[2], 14400)
 local hard_ms = now_ms + hard_s * 1000
-local until_ms = math.min(now_ms + num(m[1], 1800) * 1000, hard_ms)
+local idle_s = num(m[1], 1800)
+if provisional then
+  idle_s = math.min(idle_s, num(m[6], 60))
+end
+local until_ms = math.min(now_ms + idle_s * 1000, hard_ms)
 local now_s = int(math.floor(now_ms / 1000))
 redis.call('ZREM', claims, id)
 redis.call('SADD', active, session_id)
@@ -50,7 +65,14 @@ redis.call('HSET', session, 'queue_id', queue_id, 'position_id', id, 'user_id', 
   'ip_address', ARGV[6], 'user_agent', ARGV[7], 'token', ARGV[8], 'started_at', now_s,
   'expires_at', int(math.floor(until_ms / 1000)), 'last_activity', now_s, 'page_views', '0',
   'status', 'active', 'hard_until_ms', int(hard_ms), 'priority', ARGV[9])
+if provisional then
+  redis.call('HSET', session, 'provisional', '1')
+end
 redis.call('EXPIRE', session, m[3])
+if by_address and limit > 0 then
+  redis.call('ZADD', address, int(now_ms), session_id)
+  redis.call('EXPIRE', address, int(hard_s + 3600))
+end
 redis.call('HSET', position, 'queue_id', queue_id, 'status', 'active', 'session_id', session_id)
 redis.call('EXPIRE', position, int(hard_s + 3600))
 count_one(stats, state, 'total_claimed', '1')

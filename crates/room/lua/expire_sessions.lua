@@ -11,18 +11,23 @@
 -- REPLY  {'expired', n} | {'stopped'} | {'unknown_queue'}
 --
 -- Keeps: the deadline is looked at in the step that ends the session; activity in between wins.
--- After the service was away every session has a whole idle time again.
+-- After the service was away every session has a whole idle time again, a provisional one its
+-- short one.
 local meta, state, active, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, events = KEYS[5], KEYS[6]
 local now_ms = tonumber(ARGV[1])
-local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'position_ttl')
+local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'position_ttl',
+  'provisional_timeout_seconds')
 if not m[2] then
   return { 'unknown_queue' }
 end
 if stopped('active', state, now_ms, tonumber(ARGV[2])) then
   return { 'stopped' }
 end
-if num(redis.call('HGET', state, 'up_ms'), 0) + num(m[1], 1800) * 1000 > now_ms then
+local up_ms = num(redis.call('HGET', state, 'up_ms'), 0)
+local idle_ms = num(m[1], 1800) * 1000
+local short_ms = math.min(idle_ms, num(m[3], 60) * 1000)
+if up_ms + short_ms > now_ms then
   return { 'stopped' }
 end
 local k = { active = active, deadlines = deadlines, events = events, position_ttl = m[2] }
@@ -31,8 +36,10 @@ for i = 3, #ARGV do
   local session_id = ARGV[i]
   local session, position = KEYS[2 * i + 1], KEYS[2 * i + 2]
   local by = num(redis.call('ZSCORE', deadlines, session_id))
-  if by and by <= now_ms then
-    local hard = num(redis.call('HGET', session, 'hard_until_ms'), by + 1)
+  local s = redis.call('HMGET', session, 'hard_until_ms', 'provisional')
+  local back_ms = up_ms + (s[2] == '1' and short_ms or idle_ms)
+  if by and by <= now_ms and back_ms <= now_ms then
+    local hard = num(s[1], by + 1)
     local reason = hard <= now_ms and 'session_cap' or 'session_idle'
     close_session(k, session, session_id, position,
       { session = 'expired', position = 'expired', reason = reason, event = 'session.expired' },

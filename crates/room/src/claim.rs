@@ -43,12 +43,31 @@ impl Room {
         id: &PositionId,
         visitor: &Visitor,
     ) -> Result<Claim, Error> {
+        self.start_session(queue, id, visitor, false).await
+    }
+
+    /// The same; a provisional session is short until its pass comes back once.
+    pub(crate) async fn start_session(
+        &self,
+        queue: &QueueId,
+        id: &PositionId,
+        visitor: &Visitor,
+        provisional: bool,
+    ) -> Result<Claim, Error> {
         check_user_id(&visitor.user_id)?;
         let keys = self.known(queue);
         let pulse = self.pulse(queue).await?;
         // The session's id is written at admission, so its key can be named.
         let place = self.status(queue, id).await?;
         let mut offered = place.session;
+        let lasts = match provisional {
+            true => pulse.config.session_timeout.min(pulse.config.provisional_timeout),
+            false => pulse.config.session_timeout,
+        };
+        let by_address = match visitor.address {
+            Some(ip) => Some(self.0.addresses.hash(&self.0.store, &self.0.keys, ip).await?),
+            None => None,
+        };
         for _ in 0..4 {
             let session = offered.unwrap_or_else(SessionId::fresh);
             let now = self.now();
@@ -61,7 +80,7 @@ impl Room {
                         level: place.level,
                         epoch: place.epoch,
                         issued: now,
-                        expires: now + pulse.config.session_timeout,
+                        expires: now + lasts,
                     };
                     sha256(&self.sign_pass(&pass).await?)
                 }
@@ -81,6 +100,7 @@ impl Room {
                     events: &keys.events,
                     position: keys.position(id),
                     session: keys.session(&session),
+                    address: keys.address_sessions(by_address.as_deref().unwrap_or("none")),
                 },
                 scripts::claim::Args {
                     now_ms: now,
@@ -92,6 +112,8 @@ impl Room {
                     user_agent: cut(&visitor.user_agent, pulse.config.user_agent_bytes as usize),
                     token,
                     level: place.level.number(),
+                    by_address: u8::from(by_address.is_some()),
+                    provisional: u8::from(provisional),
                 },
             )
             .await?;
@@ -110,6 +132,7 @@ impl Room {
                         State::read(reply.text(1), reason).ok_or_else(|| reply.unexpected())?;
                     return Ok(Claim::Over(state, reason));
                 }
+                "address_full" => return Err(Error::AddressFull { limit: reply.number(1)? }),
                 "unknown" => return Err(Error::UnknownPosition),
                 _ => return Err(reply.unexpected()),
             }

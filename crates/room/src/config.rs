@@ -40,6 +40,8 @@ impl Bound {
 /// Visitors admitted or active at once; 0 is no limit. The most is what one site may have, far
 /// above any; it keeps arithmetic in scripts exact.
 pub const MAX_ACTIVE: Bound = Bound::new("max_active", 1_000, 0, 10_000_000);
+/// Sessions one address may have at once; 0 is no limit. See [`QueueConfig::max_active_per_address`].
+pub const MAX_ACTIVE_PER_ADDRESS: Bound = Bound::new("max_active_per_address", 0, 0, 10_000_000);
 /// Visitors who may wait; 0 is no limit.
 pub const MAX_QUEUE_SIZE: Bound = Bound::new("max_queue_size", 50_000, 0, 100_000_000);
 /// Admissions per period; 0 is none but by hand, from the moment it is set. More than a million a second is no limit at all.
@@ -61,6 +63,9 @@ pub const POLL_FLOOR: Bound = Bound::new("poll_floor", 5, 1, 60);
 pub const POLL_CEILING: Bound = Bound::new("poll_ceiling", 60, 5, 120);
 /// Seconds without activity after which a session ends.
 pub const SESSION_TIMEOUT: Bound = Bound::new("session_timeout", 1_800, 10, 86_400);
+/// Seconds a session lasts that was started for a visitor without a cookie, until the cookie comes
+/// back once. A minute: a slow page on a slow phone asks for its pictures within that.
+pub const PROVISIONAL_TIMEOUT: Bound = Bound::new("provisional_timeout", 60, 5, 3_600);
 /// Seconds after which a session ends whatever happens.
 pub const SESSION_MAX: Bound = Bound::new("session_max", 14_400, 10, 604_800);
 /// One admission in this many is kept for level 0 under the strict policy; 0 is none.
@@ -218,6 +223,10 @@ pub struct QueueConfig {
     pub target_url: String,
     /// Visitors admitted or active at once; 0 is no limit. See [`MAX_ACTIVE`].
     pub max_active: u32,
+    /// Sessions one address (IPv6: one /64) may have at once; 0 is no limit. `None` is its share of
+    /// `max_active`: a tenth, but up to 20 as long as that is no more than half of it, so that a
+    /// household or a small office fits into a small room and nobody fills a room alone.
+    pub max_active_per_address: Option<u32>,
     /// Visitors who may wait; 0 is no limit. See [`MAX_QUEUE_SIZE`].
     pub max_queue_size: u32,
     /// How fast visitors are let in.
@@ -238,6 +247,11 @@ pub struct QueueConfig {
     pub poll_ceiling: Duration,
     /// A session ends after this long without activity. See [`SESSION_TIMEOUT`].
     pub session_timeout: Duration,
+    /// A session started for a visitor without a cookie ends after this long unless the cookie comes
+    /// back. See [`PROVISIONAL_TIMEOUT`].
+    pub provisional_timeout: Duration,
+    /// Start sessions at the gate for requests that are no person's navigation, too.
+    pub admit_programs: bool,
     /// A session ends after this long whatever happens. See [`SESSION_MAX`].
     pub session_max: Duration,
     /// Does activity renew a session? If not, it ends `session_timeout` after it began.
@@ -261,6 +275,7 @@ impl Default for QueueConfig {
             name: String::new(),
             target_url: String::new(),
             max_active: 1_000,
+            max_active_per_address: None,
             max_queue_size: 50_000,
             admission: Rate::default(),
             policy: Policy::default(),
@@ -272,6 +287,8 @@ impl Default for QueueConfig {
             poll_ceiling: seconds(POLL_CEILING),
             session_timeout: seconds(SESSION_TIMEOUT),
             session_max: seconds(SESSION_MAX),
+            provisional_timeout: seconds(PROVISIONAL_TIMEOUT),
+            admit_programs: false,
             session_renewal: true,
             duplicates: Duplicates::default(),
             store_addresses: false,
@@ -290,6 +307,7 @@ impl QueueConfig {
         }
         check_target(&self.target_url)?;
         MAX_ACTIVE.check(self.max_active.into())?;
+        MAX_ACTIVE_PER_ADDRESS.check(self.max_active_per_address.unwrap_or(0).into())?;
         MAX_QUEUE_SIZE.check(self.max_queue_size.into())?;
         RATE_COUNT.check(self.admission.count.into())?;
         RATE_PER.check(self.admission.per_seconds.into())?;
@@ -306,6 +324,7 @@ impl QueueConfig {
             (POLL_CEILING, self.poll_ceiling),
             (SESSION_TIMEOUT, self.session_timeout),
             (SESSION_MAX, self.session_max),
+            (PROVISIONAL_TIMEOUT, self.provisional_timeout),
         ] {
             if value.subsec_nanos() != 0 {
                 return Err(Error::invalid(bound.name, "whole seconds"));
@@ -377,6 +396,10 @@ impl QueueConfig {
             ("name", self.name.clone()),
             ("target_url", self.target_url.clone()),
             ("max_active", self.max_active.to_string()),
+            (
+                "max_active_per_address",
+                self.max_active_per_address.map(|most| most.to_string()).unwrap_or_default(),
+            ),
             ("max_queue_size", self.max_queue_size.to_string()),
             ("admission_rate", per_second),
             ("admission_count", rate.count.to_string()),
@@ -392,6 +415,8 @@ impl QueueConfig {
             ("poll_ceiling_seconds", seconds(self.poll_ceiling)),
             ("session_timeout_seconds", seconds(self.session_timeout)),
             ("session_max_seconds", seconds(self.session_max)),
+            ("provisional_timeout_seconds", seconds(self.provisional_timeout)),
+            ("admit_programs", u8::from(self.admit_programs).to_string()),
             ("session_renewal", u8::from(self.session_renewal).to_string()),
             ("duplicates", self.duplicates.as_str().to_owned()),
             ("store_addresses", u8::from(self.store_addresses).to_string()),
@@ -427,6 +452,7 @@ impl QueueConfig {
             name: text("name"),
             target_url: text("target_url"),
             max_active: number("max_active").unwrap_or(default.max_active),
+            max_active_per_address: number("max_active_per_address"),
             max_queue_size: number("max_queue_size").unwrap_or(default.max_queue_size),
             admission,
             policy: Policy::parse(&text("priority_policy")).unwrap_or_default(),
@@ -438,6 +464,11 @@ impl QueueConfig {
             poll_ceiling: seconds("poll_ceiling_seconds", default.poll_ceiling),
             session_timeout: seconds("session_timeout_seconds", default.session_timeout),
             session_max: seconds("session_max_seconds", default.session_max),
+            provisional_timeout: seconds(
+                "provisional_timeout_seconds",
+                default.provisional_timeout,
+            ),
+            admit_programs: text("admit_programs") == "1",
             session_renewal: text("session_renewal") != "0",
             duplicates: Duplicates::parse(&text("duplicates")).unwrap_or_default(),
             store_addresses: text("store_addresses") == "1",

@@ -35,6 +35,12 @@ pub enum Error {
     /// The queue is closed for maintenance. Try again later.
     #[error("the queue is closed for maintenance")]
     Maintenance,
+    /// The visitor's address has as many sessions as it may. Try again when one of them is over.
+    #[error("{limit} sessions from this address run, which is its share")]
+    AddressFull {
+        /// How many it may have.
+        limit: u64,
+    },
     /// The invite was used as often as it may be.
     #[error("the invite has been used")]
     InviteUsed,

@@ -20,8 +20,8 @@ use ring::digest;
 use store::Millis;
 
 use crate::{
-    Claim, Error, Joined, NewPlace, Pass, Place, QueueId, QueueStatus, Room, Session, SessionId,
-    State, Visitor, reply::Reply, scripts, token::Fault,
+    Claim, Error, Estimate, Joined, NewPlace, Pass, Place, QueueId, QueueStatus, Room, Session,
+    SessionId, State, Visitor, estimate::estimate, reply::Reply, scripts, token::Fault,
 };
 
 /// How old the knowledge of a session may be, in milliseconds. A quarter of the session timeout if
@@ -252,14 +252,14 @@ impl Room {
             }
         };
         match touched {
-            Touched::Active { until, hard_until } => {
+            Touched::Active { until, hard_until, proven } => {
                 known.until.store(until.0, Ordering::Release);
                 known.hard_until.store(hard_until.0, Ordering::Release);
                 known.looked.store(now.0, Ordering::Release);
                 known.confirmed.store(true, Ordering::Release);
                 let quarter = i64::try_from(timeout.as_millis() / 4).unwrap_or(LOOK_MS);
                 known.good_for.store(quarter.clamp(1, LOOK_MS), Ordering::Relaxed);
-                let renewed = self.renewed(pass, until, now).await?;
+                let renewed = self.renewed(pass, until, now, proven).await?;
                 Ok(known.inside(renewed))
             }
             Touched::Over => {
@@ -274,61 +274,131 @@ impl Room {
         }
     }
 
-    /// A pass that lasts as long as the session does now, if half of this one's time is over and a
-    /// new one lasts longer.
+    /// A pass that lasts as long as the session does now, if a new one lasts longer and half of this
+    /// one's time is over, or it was `proven` just now that the visitor keeps it.
     async fn renewed(
         &self,
         pass: &Pass,
         until: Millis,
         now: Millis,
+        proven: bool,
     ) -> Result<Option<String>, Error> {
         let half = pass.issued.0 + (pass.expires.0 - pass.issued.0) / 2;
-        if now.0 < half || until.as_secs() <= pass.expires.as_secs() {
+        if (now.0 < half && !proven) || until.as_secs() <= pass.expires.as_secs() {
             return Ok(None);
         }
         let new = Pass { issued: now, expires: until, ..pass.clone() };
         Ok(Some(self.sign_pass(&new).await?))
     }
 
+    /// What a visitor without a pass finds if nobody can come straight in now: there is a line, or
+    /// the address has its share of the sessions, or the queue is closed. Takes no position.
+    pub async fn turn_away(
+        &self,
+        queue: &QueueId,
+        visitor: &Visitor,
+    ) -> Result<Option<Arrival>, Error> {
+        let pulse = self.pulse(queue).await?;
+        match pulse.status {
+            QueueStatus::Maintenance => return Ok(Some(Arrival::Closed)),
+            QueueStatus::Paused => return Ok(Some(Arrival::Line)),
+            QueueStatus::Active => {}
+        }
+        if pulse.waiting > 0 || pulse.free() == Some(0) {
+            return Ok(Some(Arrival::Line));
+        }
+        let Some(ip) = visitor.address else { return Ok(None) };
+        let hash = self.0.addresses.hash(&self.0.store, &self.0.keys, ip).await?;
+        let keys = self.known(queue);
+        let reply = scripts::check_address::run(
+            &self.0.store,
+            scripts::check_address::Keys {
+                meta: &keys.meta,
+                active: &keys.active,
+                address: keys.address_sessions(&hash),
+            },
+            scripts::check_address::Args { now_ms: self.now() },
+        )
+        .await?;
+        let reply = Reply::of(scripts::check_address::SCRIPT, reply)?;
+        match reply.word() {
+            "free" => Ok(None),
+            "full" => Ok(Some(Arrival::Line)),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    /// The position a visitor would get by enqueueing now, and how long it would wait there.
+    pub async fn next_position(&self, queue: &QueueId) -> Result<(u64, Option<Estimate>), Error> {
+        let pulse = self.pulse(queue).await?;
+        let position = pulse.waiting + 1;
+        let wait = match pulse.status {
+            QueueStatus::Active => estimate(position, &pulse).ok(),
+            _ => None,
+        };
+        Ok((position, wait))
+    }
+
     /// A visitor without a pass comes to the gate. If there is room and nobody waits, the visitor
-    /// is in; if not, no place is taken unless the chance was missed by a moment.
+    /// is in; if not, no position is taken unless the chance was missed by a moment.
+    ///
+    /// The session is provisional unless the visitor showed a key that was given before: until its
+    /// pass comes back once, it lasts only for the queue's `provisional_timeout`.
     pub async fn arrive(
         &self,
         queue: &QueueId,
         new: NewPlace,
         visitor: &Visitor,
     ) -> Result<Arrival, Error> {
+        if let Some(arrival) = self.turn_away(queue, visitor).await? {
+            return Ok(arrival);
+        }
         let pulse = self.pulse(queue).await?;
-        match pulse.status {
-            QueueStatus::Maintenance => return Ok(Arrival::Closed),
-            QueueStatus::Paused => return Ok(Arrival::Line),
-            QueueStatus::Active => {}
-        }
-        if pulse.waiting > 0 || pulse.free() == Some(0) {
-            return Ok(Arrival::Line);
-        }
+        let provisional = new.idempotency_key.is_none() && new.held.is_none();
         let joined = match self.join(queue, new).await {
             Ok(joined) => joined,
             Err(Error::Full { .. } | Error::Maintenance) => return Ok(Arrival::Closed),
             Err(error) => return Err(error),
         };
-        let Joined { place, .. } = joined;
+        let Joined { place, new } = joined;
         // The next one must not try in vain: that would be a place in line that nobody asked for.
         if place.state == State::Waiting || pulse.free().is_some_and(|free| free <= NARROW) {
             self.forget(queue);
         }
-        self.come_in(place, visitor).await
+        let id = place.id;
+        match self.enter(place, visitor, provisional).await {
+            // Others of the same address were faster. Nobody else is to wait for this one.
+            Err(Error::AddressFull { .. }) if new => {
+                self.leave(queue, &id).await?;
+                Ok(Arrival::Line)
+            }
+            arrival => arrival,
+        }
     }
 
     /// The holder of a place comes to the gate: in if admitted, else still in line. A place that is
     /// over is [`Arrival::Line`]: the visitor has none.
     pub async fn come_in(&self, place: Place, visitor: &Visitor) -> Result<Arrival, Error> {
+        let kept = place.clone();
+        match self.enter(place, visitor, false).await {
+            // Admitted, but not before somebody else of the same address is done.
+            Err(Error::AddressFull { .. }) => Ok(Arrival::InLine(Box::new(kept))),
+            arrival => arrival,
+        }
+    }
+
+    async fn enter(
+        &self,
+        place: Place,
+        visitor: &Visitor,
+        provisional: bool,
+    ) -> Result<Arrival, Error> {
         match place.state {
             State::Waiting => return Ok(Arrival::InLine(Box::new(place))),
             State::Admitted | State::Active => {}
             _ => return Ok(Arrival::Line),
         }
-        match self.claim(&place.queue, &place.id, visitor).await? {
+        match self.start_session(&place.queue, &place.id, visitor, provisional).await? {
             Claim::Session { session, .. } => {
                 let pass = self.issue_pass(&session).await?;
                 Ok(Arrival::In { session: Box::new(session), pass })
@@ -367,9 +437,11 @@ impl Room {
         .await?;
         let reply = Reply::of(scripts::touch::SCRIPT, reply)?;
         match reply.word() {
-            "active" => {
-                Ok(Touched::Active { until: reply.moment(1)?, hard_until: reply.moment(2)? })
-            }
+            "active" => Ok(Touched::Active {
+                until: reply.moment(1)?,
+                hard_until: reply.moment(2)?,
+                proven: reply.text(4) == "1",
+            }),
             "ended" => Ok(Touched::Over),
             "revoked" => Ok(Touched::Revoked),
             "unknown" if epoch.is_some() => Ok(Touched::Over),
@@ -381,7 +453,12 @@ impl Room {
 
 /// What a look at a session came to.
 pub(crate) enum Touched {
-    Active { until: Millis, hard_until: Millis },
+    /// `proven`: a provisional session is now a whole one.
+    Active {
+        until: Millis,
+        hard_until: Millis,
+        proven: bool,
+    },
     Over,
     Revoked,
 }

@@ -128,6 +128,12 @@ impl QueueKeys {
         Key::raw(format!("ipmap:{}:{ip_hash}", self.layout.tag(&self.queue)))
     }
 
+    /// ZSET of sessions started from one address; score = when they were last looked at. Those that
+    /// ended are dropped when the address seems full. TTL = hard limit of a session + 1 h.
+    pub(crate) fn address_sessions(&self, ip_hash: &str) -> Key {
+        Key::raw(format!("queue:{}:sessions:address:{ip_hash}", self.layout.tag(&self.queue)))
+    }
+
     /// STRING: the place made under an idempotency key, by the key's SHA-256. TTL 10 min by default.
     pub(crate) fn once(&self, key_hash: &str) -> Key {
         Key::raw(format!("once:{}:{key_hash}", self.layout.tag(&self.queue)))

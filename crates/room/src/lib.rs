@@ -90,9 +90,10 @@ pub use crate::{
     admit::Admitted,
     claim::{Claim, Visitor},
     config::{
-        Bound, CLAIM_WINDOW, Duplicates, HEARTBEAT_INTERVAL, HOLD, MAX_ACTIVE, MAX_QUEUE_SIZE,
-        POLL_CEILING, POLL_FLOOR, Policy, QueueConfig, QueueStatus, RATE_BURST, RATE_COUNT,
-        RATE_PER, RESERVED_SHARE, Rate, SESSION_MAX, SESSION_TIMEOUT, USER_AGENT_BYTES,
+        Bound, CLAIM_WINDOW, Duplicates, HEARTBEAT_INTERVAL, HOLD, MAX_ACTIVE,
+        MAX_ACTIVE_PER_ADDRESS, MAX_QUEUE_SIZE, POLL_CEILING, POLL_FLOOR, PROVISIONAL_TIMEOUT,
+        Policy, QueueConfig, QueueStatus, RATE_BURST, RATE_COUNT, RATE_PER, RESERVED_SHARE, Rate,
+        SESSION_MAX, SESSION_TIMEOUT, USER_AGENT_BYTES,
     },
     error::Error,
     estimate::{Estimate, NoEstimate, POLL_DIVISOR},

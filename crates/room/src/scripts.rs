@@ -96,9 +96,19 @@ script!(pub(crate) no_show {
 script!(pub(crate) claim {
     keys: [
         meta, state, positions, claims, active, deadlines, stats, events, position, session,
+        address,
     ],
-    args: [now_ms, queue_id, id, session_id, user_id, ip_address, user_agent, token, level],
-    lib: ["int", "num", "emit", "count_one"],
+    args: [
+        now_ms, queue_id, id, session_id, user_id, ip_address, user_agent, token, level, by_address,
+        provisional,
+    ],
+    lib: ["int", "num", "emit", "count_one", "address_limit", "address_full"],
+});
+
+script!(pub(crate) check_address {
+    keys: [meta, active, address],
+    args: [now_ms],
+    lib: ["int", "num", "address_limit", "address_full"],
 });
 
 script!(pub(crate) touch {
@@ -160,6 +170,7 @@ mod tests {
             expire,
             no_show,
             claim,
+            check_address,
             touch,
             end_session,
             expire_sessions,

@@ -352,7 +352,10 @@ fn place(
             place.reason = reason;
             place.session = session;
             place.level = level;
-            place.claim_by = claim_by;
+            // Nobody's time runs while the queue stands still, and everybody has the whole window
+            // again afterwards: a deadline that is over while the offer stands is none.
+            let running = seen.status == QueueStatus::Active;
+            place.claim_by = claim_by.filter(|by| running && *by > seen.now);
             place.replaced_by = replaced_by;
             place.ended = ended_s.filter(|_| state.is_over()).map(|s| Millis(s * 1000));
             (joined_s, seen_s)

@@ -238,7 +238,8 @@ settings! {
         queue: String = "site", restart;
         /// Parts of the site with queues of their own, such as `/checkout = checkout` or
         /// `tickets.example = tickets`: a host, a path with all below it, or both. The nearest one
-        /// counts. These queues are made with default settings if they are not there.
+        /// counts. These queues are made with default settings if they are not there. Behind the
+        /// queue's name may stand `case-sensitive` and `encoded-slashes`.
         routes: Routes = "", restart;
         /// How fast people are let in, such as `500/m`. Counts when the queue is made and when this
         /// setting changes; what was changed in the running queue stays otherwise.
@@ -264,6 +265,9 @@ settings! {
         /// How long the site may take to begin its answer, and a visitor to send the next piece of
         /// a request. Answers may last as long as they like.
         answer_timeout: Duration = "60s", "1s" ..= "1h", restart;
+        /// How long a WebSocket may be without a byte in either direction before it is closed. Its
+        /// session can run out before: an open socket alone is no activity.
+        socket_idle_timeout: Duration = "10m", "1s" ..= "1d", restart;
     }
     /// Who gets in.
     auth: AuthConfig {

@@ -78,6 +78,7 @@ pub(crate) async fn open(
         max_body: settings.max_body.0,
         connect_timeout: settings.connect_timeout,
         answer_timeout: settings.answer_timeout,
+        socket_idle_timeout: settings.socket_idle_timeout,
         bypass,
     };
     let router = api::guard::guard(app.clone(), guarding).map_err(|error| {

@@ -55,29 +55,33 @@ impl Progress {
     }
 }
 
-/// The request is larger than it may be.
-#[derive(Debug, thiserror::Error)]
-#[error("the body is larger than it may be")]
-pub(super) struct TooLarge;
+/// A request body that is the visitor's fault; the site is not to blame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BodyFault {
+    /// It is larger than it may be.
+    #[error("the body is larger than it may be")]
+    TooLarge,
+    /// Nothing more came for too long.
+    #[error("the visitor stopped sending")]
+    Stalled,
+    /// It is not what its head says, or the connection broke off.
+    #[error("the body is malformed or incomplete")]
+    Malformed,
+}
 
-impl TooLarge {
-    /// Is that why it failed?
-    pub(super) fn caused(error: &(dyn Error + 'static)) -> bool {
+impl BodyFault {
+    /// The fault that is the reason for an error, if one is.
+    pub(super) fn behind(error: &(dyn Error + 'static)) -> Option<BodyFault> {
         let mut cause = Some(error);
         while let Some(error) = cause {
-            if error.is::<TooLarge>() {
-                return true;
+            if let Some(fault) = error.downcast_ref::<BodyFault>() {
+                return Some(*fault);
             }
             cause = error.source();
         }
-        false
+        None
     }
 }
-
-/// The visitor stopped sending in the middle.
-#[derive(Debug, thiserror::Error)]
-#[error("the visitor stopped sending")]
-struct Stalled;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 type Polled = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
@@ -145,16 +149,19 @@ impl Watch for Metered {
                         self.left = left;
                         Poll::Ready(Some(Ok(frame)))
                     }
-                    None => Poll::Ready(Some(Err(TooLarge.into()))),
+                    None => Poll::Ready(Some(Err(BodyFault::TooLarge.into()))),
                 }
             }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
+            Poll::Ready(Some(Err(error))) => {
+                tracing::debug!(%error, "a visitor's request body failed");
+                Poll::Ready(Some(Err(BodyFault::Malformed.into())))
+            }
             Poll::Ready(None) => {
                 self.progress.made();
                 Poll::Ready(None)
             }
             Poll::Pending => match self.deadline.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(Some(Err(Stalled.into()))),
+                Poll::Ready(()) => Poll::Ready(Some(Err(BodyFault::Stalled.into()))),
                 Poll::Pending => Poll::Pending,
             },
         }
@@ -277,6 +284,6 @@ mod tests {
         };
         assert_eq!(check(100, 100).await.unwrap(), 100);
         let error = check(101, 100).await.unwrap_err();
-        assert!(TooLarge::caused(&error), "{error:?}");
+        assert_eq!(BodyFault::behind(&error), Some(BodyFault::TooLarge), "{error:?}");
     }
 }

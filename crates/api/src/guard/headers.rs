@@ -2,7 +2,7 @@
 //! strangers say about who they are does not count.
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use room::{QueueId, SessionId};
 
 use super::origin::Origin;
@@ -57,21 +57,48 @@ pub(super) fn upgrade_of(request: &Request) -> Option<HeaderValue> {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
-    let wanted = headers.get(header::UPGRADE)?;
-    // HTTP/2 without a preface is no protocol to be handed through.
-    let known = !wanted.as_bytes().eq_ignore_ascii_case(b"h2c");
-    (asks && known && request.version() == Version::HTTP_11).then(|| wanted.clone())
+    let mut wanted = headers.get_all(header::UPGRADE).iter();
+    let (first, more) = (wanted.next()?, wanted.next());
+    // Of a protocol nobody knows here, nobody can say where its requests end: it is not changed to.
+    let known = more.is_none() && first.as_bytes().eq_ignore_ascii_case(b"websocket");
+    let plain = request.method() == Method::GET && request.version() == Version::HTTP_11;
+    (asks && known && plain).then(|| first.clone())
 }
 
-/// The host the visitor asked for.
-pub(super) fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<HeaderValue> {
-    let given = headers.get(header::HOST).cloned();
-    given.or_else(|| HeaderValue::from_str(uri.authority()?.as_str()).ok())
+/// Headers by which a request says that it is another one than it looks like: other methods, other
+/// addresses, other hosts.
+const OVERRIDES: [&str; 9] = [
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+    "x-original-url",
+    "x-original-uri",
+    "x-original-method",
+    "x-original-host",
+    "x-rewrite-url",
+    "x-host",
+];
+
+/// Takes out what could make the site read the request as another one than was judged. Names with
+/// `_` are the same as those with `-` to CGI and WSGI, so all of them go.
+fn drop_disguises(headers: &mut HeaderMap) {
+    let disguises: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| {
+            let name = name.as_str();
+            name.contains('_') || OVERRIDES.contains(&name)
+        })
+        .cloned()
+        .collect();
+    for name in disguises {
+        headers.remove(name);
+    }
 }
 
 /// Leaves behind what is not for the site.
 pub(super) fn to_origin(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) {
     strip(headers);
+    drop_disguises(headers);
     // The body says how long it is.
     headers.remove(header::CONTENT_LENGTH);
     one_cookie_line(headers);
@@ -261,5 +288,40 @@ mod tests {
             ("x-forwarded-host", "shop.example"),
         ]);
         assert_eq!(headers, expect);
+    }
+
+    #[test]
+    fn nothing_makes_the_site_read_another_request_than_was_judged() {
+        let mut headers = map(&[
+            ("x_forwarded_for", "1.2.3.4"),
+            ("x_wr_session", "forged"),
+            ("x-wr_session", "forged"),
+            ("content_length", "3"),
+            ("x-http-method-override", "DELETE"),
+            ("x-http-method", "DELETE"),
+            ("x-method-override", "DELETE"),
+            ("x-original-url", "/admin"),
+            ("x-rewrite-url", "/admin"),
+            ("x-kept", "1"),
+        ]);
+        to_origin(&mut headers, None);
+        assert_eq!(headers, map(&[("x-kept", "1")]));
+    }
+
+    #[test]
+    fn only_a_websocket_is_changed_to() {
+        let asks = |method: &str, protocol: &[&str]| {
+            let mut request = Request::builder().method(method).header("connection", "Upgrade");
+            for name in protocol {
+                request = request.header("upgrade", *name);
+            }
+            upgrade_of(&request.body(axum::body::Body::empty()).unwrap()).is_some()
+        };
+        assert!(asks("GET", &["WebSocket"]));
+        assert!(!asks("POST", &["websocket"]));
+        assert!(!asks("GET", &["websocket", "h2c"]));
+        for other in ["h2c", "H2C", "TLS/1.0", "raw", "websocket, raw"] {
+            assert!(!asks("GET", &[other]), "{other}");
+        }
     }
 }

@@ -1,8 +1,7 @@
 //! Who needs no pass, and which queue a request belongs to.
 //!
-//! Both look at paths, and a site may read a path otherwise than it is written: `/%61dmin` is
-//! `/admin` to many. So a path without a pass must be written plainly, and a path is brought to its
-//! plain form before its queue is looked up.
+//! Both look at the normalised path (`target.rs`), which is the one the site gets. A path without a
+//! pass must be plain on top of that: readable in one way only.
 
 use std::net::IpAddr;
 
@@ -11,6 +10,8 @@ use ipnet::IpNet;
 use room::QueueId;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+
+use super::target::{self, Target};
 
 /// The header a program shows its token in. It is not handed to the site.
 const BYPASS: HeaderName = HeaderName::from_static("x-wr-bypass");
@@ -128,27 +129,57 @@ impl Bypass {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     host: Option<String>,
-    /// Without a slash at the end.
+    /// Decoded, without a slash at the end; in lower case unless the case counts.
     path: String,
     queue: QueueId,
+    /// `/Checkout` is another path than `/checkout`.
+    case_sensitive: bool,
+    /// `%2F` may be in a path below this one.
+    encoded_slashes: bool,
 }
 
 impl Route {
-    /// Reads `/checkout = checkout`, `tickets.example = tickets` or `tickets.example/vip = vip`.
+    /// Reads `/checkout = checkout`, `tickets.example = tickets` or `tickets.example/vip = vip`,
+    /// with `case-sensitive` and `encoded-slashes` behind the queue's name if wished.
     pub fn parse(text: &str) -> Result<Route, String> {
         let wrong =
             || format!("{text:?} is not a route like /checkout=checkout or shop.example/=shop");
         let (place, queue) = text.split_once('=').ok_or_else(wrong)?;
-        let (place, queue) = (place.trim(), queue.trim());
-        let queue = QueueId::parse(queue).map_err(|error| format!("{text:?}: {error}"))?;
+        let place = place.trim();
+        let mut words = queue.split_whitespace();
+        let queue = QueueId::parse(words.next().unwrap_or_default())
+            .map_err(|error| format!("{text:?}: {error}"))?;
+        let (mut case_sensitive, mut encoded_slashes) = (false, false);
+        for word in words {
+            match word {
+                "case-sensitive" => case_sensitive = true,
+                "encoded-slashes" => encoded_slashes = true,
+                other => {
+                    return Err(format!(
+                        "{text:?}: {other:?} is no option of a route; case-sensitive and \
+                         encoded-slashes are"
+                    ));
+                }
+            }
+        }
         let (host, path) = place.split_at(place.find('/').unwrap_or(place.len()));
-        let named = |c: char| c.is_ascii_alphanumeric() || "-.:[]_".contains(c);
-        let odd = path.contains(['?', '#', '*']) || path.starts_with("//");
-        if place.is_empty() || !host.chars().all(named) || odd {
+        let odd = path.contains(['?', '#', '*', ';']) || path.contains("//");
+        if place.is_empty() || odd {
             return Err(wrong());
         }
-        let host = (!host.is_empty()).then(|| host.to_ascii_lowercase());
-        Ok(Route { host, path: plain(path).trim_end_matches('/').to_owned(), queue })
+        let host = match host {
+            "" => None,
+            host => Some(target::normalise_host(host).map_err(|_| wrong())?),
+        };
+        let path = match path {
+            "" => String::new(),
+            path => target::normalise(path).map_err(|why| format!("{text:?}: {why}"))?,
+        };
+        let read = target::readings(&path);
+        let [path] = read.as_slice() else { return Err(wrong()) };
+        let path = path.trim_end_matches('/');
+        let path = if case_sensitive { path.to_owned() } else { path.to_lowercase() };
+        Ok(Route { host, path, queue, case_sensitive, encoded_slashes })
     }
 
     /// The queue.
@@ -156,64 +187,44 @@ impl Route {
         &self.queue
     }
 
-    fn covers(&self, host: &str, path: &str) -> bool {
+    /// Is a request for a host (in lower case) and a path (decoded; also in lower case) its?
+    fn covers(&self, host: &str, path: &str, lower: &str) -> bool {
         let here = self.host.as_deref().is_none_or(|named| {
             named == host || host.rsplit_once(':').is_some_and(|(name, _)| name == named)
         });
+        let path = if self.case_sensitive { path } else { lower };
         here && path
             .strip_prefix(self.path.as_str())
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
-/// The queue of a request; none if no route is for it. A route with a host comes before one
-/// without, a longer path before a shorter.
-pub(super) fn route<'a>(routes: &'a [Route], host: &str, path: &str) -> Option<&'a QueueId> {
-    if routes.is_empty() {
-        return None;
+/// The queue of a request; `Ok(None)` if no route is for it. A route with a host comes before one
+/// without, a longer path before a shorter, one whose case counts before one whose does not.
+///
+/// Refuses a path that belongs to one route as some sites read it and to another as others do, and
+/// an encoded slash where the route does not allow it.
+pub(super) fn route<'a>(
+    routes: &'a [Route],
+    host: &str,
+    target: &Target,
+) -> Result<Option<&'a QueueId>, &'static str> {
+    let nearest = |path: &str| {
+        let lower = path.to_lowercase();
+        routes
+            .iter()
+            .filter(|route| route.covers(host, path, &lower))
+            .max_by_key(|route| (route.host.is_some(), route.path.len(), route.case_sensitive))
+    };
+    let mut found = target.readings().into_iter().map(|path| nearest(&path));
+    let first = found.next().flatten();
+    if found.any(|other| other != first) {
+        return Err("the path can be read as one of another part of the site");
     }
-    let (host, path) = (host.to_ascii_lowercase(), plain(path));
-    routes
-        .iter()
-        .filter(|route| route.covers(&host, &path))
-        .max_by_key(|route| (route.host.is_some(), route.path.len()))
-        .map(Route::queue)
-}
-
-/// The path as most sites read it: decoded once, one slash after another, without dots and
-/// parameters of segments.
-fn plain(path: &str) -> String {
-    let decoded = decode(path).replace('\\', "/");
-    let mut segments: Vec<&str> = Vec::new();
-    for segment in decoded.split('/') {
-        match segment.split(';').next().unwrap_or_default() {
-            "" | "." => {}
-            ".." => {
-                segments.pop();
-            }
-            name => segments.push(name),
-        }
+    if target.has_encoded_slash() && !first.is_some_and(|route| route.encoded_slashes) {
+        return Err("the path has an encoded slash");
     }
-    format!("/{}", segments.join("/"))
-}
-
-fn decode(path: &str) -> String {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let digit = |at: usize| after.get(at).and_then(|&c| char::from(c).to_digit(16));
-        match (byte, digit(0), digit(1)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push((high * 16 + low) as u8);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            _ => {
-                out.push(byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    Ok(first.map(Route::queue))
 }
 
 #[cfg(test)]
@@ -276,32 +287,95 @@ mod tests {
         }
     }
 
+    fn routes(texts: &[&str]) -> Vec<Route> {
+        texts.iter().map(|text| Route::parse(text).unwrap()).collect()
+    }
+
+    /// The queue's name, "-" for none, "400" if refused.
+    fn queue_of(routes: &[Route], host: &str, path: &str) -> String {
+        let Ok(target) = Target::of(&path.parse().unwrap()) else { return "400".to_owned() };
+        match route(routes, host, &target) {
+            Ok(found) => found.map_or("-", QueueId::as_str).to_owned(),
+            Err(_) => "400".to_owned(),
+        }
+    }
+
     #[test]
     fn a_request_belongs_to_the_nearest_route() {
-        let routes: Vec<Route> =
-            ["/checkout = checkout", "/checkout/gift/=gift", "VIP.example=vip"]
-                .map(|text| Route::parse(text).unwrap())
-                .into();
-        let check = |host: &str, path: &str, expect: Option<&str>| {
-            let found = route(&routes, host, path).map(QueueId::as_str);
-            assert_eq!(found, expect, "{host} {path}");
+        let routes = routes(&[
+            "/checkout = checkout",
+            "/checkout/gift/=gift",
+            "VIP.example.=vip",
+            "/Straße=s",
+        ]);
+        let check = |host: &str, path: &str, expect: &str| {
+            assert_eq!(queue_of(&routes, host, path), expect, "{host} {path}");
         };
-        check("shop.example", "/", None);
-        check("shop.example", "/checkouts", None);
-        check("shop.example", "/checkout", Some("checkout"));
-        check("shop.example", "/checkout/pay", Some("checkout"));
-        check("shop.example", "/checkout/gift", Some("gift"));
-        check("vip.EXAMPLE:8080", "/checkout", Some("vip"));
-        // Written in another way, it is the same part of the site.
-        for path in
-            ["/%63heckout", "//checkout/", "/a/../checkout", "/./checkout;v=1/x", "/\\checkout"]
-        {
-            check("shop.example", path, Some("checkout"));
+        for (path, expect) in [
+            ("/", "-"),
+            ("/checkouts", "-"),
+            ("/checkout", "checkout"),
+            ("/checkout?a=/../b", "checkout"),
+            ("/checkout/pay", "checkout"),
+            ("/checkout/gift", "gift"),
+            // However it is written, it is the same part of the site.
+            ("/%63heckout", "checkout"),
+            ("/a/../checkout", "checkout"),
+            ("/CHECKOUT/Gift", "gift"),
+            ("/stra%C3%9Fe/x", "s"),
+            ("/STRA%c3%9FE", "s"),
+            ("/checkout/..", "-"),
+            ("/checkout/%2e%2e", "-"),
+            ("/checkout/gift/../pay", "checkout"),
+            ("/other;v=1//x%3F", "-"),
+            ("/checkout/a;v=1//x%3F", "checkout"),
+            // As some sites read it, it is another one.
+            ("/checkout;v=1/x", "400"),
+            ("/checkout//gift", "400"),
+            ("/a//checkout", "-"),
+            ("/checkout%3Fx", "400"),
+            ("/checkout%23", "400"),
+            ("/checkout%3Bv", "400"),
+            ("/checkout/;/gift", "400"),
+            ("//checkout", "400"),
+            ("/checkout%2Fgift", "400"),
+            ("/checkout/a%2Fb", "400"),
+        ] {
+            check("shop.example", path, expect);
         }
-        check("shop.example", "/../..", None);
-        check("shop.example", "/%zz%", None);
-        for bad in ["", "/a", "=a", "/a=", "/a=Not A Queue", "a b/=q", "/a*=q", "http://a/=q"] {
+        check("vip.example:8080", "/checkout", "vip");
+        for bad in [
+            "",
+            "/a",
+            "=a",
+            "/a=",
+            "/a=Not A Queue",
+            "a b/=q",
+            "/a*=q",
+            "http://a/=q",
+            "/a=q loud",
+            "/a//b=q",
+            "/a%2Fb=q",
+            "/a;b=q",
+            "/a\\b=q",
+        ] {
             assert!(Route::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn case_and_encoded_slashes_are_settings_of_a_route() {
+        let routes = routes(&["/Api = api case-sensitive encoded-slashes", "/api=lower"]);
+        for (path, expect) in [
+            ("/Api/x", "api"),
+            ("/api/x", "lower"),
+            ("/API/x", "lower"),
+            ("/Api/group%2Fproject", "api"),
+            ("/api/group%2Fproject", "400"),
+            ("/Api/..%2Fapi", "400"),
+            ("/Api%2F", "400"),
+        ] {
+            assert_eq!(queue_of(&routes, "shop.example", path), expect, "{path}");
         }
     }
 }

@@ -2,15 +2,17 @@
 //! envelope for programs.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
 use crate::dashboard::assets;
 use crate::error::ApiError;
 use crate::front;
+use crate::gate;
 use crate::waiting::page::{mark, svg, waves};
-use crate::waiting::words::Words;
+use crate::waiting::words::{self, Words};
 
 /// What went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +29,14 @@ pub(super) enum Trouble {
     NoRoom,
     /// The request is too large.
     TooLarge(u64),
-    /// The address is none.
-    BadAddress,
+    /// The request can be read in more than one way; the reason says how.
+    Refused(&'static str),
+    /// A method that is not forwarded.
+    BadMethod,
+    /// The request's body is malformed or incomplete.
+    BadBody,
+    /// The visitor stopped sending.
+    Stalled,
     /// The guard was asked by itself.
     Loop,
 }
@@ -43,6 +51,17 @@ pub(super) struct Listener {
     pub(super) words: &'static Words,
 }
 
+impl Listener {
+    /// Who sent a request.
+    pub(super) fn of(request: &Request) -> Listener {
+        Listener {
+            navigates: gate::is_navigation(request.method(), request.headers()),
+            repeatable: matches!(*request.method(), Method::GET | Method::HEAD),
+            words: words::pick(None, request.headers()),
+        }
+    }
+}
+
 impl Trouble {
     fn status(self) -> StatusCode {
         match self {
@@ -50,7 +69,9 @@ impl Trouble {
             Trouble::Slow => StatusCode::GATEWAY_TIMEOUT,
             Trouble::Away | Trouble::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Trouble::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Trouble::BadAddress => StatusCode::BAD_REQUEST,
+            Trouble::Refused(_) | Trouble::BadBody => StatusCode::BAD_REQUEST,
+            Trouble::BadMethod => StatusCode::METHOD_NOT_ALLOWED,
+            Trouble::Stalled => StatusCode::REQUEST_TIMEOUT,
             Trouble::Loop => StatusCode::LOOP_DETECTED,
         }
     }
@@ -62,7 +83,9 @@ impl Trouble {
             Trouble::Away => "STORE_UNAVAILABLE",
             Trouble::NoRoom => "QUEUE_NOT_FOUND",
             Trouble::TooLarge(_) => "BODY_TOO_LARGE",
-            Trouble::BadAddress => "INVALID_REQUEST",
+            Trouble::Refused(_) | Trouble::BadBody => "INVALID_REQUEST",
+            Trouble::BadMethod => "METHOD_NOT_ALLOWED",
+            Trouble::Stalled => "REQUEST_TIMEOUT",
             Trouble::Loop => "LOOP",
         }
     }
@@ -76,7 +99,12 @@ impl Trouble {
             Trouble::Away => "the site cannot let anybody new in just now; try again in a moment",
             Trouble::NoRoom => "the waiting room of this site is not there",
             Trouble::TooLarge(most) => return format!("the request is larger than {most} bytes"),
-            Trouble::BadAddress => "no such address",
+            Trouble::Refused(why) => {
+                return format!("{why}; the site could read this request in another way");
+            }
+            Trouble::BadMethod => "CONNECT and TRACE are not forwarded to the site",
+            Trouble::BadBody => "the body of the request is malformed or incomplete",
+            Trouble::Stalled => "the rest of the request did not arrive in time",
             Trouble::Loop => "the guard was asked by itself: its origin is its own address",
         }
         .to_owned()
@@ -128,9 +156,23 @@ impl Trouble {
             (Trouble::TooLarge(_), _) => {
                 ("That is too large", "This site does not take so much at once.")
             }
-            (Trouble::BadAddress, "de") => ("Diese Adresse gibt es nicht", ""),
-            (Trouble::BadAddress, "es") => ("Esa dirección no existe", ""),
-            (Trouble::BadAddress, _) => ("There is no such address", ""),
+            (Trouble::Refused(_) | Trouble::BadMethod | Trouble::BadBody, "de") => (
+                "Diese Anfrage ist ungültig",
+                "Prüfen Sie die Adresse und versuchen Sie es erneut.",
+            ),
+            (Trouble::Refused(_) | Trouble::BadMethod | Trouble::BadBody, "es") => {
+                ("La solicitud no es válida", "Comprueba la dirección e inténtalo de nuevo.")
+            }
+            (Trouble::Refused(_) | Trouble::BadMethod | Trouble::BadBody, _) => {
+                ("This request is not valid", "Check the address and try again.")
+            }
+            (Trouble::Stalled, "de") => {
+                ("Die Übertragung ist abgebrochen", "Versuchen Sie es noch einmal.")
+            }
+            (Trouble::Stalled, "es") => {
+                ("La transferencia se ha interrumpido", "Inténtalo de nuevo.")
+            }
+            (Trouble::Stalled, _) => ("The transfer was interrupted", "Try again."),
             (Trouble::Loop, _) => (
                 "This guard guards itself",
                 "Its origin is its own address. Whoever runs it can set another one.",

@@ -84,6 +84,11 @@ struct Change {
     name: Option<String>,
     target_url: Option<String>,
     max_active_users: Option<u32>,
+    /// Sessions one address (IPv6: one /64) may have at once; 0 is no limit. `null` or `"share"` is a
+    /// tenth of `max_active_users`, but up to 20 as long as that is no more than half of it.
+    #[schema(value_type = Option<u32>)]
+    #[serde(deserialize_with = "address_limit")]
+    max_active_per_address: Option<Option<u32>>,
     max_queue_size: Option<u32>,
     /// Admissions per second, with up to three decimal places; `admission` says the same as a count per
     /// seconds.
@@ -107,6 +112,11 @@ struct Change {
     heartbeat_timeout_seconds: Option<u32>,
     session_timeout_seconds: Option<u32>,
     session_max_seconds: Option<u32>,
+    /// Seconds a session lasts that a gate started for a visitor without a cookie, until the cookie
+    /// comes back once.
+    provisional_timeout_seconds: Option<u32>,
+    /// Start sessions at a gate for requests that are no person's navigation, too.
+    admit_programs: Option<bool>,
     session_renewal: Option<bool>,
     /// `token` or `ip`.
     duplicates: Option<String>,
@@ -122,6 +132,20 @@ struct Change {
     /// Logo on the waiting page: an https address, a path of the site, or
     /// `data:image/…;base64,`; empty is the usual one.
     brand_logo: Option<String>,
+}
+
+/// A number, or `null` or `"share"` for the share of `max_active_users`.
+fn address_limit<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<u32>>, D::Error> {
+    use serde::de::Error as _;
+    match Value::deserialize(from)? {
+        Value::Null => Ok(Some(None)),
+        Value::String(text) if text == "share" => Ok(Some(None)),
+        value => serde_json::from_value(value)
+            .map(|most: u32| Some(Some(most)))
+            .map_err(|_| D::Error::custom("max_active_per_address: a number, or \"share\"")),
+    }
 }
 
 impl Change {
@@ -149,6 +173,7 @@ impl Change {
             set(&mut config.name, &self.name);
             set(&mut config.target_url, &self.target_url);
             set(&mut config.max_active, &self.max_active_users);
+            set(&mut config.max_active_per_address, &self.max_active_per_address);
             set(&mut config.max_queue_size, &self.max_queue_size);
             set(&mut config.admission, &rate);
             set(&mut config.admission, &self.admission.map(Rate::from));
@@ -165,6 +190,8 @@ impl Change {
             set(&mut config.heartbeat_interval, &self.heartbeat_interval_seconds.map(seconds));
             set(&mut config.session_timeout, &self.session_timeout_seconds.map(seconds));
             set(&mut config.session_max, &self.session_max_seconds.map(seconds));
+            set(&mut config.provisional_timeout, &self.provisional_timeout_seconds.map(seconds));
+            set(&mut config.admit_programs, &self.admit_programs);
             set(&mut config.session_renewal, &self.session_renewal);
             set(&mut config.duplicates, &duplicates);
             set(&mut config.store_addresses, &self.store_addresses);

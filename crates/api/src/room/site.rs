@@ -223,7 +223,7 @@ pub(crate) fn parse_origin(text: &str) -> Option<String> {
 
 /// A path with its query and fragment, if every browser and server reads it as one. What is not
 /// ASCII is percent-encoded.
-fn checked_path(text: &str) -> Option<String> {
+pub(crate) fn checked_path(text: &str) -> Option<String> {
     if text.len() > LONGEST || !text.starts_with('/') {
         return None;
     }

@@ -253,6 +253,8 @@ pub(super) struct QueueView {
     /// `active`, `paused` or `maintenance`.
     status: &'static str,
     max_active_users: u32,
+    /// Sessions one address may have at once; 0 is no limit, none its share of `max_active_users`.
+    max_active_per_address: Option<u32>,
     max_queue_size: u32,
     admission: RateView,
     /// `skip` or `strict`.
@@ -269,6 +271,10 @@ pub(super) struct QueueView {
     user_agent_bytes: u32,
     session_timeout_seconds: u64,
     session_max_seconds: u64,
+    /// Seconds a session started at a gate lasts until its cookie came back once.
+    provisional_timeout_seconds: u64,
+    /// Do gates start sessions for requests that are no person's navigation?
+    admit_programs: bool,
     session_renewal: bool,
     /// `token` or `ip`.
     duplicates: &'static str,
@@ -302,6 +308,7 @@ impl QueueView {
             target_url: config.target_url.clone(),
             status: queue.status.as_str(),
             max_active_users: config.max_active,
+            max_active_per_address: config.max_active_per_address,
             max_queue_size: config.max_queue_size,
             admission: RateView {
                 count: admission.count,
@@ -319,6 +326,8 @@ impl QueueView {
             user_agent_bytes: config.user_agent_bytes,
             session_timeout_seconds: config.session_timeout.as_secs(),
             session_max_seconds: config.session_max.as_secs(),
+            provisional_timeout_seconds: config.provisional_timeout.as_secs(),
+            admit_programs: config.admit_programs,
             session_renewal: config.session_renewal,
             duplicates: config.duplicates.as_str(),
             allowed_origins: site.origins,

@@ -25,8 +25,12 @@ pub(super) enum View<'a> {
     Full,
     /// No place, and the line is closed.
     Closed,
-    /// Too many calls, or the store is away.
+    /// Too many calls.
     Busy,
+    /// The store is away.
+    Away,
+    /// Admitted, but the visitor's address has as many sessions as it may.
+    AddressFull,
     /// The browser keeps no cookies.
     NoCookies,
     /// The invite is not good.
@@ -52,6 +56,8 @@ impl View<'_> {
             View::Full => "full",
             View::Closed => "maintenance",
             View::Busy => "busy",
+            View::Away => "away",
+            View::AddressFull => "address",
             View::NoCookies => "cookies",
             View::BadInvite => "invite",
             View::NotJoined => "outside",
@@ -83,6 +89,8 @@ impl View<'_> {
             View::Full => (w.full, w.full_lead),
             View::Closed => (w.closed, w.closed_lead),
             View::Busy => (w.busy, w.busy_lead),
+            View::Away => (w.away, w.away_lead),
+            View::AddressFull => (w.address_full, w.address_full_lead),
             View::NoCookies => (w.no_cookies, w.no_cookies_lead),
             View::BadInvite => (w.bad_invite, w.bad_invite_lead),
             View::NotJoined => (w.not_joined, w.not_joined_lead),
@@ -96,7 +104,8 @@ impl View<'_> {
             View::Waiting(place) => Some(jittered(place, place.next_poll.as_secs().max(5))),
             View::Admitted(_) => Some(5),
             View::Full | View::Closed => Some(30),
-            View::Busy => Some(15),
+            View::Busy | View::Away => Some(15),
+            View::AddressFull => Some(10),
             _ => None,
         }
     }
@@ -105,7 +114,7 @@ impl View<'_> {
         match self {
             View::Admitted(_) | View::Inside => "good",
             View::Waiting(place) if place.queue_status == QueueStatus::Active => "calm",
-            View::Waiting(_) | View::Full | View::Closed | View::Busy => "warn",
+            View::Waiting(_) | View::Full | View::Closed | View::Busy | View::Away => "warn",
             _ => "plain",
         }
     }
@@ -255,7 +264,7 @@ fn body(frame: &Frame<'_>, view: &View<'_>) -> Markup {
                     a.button.primary href=(address(&frame.base, &frame.carried)) { (words.try_again) }
                     (no_cookie_form(frame))
                 },
-                View::Full | View::Closed | View::Busy => {
+                View::Full | View::Closed | View::Busy | View::Away | View::AddressFull => {
                     a.button href=(frame.address("/wait")) { (words.try_again) }
                 },
                 View::NotJoined => {

@@ -53,6 +53,8 @@ on_both_stores!(
     programs_and_friends_need_no_pass_and_take_no_place,
     however_many_come_at_once_only_so_many_are_inside,
     the_waiting_page_is_the_guards_and_everything_else_the_sites,
+    one_client_without_cookies_does_not_fill_the_room,
+    what_is_judged_is_what_the_site_receives,
 );
 
 /// A store in real time.
@@ -92,7 +94,13 @@ impl Drop for Site {
 }
 
 fn roomy() -> QueueConfig {
-    QueueConfig { max_active: 100, admission: Rate::new(1000, 1), ..QueueConfig::default() }
+    QueueConfig {
+        max_active: 100,
+        max_active_per_address: Some(0),
+        admission: Rate::new(1000, 1),
+        admit_programs: true,
+        ..QueueConfig::default()
+    }
 }
 
 /// What the site behind the guard does.
@@ -162,6 +170,7 @@ fn guarding(queue: QueueId, origin: Origin) -> Guarding {
         max_body: 100_000,
         connect_timeout: Duration::from_secs(5),
         answer_timeout: Duration::from_secs(20),
+        socket_idle_timeout: Duration::from_secs(60),
         bypass: Bypass {
             paths: ["/robots.txt", "/open/*"].map(|p| OpenPath::parse(p).unwrap()).into(),
             ..Bypass::default()
@@ -336,7 +345,9 @@ async fn a_visitor_is_let_through_while_there_is_room_and_the_site_knows_who_cam
     ];
     let again = site.send("DELETE /x", &headers, b"").await;
     let seen = again.json();
-    assert_eq!((again.status, again.header("set-cookie")), (200, None), "the pass is good");
+    assert_eq!(again.status, 200, "the pass is good");
+    let renewed = again.cookie().expect("the cookie came back: a pass for the whole session");
+    assert_eq!(site.ask("/x", &renewed).await.header("set-cookie"), None);
     assert_eq!(seen[":method"], "DELETE");
     assert_eq!(seen["x-wr-session"], session);
     assert_eq!(seen["x-forwarded-for"], "127.0.0.1");
@@ -362,8 +373,14 @@ async fn who_has_no_pass_waits_and_programs_are_told_when_to_come_again(behind: 
         let told = site.send(head, &[("content-length", "0")], b"").await;
         assert_eq!(told.status, 429, "{told:?}");
         assert!(told.header("retry-after").is_some() && told.header("x-wr-location").is_some());
-        assert_eq!(told.json()["error"]["code"], "RATE_LIMITED");
+        assert_eq!(told.json()["error"]["code"], "QUEUED");
+        let details = &told.json()["error"]["details"];
+        assert_eq!(details["queue"], "site");
+        assert_eq!(details["next_position"], 1);
+        assert_eq!(details["enqueue"], "/_wr/api/v1/queues/site/enqueue");
     }
+    let form = [("accept", "text/html"), ("content-length", "0")];
+    assert_eq!(site.send("POST /pay", &form, b"").await.status, 302, "a form of an older browser");
     // Nothing but a person's navigation is a reason to stand in line.
     let prefetch = [("accept", "text/html"), ("sec-purpose", "prefetch")];
     assert_eq!(site.send("GET /", &prefetch, b"").await.status, 302);
@@ -641,7 +658,7 @@ async fn parts_of_a_site_have_lines_of_their_own(behind: Behind) {
     assert!(paying.starts_with("wr_checkout=eyJ"), "{paying}");
     assert_eq!((first.status, first.json()["x-wr-queue"].clone()), (200, "checkout".into()));
     let second = site.navigate("/%63heckout", &inside).await;
-    assert_eq!(second.header("location"), Some("/_wr/checkout?return_to=/%2563heckout"));
+    assert_eq!(second.header("location"), Some("/_wr/checkout?return_to=/checkout"));
     assert_eq!(second.header("x-wr-queue"), Some("checkout"));
     assert_eq!(site.navigate("/checkout", &paying).await.status, 200);
     assert_eq!(site.navigate("/", &inside).await.json()["x-wr-queue"], "site");
@@ -843,4 +860,152 @@ async fn the_waiting_page_is_the_guards_and_everything_else_the_sites(behind: Be
     let page = site.navigate("/_wr/site", "").await;
     assert!(page.status == 200 || page.status == 303, "{page:?}");
     assert!(!page.body.contains(":target"));
+}
+
+async fn one_client_without_cookies_does_not_fill_the_room(behind: Behind) {
+    let config = QueueConfig {
+        max_active: 300,
+        max_active_per_address: None,
+        admit_programs: false,
+        ..roomy()
+    };
+    let settings = Settings { room_joins_per_minute: 10, ..Settings::default() };
+    let site = Site::serving(behind, config, settings, |_| {}).await;
+    for _ in 0..320 {
+        let told = site.ask("/x", "").await;
+        assert_eq!((told.status, told.json()["error"]["code"].clone()), (429, "QUEUED".into()));
+    }
+    assert_eq!(site.room.queue(&site.queue).await.unwrap().active, 0, "programs start no session");
+    let mut inside = 0;
+    for _ in 0..320 {
+        inside += u32::from(site.navigate("/x", "").await.status == 200);
+    }
+    assert_eq!(inside, 10, "as many as one network may enqueue in a minute");
+    let sessions = site.room.sessions(&site.queue, 0, 20).await.unwrap();
+    let short = |session: &room::Session| session.expires.0 - session.started.0 <= 61_000;
+    assert!(sessions.iter().all(short), "until the cookie came back: {sessions:?}");
+    let queue = site.room.queue(&site.queue).await.unwrap();
+    assert_eq!((queue.active, queue.admitted, queue.waiting), (10, 0, 0));
+}
+
+/// Paths of the site that are not under `/checkout`, however they are written.
+async fn what_is_judged_is_what_the_site_receives(behind: Behind) {
+    let site = Site::with(behind, roomy(), |how| {
+        how.routes = ["/checkout=checkout", "tickets.example=checkout"]
+            .map(|r| Route::parse(r).unwrap())
+            .into();
+    })
+    .await;
+    let checkout = QueueId::parse("checkout").unwrap();
+    site.room.create_queue(&checkout, roomy()).await.unwrap();
+    site.room.pause_queue(&checkout).await.unwrap();
+    let inside = site.visitor().await;
+    for (path, expect) in [
+        ("/", Some("/")),
+        ("/checkout", None),
+        ("/CHECKOUT/pay", None),
+        ("/%63heckout", None),
+        ("/checkout/..", Some("/")),
+        ("/checkout/pay/../..", Some("/")),
+        ("/checkout/%2e%2e", Some("/")),
+        ("/checkout/%2E%2e/a?b=/../c", Some("/a?b=/../c")),
+        ("/a/../checkout", None),
+        ("/a/%2e%2e/checkout", None),
+        ("/..;/checkout", None),
+        ("/a/..;/checkout", None),
+        ("//checkout", None),
+        ("/a%2f..%2fcheckout", None),
+        ("/a\\..\\checkout", None),
+        ("/a%5c..%5ccheckout", None),
+        ("/checkout%00", None),
+        ("/checkout;x=1", None),
+        ("/checkout%3Fx", None),
+        ("/%2563heckout", None),
+        ("/caf%c3%a9/{x}", Some("/caf%C3%A9/%7Bx%7D")),
+        ("http://shop.example/a/./b", Some("/a/b")),
+        ("http://tickets.example/a", None),
+        ("*", None),
+    ] {
+        let answer = site.ask(path, &inside).await;
+        match expect {
+            Some(target) => assert_eq!(answer.json()[":target"], target, "{path}: {answer:?}"),
+            None => assert!(matches!(answer.status, 400 | 429), "{path}: {answer:?}"),
+        }
+    }
+    for (host, expect) in [
+        ("tickets.example", 429),
+        ("TICKETS.example.", 429),
+        ("tickets.example.:80", 429),
+        ("user@tickets.example", 400),
+        ("tickets%2eexample", 400),
+        ("shop.example.", 200),
+    ] {
+        let headers = [("cookie", inside.as_str()), ("host", host)];
+        let answer = site.send("GET /", &headers, b"").await;
+        assert_eq!(answer.status, expect, "{host}: {answer:?}");
+        if expect == 200 {
+            assert_eq!(answer.json()["host"], "shop.example");
+        }
+    }
+    let twice = [("host", "shop.example"), ("host", "tickets.example")];
+    assert_eq!(site.send("GET /", &twice, b"").await.status, 400);
+
+    // Nothing but the request itself says what it is.
+    let preflight = [
+        ("origin", "https://x"),
+        ("access-control-request-method", "PUT"),
+        ("content-length", "1"),
+    ];
+    assert_eq!(site.send("OPTIONS /checkout", &preflight, b"x").await.status, 429);
+    assert_eq!(site.send("OPTIONS /checkout", &preflight[..2], b"").await.status, 200);
+    let connect = site.send("CONNECT shop.example:80", &[], b"").await;
+    assert_eq!(connect.status, 405, "{connect:?}");
+    let disguised = [
+        ("cookie", inside.as_str()),
+        ("x-http-method-override", "DELETE"),
+        ("x_wr_session", "forged"),
+        ("connection", "close, x-wr-session"),
+    ];
+    let seen = site.send("GET /", &disguised, b"").await.json();
+    assert!(seen.get("x-http-method-override").is_none() && seen.get("x_wr_session").is_none());
+    assert!(seen["x-wr-session"].as_str().is_some_and(|session| session != "forged"), "{seen}");
+    let broken = [("cookie", inside.as_str()), ("transfer-encoding", "chunked")];
+    let told = site.send("POST /upload", &broken, b"zz\r\nhello\r\n").await;
+    assert_eq!(
+        (told.status, told.json()["error"]["code"].clone()),
+        (400, "INVALID_REQUEST".into())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sockets_are_counted_and_end_when_nothing_is_sent() {
+    let settings = Settings { max_connections: 4, ..Settings::default() };
+    let site = Site::serving(Behind::embedded().await, roomy(), settings, |how| {
+        how.socket_idle_timeout = Duration::from_secs(2);
+    })
+    .await;
+    let cookie = site.visitor().await;
+    let open = async || {
+        let headers = [
+            ("cookie", cookie.as_str()),
+            ("connection", "Upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ];
+        let mut socket = site.open("GET /socket", &headers).await;
+        let mut head = [0; 12];
+        let read = socket.read_exact(&mut head).await;
+        (read.is_ok() && &head == b"HTTP/1.1 101").then_some(socket)
+    };
+    let mut sockets = Vec::new();
+    for _ in 0..8 {
+        sockets.extend(open().await);
+    }
+    assert!((1..=4).contains(&sockets.len()), "{}", sockets.len());
+    for mut socket in sockets {
+        let ended = async { while socket.read(&mut [0; 256]).await.is_ok_and(|read| read > 0) {} };
+        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("an idle socket ends");
+    }
+    until("there is room again", async || open().await.map(drop)).await;
 }

@@ -162,7 +162,7 @@ testkit::each_store! {
         }
         assert_eq!(second.cookie, cookie);
 
-        assert_eq!(f.admin("PATCH /api/v1/admin/queues/concert", json!({ "max_active_users": 2 })).await.status, StatusCode::OK);
+        assert_eq!(f.admin("PATCH /api/v1/admin/queues/concert", json!({ "max_active_users": 2, "max_active_per_address": 0 })).await.status, StatusCode::OK);
         t.clock.advance(std::time::Duration::from_secs(3));
         keeper.tick().await.unwrap();
         let go = second.open("/_wr/concert/wait?return_to=%2Fcheckout").await;

@@ -84,7 +84,8 @@ each_store! {
 
     async fn a_pass_is_renewed_at_half_time_and_the_old_one_serves_as_long_as_the_session(t: TestStore) {
         let b = Bench::new(t, wide()).await;
-        let (session, pass) = visitor(&b).await;
+        let (session, first) = visitor(&b).await;
+        let pass = gate(&b, &first).await.unwrap().renewed.expect("the pass came back");
         b.pass(seconds(40)).await;
         assert_eq!(gate(&b, &pass).await.unwrap().renewed, None);
         b.pass(seconds(20)).await;
@@ -117,6 +118,48 @@ each_store! {
         forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
         assert_eq!(gate(&b, &String::from_utf8(forged).unwrap()).await, Err(Fault::Forged));
         assert_eq!(gate(&b, "eyJ").await, Err(Fault::Malformed));
+    }
+
+    async fn a_session_is_short_until_its_pass_comes_back(t: TestStore) {
+        let b = Bench::new(t, QueueConfig { provisional_timeout: seconds(30), ..wide() }).await;
+        let ((lost, _), (kept, pass)) = (visitor(&b).await, visitor(&b).await);
+        assert_eq!(lost.expires, b.clock.now() + seconds(30));
+        b.pass(seconds(20)).await;
+        // Activity without the pass does not make it longer than that again.
+        let lasts = b.room.activity(&b.queue, &lost.id, 1).await.unwrap().expires;
+        assert_eq!(lasts, b.clock.now() + seconds(30));
+        let inside = gate(&b, &pass).await.unwrap();
+        assert_eq!(inside.until, b.clock.now() + seconds(100));
+        assert!(inside.renewed.is_some(), "a pass for all of it");
+        b.pass(seconds(31)).await;
+        assert_eq!(b.room.queue(&b.queue).await.unwrap().active, 1);
+        let kept = b.room.session(&b.queue, &kept.id).await.unwrap();
+        assert_eq!(kept.status, room::SessionStatus::Active);
+    }
+
+    async fn an_address_has_its_share_of_the_sessions(t: TestStore) {
+        let b = Bench::new(t, QueueConfig { max_active: 100, ..wide() }).await;
+        let come = async |last: u8| {
+            let address = Some(std::net::IpAddr::from([203, 0, 113, last]));
+            let visitor = Visitor { address, ..Visitor::default() };
+            let new = NewPlace { address, ..NewPlace::default() };
+            b.room.arrive(&b.queue, new, &visitor).await.unwrap()
+        };
+        let mut inside = Vec::new();
+        for _ in 0..40 {
+            if let Arrival::In { session, .. } = come(1).await {
+                inside.push(session.id);
+            }
+        }
+        assert_eq!(inside.len(), 20, "a fifth of a small room");
+        assert!(matches!(come(2).await, Arrival::In { .. }), "there is room for others");
+        b.room.complete(&b.queue, &inside[7]).await.unwrap();
+        assert!(matches!(come(1).await, Arrival::In { .. }), "one is over");
+        assert_eq!(come(1).await, Arrival::Line);
+        let queue = b.room.queue(&b.queue).await.unwrap();
+        assert_eq!((queue.active, queue.admitted, queue.waiting), (21, 0, 0));
+        b.room.change_queue(&b.queue, None, |c| c.max_active_per_address = Some(0)).await.unwrap();
+        assert!(matches!(come(1).await, Arrival::In { .. }), "no limit");
     }
 
     async fn who_comes_while_others_wait_takes_no_place_at_the_gate(t: TestStore) {

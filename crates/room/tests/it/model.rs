@@ -336,6 +336,13 @@ impl Model {
         }
     }
 
+    /// Until when an admitted visitor is told to come: nobody's time runs while the queue stands
+    /// still, and a deadline that is over while the offer stands is none.
+    pub(crate) fn claim_by(&self, v: usize) -> Option<i64> {
+        let running = self.status == QueueStatus::Active;
+        self.visitors[v].claim_by.filter(|by| running && *by > self.now)
+    }
+
     pub(crate) fn set_status(&mut self, status: QueueStatus) {
         if self.status == status {
             return;

@@ -320,7 +320,7 @@ impl Run {
                     place.claim_by.map(|m| m.0),
                     place.level.number()
                 ),
-                (expected.state, expected.reason, position, expected.claim_by, expected.level),
+                (expected.state, expected.reason, position, self.model.claim_by(v), expected.level),
                 "visitor {v}"
             );
             assert_eq!(place.waiting, line.len() as u64);

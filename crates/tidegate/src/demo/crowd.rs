@@ -58,6 +58,8 @@ fn config(sale: &Sale) -> QueueConfig {
         claim_window: seconds(30),
         session_timeout: seconds(60),
         session_max: seconds(600),
+        // The whole crowd comes from one address.
+        max_active_per_address: Some(0),
         ..QueueConfig::default()
     };
     match sale.id {

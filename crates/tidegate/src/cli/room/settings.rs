@@ -23,6 +23,9 @@ pub(crate) struct Settings {
     /// People inside at once, those on their way included; 0 is no limit
     #[arg(long, value_name = "NUMBER")]
     pub(crate) max_active: Option<u32>,
+    /// Sessions one address may have at once: a number, 0 for no limit, or share (of --max-active)
+    #[arg(long, value_name = "NUMBER", value_parser = address_limit)]
+    max_active_per_address: Option<Value>,
     /// People who may wait; 0 is no limit
     #[arg(long, value_name = "NUMBER")]
     max_waiting: Option<u32>,
@@ -47,6 +50,13 @@ pub(crate) struct Settings {
     /// A session ends after this long whatever happens
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     session_max: Option<u64>,
+    /// How long a session lasts that a gate started for a visitor without a cookie, until the cookie
+    /// comes back once
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    provisional_timeout: Option<u64>,
+    /// Let gates start sessions for programs too, not only for people who go to a page
+    #[arg(long, value_name = "BOOL")]
+    admit_programs: Option<bool>,
     /// Whether activity renews a session
     #[arg(long, value_name = "BOOL")]
     session_renewal: Option<bool>,
@@ -80,6 +90,7 @@ impl Settings {
             ("target_url", json!(self.target)),
             ("admission", json!(admission)),
             ("max_active_users", json!(self.max_active)),
+            ("max_active_per_address", json!(self.max_active_per_address)),
             ("max_queue_size", json!(self.max_waiting)),
             ("priority_policy", json!(self.policy)),
             ("reserved_share", json!(self.reserved_share)),
@@ -88,6 +99,8 @@ impl Settings {
             ("heartbeat_interval_seconds", json!(self.heartbeat)),
             ("session_timeout_seconds", json!(self.session_timeout)),
             ("session_max_seconds", json!(self.session_max)),
+            ("provisional_timeout_seconds", json!(self.provisional_timeout)),
+            ("admit_programs", json!(self.admit_programs)),
             ("session_renewal", json!(self.session_renewal)),
             ("duplicates", json!(self.duplicates)),
             ("store_addresses", json!(self.store_addresses)),
@@ -99,6 +112,17 @@ impl Settings {
             .filter(|(_, value)| !value.is_null())
             .map(|(name, value)| (name.to_owned(), value))
             .collect()
+    }
+}
+
+/// Reads a number of sessions, or `share`.
+fn address_limit(text: &str) -> Result<Value, String> {
+    match text {
+        "share" => Ok(Value::from(text)),
+        number => number
+            .parse::<u32>()
+            .map(Value::from)
+            .map_err(|_| format!("{text:?} is not a number or share")),
     }
 }
 
