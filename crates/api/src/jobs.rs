@@ -111,6 +111,24 @@ impl From<Error> for ApiError {
                 ApiError::conflict("JOB_STATE", format!("this cannot be done: the job is {status}"))
                     .details(json!({ "status": status }))
             }
+            Error::IsSchedule(_) => ApiError::conflict(
+                "JOB_IS_SCHEDULE",
+                "this is a schedule, and nothing of it is in line or runs; stop it with DELETE \
+                 /api/v1/jobs/schedules/{id}, or pause it",
+            ),
+            Error::NoParent(id) => {
+                let message = format!("there is no job {id} to depend on");
+                ApiError::invalid_field("depends_on", message).details(json!({
+                    "field": "depends_on",
+                    "id": id.as_str(),
+                }))
+            }
+            Error::KeyReused(id) => ApiError::conflict(
+                "IDEMPOTENCY_KEY_REUSED",
+                "this idempotency key was used for another request; use a new key, or repeat the \
+                 request as it was",
+            )
+            .details(json!({ "id": id.as_str() })),
             Error::LeaseLost(_) => ApiError::conflict(
                 "LEASE_LOST",
                 "the job is not this worker's any more; what was done for it does not count",

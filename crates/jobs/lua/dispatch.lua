@@ -42,7 +42,7 @@ else
     fresh = fresh and not seen[id]
     data_keys[j], seen[id] = KEYS[job_keys + 2 * j - 1], true
   end
-  fresh = fresh and call('EXISTS', spread(data_keys)) == 0
+  fresh = fresh and chunked('EXISTS', nil, data_keys) == 0
 end
 
 -- A table that begins with the size it has for one job need not grow for it.
@@ -88,12 +88,12 @@ for j = 1, jobs do
   end
 end
 if count > 0 then
-  call('MSET', spread(store, 1, stored))
+  chunked('MSET', nil, store, 1, stored)
   if later then
-    call('ZADD', KEYS[4], spread(later))
+    chunked('ZADD', KEYS[4], later)
     call('PUBLISH', wake, 'later')
   end
-  if expiring then call('ZADD', KEYS[5], spread(expiring)) end
+  if expiring then chunked('ZADD', KEYS[5], expiring) end
   if entries then line_push(s, lanes, entries, wake) end
   emit(KEYS[6], ARGV[3], 'dispatched', ARGV[1], count == 1 and ids[1] or ids)
 end

@@ -13,7 +13,7 @@
 --        11 settled    list    ended ids that other jobs wait for
 --        12 blocked    set     types that somebody wanted while they were at their limit
 --        13 failed     string  how many attempts failed
---        14 cancelled  hash    ids that shall stop
+--        14 cancelled  hash    id -> reason, of running jobs that shall stop
 --        15 events     stream  what happened
 --        16 terms      zset    tokens of claims; score = until when their jobs are held
 --        17 held       hash    token -> how many jobs run under that term
@@ -22,7 +22,8 @@
 -- ARGV   1 now_ms  2 wake  3 done  4 events_max  5 result_ttl_s  6 history_max  7 only_expired
 --        8 lanes  9 types  10 ..rest
 --        of each lane: rid, priority, spec, server; the types; of each job: id, claim, mode, lane, due_ms, event, result or '', data or '', entry or ''
--- REPLY  {'failed' or 'settled', outcome per job}: 'done' (also when repeated) or 'lost'
+-- REPLY  {'failed' or 'settled', outcome per job}: 'done' (also when repeated), 'cancelled' (the
+--        job was to stop: it has ended for good, whatever the mode) or 'lost'
 --
 -- Modes: 'later' waits until due_ms; 'now' goes to the end of the line, 'head' before all others;
 -- 'dead' goes to the dead letters; 'failed' ends the job without; 'kept' is 'dead' for a schedule,
@@ -30,7 +31,8 @@
 --
 -- Keeps: only the claim that holds a job ends its attempt, once; afterwards the job is in exactly
 -- one of waiting, delayed, deadletter and finished. With only_expired = 1 the lease must have run
--- out as well.
+-- out as well. A job that was cancelled never runs again: its attempt ends it, with the reason that
+-- was given for the cancellation.
 local now, wake = tonumber(ARGV[1]), ARGV[2]
 local lanes_count, types_count = tonumber(ARGV[8]), tonumber(ARGV[9])
 local lanes, want = {}, {}
@@ -49,6 +51,7 @@ for n = 1, lanes_count do lanes[n].mask = s.more[n] end
 
 local reply, entries, ended, ids, counts, failures = { 'failed' }, {}, {}, {}, {}, 0
 local events = {}
+local stops = redis.call('EXISTS', KEYS[14]) == 1
 for j = 1, (#ARGV - job_args) / 9 do
   local at, key = job_args + 9 * (j - 1), job_keys + 5 * (j - 1)
   local id, claim, mode = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
@@ -65,7 +68,13 @@ for j = 1, (#ARGV - job_args) / 9 do
     if redis.call('ZREM', KEYS[8], id) == 0 then part(KEYS[16], KEYS[17], claim, 1) end
     redis.call('SREM', KEYS[6], id)
     redis.call('DEL', KEYS[key + 1])
-    redis.call('HDEL', KEYS[14], id)
+    local event, outcome = ARGV[at + 6], 'done'
+    local why = stops and redis.call('HGET', KEYS[14], id)
+    if why then
+      redis.call('HDEL', KEYS[14], id)
+      mode, event, outcome, data = 'failed', 'cancelled', 'cancelled', ''
+      result = cancelled_result(why, ARGV[1])
+    end
     if result ~= '' then
       redis.call('SET', KEYS[key + 3], result, 'EX', ARGV[5])
       failures = failures + 1
@@ -102,10 +111,9 @@ for j = 1, (#ARGV - job_args) / 9 do
     local kind = string.match(claim, '^%d+ %S+ (.*)$')
     counts[kind] = (counts[kind] or 0) + 1
     ids[#ids + 1] = id
-    local event = ARGV[at + 6]
     if not events[event] then events[event] = {} end
     table.insert(events[event], id)
-    reply[#reply + 1] = 'done'
+    reply[#reply + 1] = outcome
   elseif not held and result ~= '' and redis.call('GET', KEYS[key + 3]) == result then
     reply[#reply + 1] = 'done'
   else

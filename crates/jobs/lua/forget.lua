@@ -12,7 +12,7 @@ for j = 1, #ARGV / 2 do
   local rid, server, key = ARGV[2 * j - 1], ARGV[2 * j], 1 + 11 * (j - 1)
   local lanes = {}
   for p = 1, 10 do lanes[p] = KEYS[key + 1 + p] end
-  if redis.call('EXISTS', spread(lanes)) == 0 then
+  if chunked('EXISTS', nil, lanes) == 0 then
     redis.call('HDEL', KEYS[key + 1], rid)
     redis.call('HDEL', KEYS[1], 'm:' .. rid)
     if server ~= '' and redis.call('EXISTS', KEYS[key + 1]) == 0 then

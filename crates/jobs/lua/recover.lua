@@ -15,6 +15,8 @@
 --        13 status     string  its state
 --        14 data       string  the job
 --        15 result     string  what it came to
+--        16 cancelled  hash    id -> reason, of running jobs that shall stop
+--        17 finished   list    'ms id' of ended jobs, newest first
 -- ARGV   1 now_ms  2 wake  3 events_max  4 result_ttl_s  5 id  6 kind  7 mode  8 rid  9 priority
 --        10 spec  11 server  12 body  13 outcome
 -- REPLY  {'recovered'} | {'over'} (it had ended; only its entry was left) | {'alive'}
@@ -22,7 +24,7 @@
 -- Modes: 'now' puts it in line with `body`; 'dead' puts it away with `outcome`.
 --
 -- Keeps: in v1, lock and membership in active change together, so a member without a lock is
--- nobody's. A job of our own is left to its lease.
+-- nobody's. A job of our own is left to its lease. A job that was cancelled ends.
 local id = ARGV[5]
 if redis.call('SISMEMBER', KEYS[4], id) == 0 or redis.call('HEXISTS', KEYS[5], id) == 1
   or redis.call('EXISTS', KEYS[12]) == 1 then
@@ -39,7 +41,13 @@ if over then
   line_close(s)
   return { 'over' }
 end
-if ARGV[7] == 'now' then
+local why = redis.call('HGET', KEYS[16], id)
+if why then
+  redis.call('HDEL', KEYS[16], id)
+  redis.call('SET', KEYS[13], 'failed')
+  redis.call('SET', KEYS[15], cancelled_result(why, ARGV[1]), 'EX', ARGV[4])
+  redis.call('LPUSH', KEYS[17], ARGV[1] .. ' ' .. id)
+elseif ARGV[7] == 'now' then
   redis.call('SET', KEYS[14], ARGV[12])
   redis.call('SET', KEYS[13], 'waiting')
   local lane = { registry = KEYS[10], key = KEYS[11], rid = ARGV[8], priority = tonumber(ARGV[9]),

@@ -5,6 +5,7 @@ use crate::{
     config::seconds,
     fail::{cancelled, failed_result},
     scripts,
+    text::{REASON_MAX, clip},
 };
 
 /// What a cancellation came to.
@@ -19,9 +20,14 @@ pub enum Cancelled {
 impl Jobs {
     /// Cancels a job, from any process.
     ///
+    /// A job that was asked to stop never runs again: however its attempt ends, short of success, it
+    /// has ended for good and `reason` is kept as its error.
+    ///
     /// Fails with [`Error::Conflict`] when it has ended, or when a v1 worker runs it, which cannot
-    /// be asked.
+    /// be asked, and with [`Error::IsSchedule`] when it is a schedule of which nothing is in line
+    /// or runs; [`unschedule`](Jobs::unschedule) stops that.
     pub async fn cancel(&self, id: &JobId, reason: &str) -> Result<Cancelled, Error> {
+        let reason = clip(reason, REASON_MAX);
         let reply = self.cancel_with(id, cancelled(reason), "cancelled", true).await?;
         self.settle_if(&reply).await;
         let conflict = |status: &str| Error::Conflict { id: id.clone(), status: status.to_owned() };
@@ -29,6 +35,7 @@ impl Jobs {
             "ended" | "settled" => Ok(Cancelled::Ended),
             "asked" => Ok(Cancelled::Asked),
             "held" => Err(conflict("held by a worker that cannot be asked to stop")),
+            "schedule" => Err(Error::IsSchedule(id.clone())),
             "final" => Err(conflict(reply.get(1).map_or("ended", String::as_str))),
             _ => Err(Error::NotFound(id.clone())),
         }
@@ -73,6 +80,7 @@ impl Jobs {
                 status: keys.status(name),
                 result: keys.result(name),
                 pending: keys.pending(name),
+                cron: keys.cron(),
             },
             scripts::cancel::Args {
                 now_ms: now,

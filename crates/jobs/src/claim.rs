@@ -1,13 +1,15 @@
 //! Claiming: the next jobs of a worker, each under a lease.
 //!
-//! A [`Claimer`] knows one worker's labels and which routes it may take. It judges each route once,
-//! so that a claim costs the same whatever waits for others. Invariants: a job is handed to one
+//! A [`Claimer`] knows one worker's labels and which routes it may take. The registry of routes is
+//! read once per process and version, and judged once per claimer, so that a claim costs the same
+//! whatever waits for others. One claim looks at [`WINDOW`] routes at most; a worker that may take
+//! more goes through them in turns, so that none is left out. Invariants: a job is handed to one
 //! claimer at a time; whatever a claim takes is in the reply, and a reply that got lost is asked
 //! for again by its request.
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
     vec,
 };
@@ -18,6 +20,7 @@ use store::{
     redis::{AsyncCommands as _, FromRedisValue, ParsingError, Value},
     script::Arg,
 };
+use tokio::time::Instant;
 
 use crate::{
     Error, Job, JobError, JobId, JobType, Jobs, Labels,
@@ -33,6 +36,22 @@ pub const CLAIM_MAX: usize = 128;
 
 /// How often one claim goes back to the store when it learns of new routes or strays.
 const ROUNDS: usize = 4;
+
+/// How many routes one call looks at. Priorities are kept among these; a worker that may take more
+/// routes looks at the next ones in its next call.
+const WINDOW: usize = 128;
+
+/// How many routes are read in a millisecond at most, so that a crowd of new routes does not make
+/// every claim read all of them again.
+const READ_PER_MS: usize = 50;
+
+/// All routes that name no worker, as of a version.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    version: i64,
+    routes: HashMap<String, Option<Route>>,
+    read: Instant,
+}
 
 /// A job that a worker runs.
 #[derive(Clone, Debug)]
@@ -108,6 +127,9 @@ pub struct Claimer {
     book: Book,
     /// The request whose reply may have got lost.
     unanswered: Option<String>,
+    /// Whose turn it is of the windows, and how many were looked at in vain since one gave a job.
+    turn: usize,
+    vain: usize,
     /// Under which name the store remembers the latest request.
     record: String,
 }
@@ -119,7 +141,15 @@ struct Book {
     server_version: i64,
     /// Four arguments per route.
     args: Vec<Arg<'static>>,
-    known: HashSet<String>,
+    /// The names of the routes in `args`.
+    mine: HashSet<String>,
+    registry: Option<Arc<Registry>>,
+}
+
+impl Book {
+    fn windows(&self) -> usize {
+        self.args.len().div_ceil(4 * WINDOW).max(1)
+    }
 }
 
 impl Jobs {
@@ -132,7 +162,26 @@ impl Jobs {
             types: None,
             book: Book { version: -1, server_version: -1, ..Book::default() },
             unanswered: None,
+            turn: self.inner.turn.fetch_add(1, Ordering::Relaxed),
+            vain: 0,
         }
+    }
+
+    /// The routes that name no worker, as of a version; those of an earlier one where there are very
+    /// many and they were read a moment ago.
+    async fn registry(&self, version: i64) -> Result<Arc<Registry>, Error> {
+        if let Some(known) = &*self.inner.registry.lock() {
+            let most = known.read.elapsed().as_millis().saturating_mul(READ_PER_MS as u128);
+            if known.version == version || known.routes.len() as u128 > most.max(1_000) {
+                return Ok(Arc::clone(known));
+            }
+        }
+        let mut store = self.store().clone();
+        let texts: HashMap<String, String> = store.hgetall(self.keys().routes()).await?;
+        let routes = texts.into_iter().map(|(name, text)| (name, Route::parse(&text))).collect();
+        let registry = Arc::new(Registry { version, routes, read: Instant::now() });
+        *self.inner.registry.lock() = Some(Arc::clone(&registry));
+        Ok(registry)
     }
 }
 
@@ -168,12 +217,8 @@ impl Claimer {
 
     /// Is a route of this name for this worker, as far as is known? Unknown ones may be.
     pub(crate) fn may_take(&self, route: &str) -> bool {
-        !self.book.known.contains(route)
-            || self
-                .book
-                .args
-                .chunks(4)
-                .any(|args| matches!(args.first(), Some(Arg::Text(name)) if name == route))
+        let known = |registry: &Arc<Registry>| registry.routes.contains_key(route);
+        !self.book.registry.as_ref().is_some_and(known) || self.book.mine.contains(route)
     }
 
     /// Takes the next jobs, at most `most`, without waiting for any.
@@ -239,10 +284,21 @@ impl Claimer {
                 counted = sheet.done(reply.lost.iter().copied()).ok();
             }
             match self.heed(reply, lease).await {
-                Ok(claimed) if !claimed.leases.is_empty() || !claimed.more => {
-                    return (counted, Ok(claimed));
+                Ok(mut claimed) => {
+                    self.turn = self.turn.wrapping_add(1);
+                    self.vain += 1;
+                    if !claimed.leases.is_empty() {
+                        self.vain = 0;
+                        claimed.more |= self.book.windows() > 1;
+                    } else if self.vain < self.book.windows() {
+                        claimed.more = true;
+                    } else {
+                        self.vain = 0;
+                    }
+                    if !claimed.leases.is_empty() || !claimed.more {
+                        return (counted, Ok(claimed));
+                    }
                 }
-                Ok(_) => {}
                 Err(error) => {
                     // What it took is asked for again.
                     self.unanswered = Some(request);
@@ -278,7 +334,9 @@ impl Claimer {
             .unwrap_or_else(|| (0..10).map(|_| fastrand::alphanumeric()).collect());
         let (keys, config) = (self.jobs.keys(), self.jobs.config());
         let now = self.jobs.now();
-        let routes = self.book.args.len() / 4;
+        let window = self.turn % self.book.windows();
+        let routes_of_turn = self.book.args.chunks(4 * WINDOW).nth(window).unwrap_or_default();
+        let routes = routes_of_turn.len() / 4;
         let (lock_ttl_s, server) = (seconds(lease), self.labels.server.as_str());
         let reply = if done.args.is_empty() {
             scripts::claim::run(
@@ -306,7 +364,7 @@ impl Claimer {
                     lease_until_ms: now + lease,
                     record: &self.record,
                     routes,
-                    rest: &self.book.args,
+                    rest: routes_of_turn,
                 },
             )
         } else {
@@ -349,7 +407,7 @@ impl Claimer {
                     lease_until_ms: now + lease,
                     record: &self.record,
                     routes,
-                    rest: self.book.args.iter().chain(&head).chain(&done.args),
+                    rest: routes_of_turn.iter().chain(&head).chain(&done.args),
                 },
             )
         }
@@ -370,19 +428,27 @@ impl Claimer {
         if version == self.book.version && server_version == self.book.server_version {
             return Ok(false);
         }
-        let keys = self.jobs.keys();
-        let mut store = self.jobs.store().clone();
-        let mut routes: HashMap<String, String> = store.hgetall(keys.routes()).await?;
-        let pinned: HashMap<String, String> =
-            store.hgetall(keys.routes_of(self.labels.server.as_str())).await?;
-        routes.extend(pinned);
-        let mut args = Vec::new();
-        for (name, text) in &routes {
-            let Some(route) = Route::parse(text) else { continue };
+        let registry = self.jobs.registry(version).await?;
+        if registry.version == self.book.version && server_version == self.book.server_version {
+            return Ok(false);
+        }
+        let mut pinned: HashMap<String, String> = HashMap::new();
+        if server_version != 0 {
+            let key = self.jobs.keys().routes_of(self.labels.server.as_str());
+            pinned = self.jobs.store().clone().hgetall(key).await?;
+        }
+        let (mut args, mut mine) = (Vec::new(), HashSet::new());
+        let pinned: Vec<(String, Route)> = pinned
+            .into_iter()
+            .filter_map(|(name, text)| Some((name, Route::parse(&text)?)))
+            .collect();
+        let open = registry.routes.iter().filter_map(|(name, route)| Some((name, route.as_ref()?)));
+        for (name, route) in open.chain(pinned.iter().map(|(name, route)| (name, route))) {
             let wanted = self.types.as_ref().is_none_or(|types| types.contains(&route.kind));
             if !wanted || !route.matches(&self.labels) {
                 continue;
             }
+            mine.insert(name.clone());
             let limit = |most: Option<u32>| most.map_or(Arg::Word(""), |n| Arg::Number(n.into()));
             args.extend([
                 Arg::Text(name.clone()),
@@ -391,8 +457,8 @@ impl Claimer {
                 limit(route.limit.max_per_minute),
             ]);
         }
-        let known = routes.into_keys().collect();
-        self.book = Book { version, server_version, args, known };
+        let version = registry.version;
+        self.book = Book { version, server_version, args, mine, registry: Some(registry) };
         Ok(true)
     }
 

@@ -30,6 +30,23 @@ const PARENTS: isize = 100;
 impl Jobs {
     /// Stores a job with an idempotency key or with dependencies.
     pub(crate) async fn dispatch_once(&self, new: NewJob) -> Result<Dispatched, Error> {
+        let mut gone = None;
+        loop {
+            let (word, other) = self.try_once(&new, gone.as_ref()).await?;
+            if !matches!(word.as_str(), "duplicate" | "reused") {
+                return outcome_of_once(&word, other, &new);
+            }
+            // The key belongs to its job, and is free again when that was removed.
+            let known: bool = self.store().clone().exists(self.keys().data(other.as_str())).await?;
+            if known || gone.as_ref() == Some(&other) {
+                return outcome_of_once(&word, other, &new);
+            }
+            gone = Some(other);
+        }
+    }
+
+    /// Asks the store once. Gives its word, and the job it is about.
+    async fn try_once(&self, new: &NewJob, gone: Option<&JobId>) -> Result<(String, JobId), Error> {
         let keys = self.keys();
         let id = new.id.clone().unwrap_or_else(JobId::random);
         if new.job.depends_on.contains(&id) {
@@ -57,7 +74,7 @@ impl Jobs {
                 expiring: keys.expiring(),
                 parents: keys.parents(),
                 events: keys.events(),
-                once: keys.once(once.map_or("", |once| &once.key)),
+                once: keys.once(new.job.kind.as_str(), once.map_or("", |once| &once.key)),
                 pending: keys.pending(id.as_str()),
                 registry,
                 lane: keys.lane(&ready.place.route, ready.place.priority.get()),
@@ -86,19 +103,15 @@ impl Jobs {
                     OnParentFailure::Fail => "fail",
                     OnParentFailure::Run => "run",
                 },
+                digest: digest(new),
+                gone: gone.map_or("", JobId::as_str),
                 parents: parents.iter().map(JobId::as_str),
             },
         )
         .await?;
-        let other = || JobId::stored(reply.get(1).map_or("", String::as_str));
-        match reply.first().map_or("", String::as_str) {
-            "new" => Ok(Dispatched { id, new: true }),
-            "same" => Ok(Dispatched { id, new: new.id.is_none() }),
-            "taken" => Ok(Dispatched { id, new: false }),
-            "duplicate" => Ok(Dispatched { id: other(), new: false }),
-            "missing" => Err(Error::NotFound(other())),
-            _ => Err(Error::Conflict { id: other(), status: "ended without success".to_owned() }),
-        }
+        let mut words = reply.into_iter();
+        let word = words.next().unwrap_or_default();
+        Ok((word, words.next().map_or(id, JobId::stored)))
     }
 
     /// Tells those that wait, if the reply of a script says that there may be some. What goes wrong
@@ -243,6 +256,25 @@ impl Jobs {
             }
         }
         Ok(results)
+    }
+}
+
+/// What a request asks for, as a digest: everything but what is drawn or read from the clock.
+fn digest(new: &NewJob) -> String {
+    let mut job = new.job.clone();
+    job.id = new.id.clone().unwrap_or_else(|| JobId::stored(""));
+    job.created_at = Millis(0);
+    sha1_smol::Sha1::from(job.to_text(crate::Shape::Full)).digest().to_string()
+}
+
+fn outcome_of_once(word: &str, id: JobId, new: &NewJob) -> Result<Dispatched, Error> {
+    match word {
+        "new" => Ok(Dispatched { id, new: true }),
+        "same" => Ok(Dispatched { id, new: new.id.is_none() }),
+        "taken" | "duplicate" => Ok(Dispatched { id, new: false }),
+        "reused" => Err(Error::KeyReused(id)),
+        "missing" => Err(Error::NoParent(id)),
+        _ => Err(Error::Conflict { id, status: "ended without success".to_owned() }),
     }
 }
 

@@ -25,6 +25,15 @@ pub enum Error {
         /// What it is instead.
         status: String,
     },
+    /// The id names a schedule, which cannot be cancelled as a job can.
+    #[error("{0} is a schedule; remove or pause the schedule instead")]
+    IsSchedule(JobId),
+    /// A job that another one shall wait for does not exist.
+    #[error("there is no job {0} to depend on")]
+    NoParent(JobId),
+    /// Another request was made under the same idempotency key.
+    #[error("the idempotency key was used for another request, which made job {0}")]
+    KeyReused(JobId),
     /// The lease on the job is not held any more: it ran out and was given to somebody else, or
     /// the job was cancelled. Whatever was done for it does not count.
     #[error("the lease on job {0} is lost")]

@@ -27,6 +27,8 @@ pub enum Verdict {
     Reroute,
     /// It goes to the dead letters.
     Dead,
+    /// It was cancelled meanwhile and has ended for good.
+    Cancelled,
 }
 
 impl Verdict {
@@ -41,6 +43,17 @@ impl Verdict {
             Self::Retry(job.retry.backoff.wait(job.attempts, chance))
         }
     }
+}
+
+/// How an attempt that did not succeed was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndedAs {
+    /// As its worker asked.
+    Asked,
+    /// For good, because the job was cancelled while it ran.
+    Cancelled,
+    /// Not at all: the job is not this worker's any more.
+    Lost,
 }
 
 /// One failed attempt, as it is remembered.
@@ -91,6 +104,7 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failed attempt with its error.
     pub(crate) fn of(lease: &Lease, error: JobError, now: Millis, took: Duration) -> Self {
+        let error = error.clipped();
         let spent = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let entry = Attempt {
             attempt: lease.attempt(),
@@ -194,8 +208,8 @@ impl Jobs {
         took: Duration,
     ) -> Result<Verdict, Error> {
         let verdict = Verdict::of(&lease.job, &error, fastrand::f64());
-        self.end_one(self.failure(lease, verdict, error, took)).await?;
-        Ok(verdict)
+        let ended = self.end_one(self.failure(lease, verdict, error, took)).await?;
+        Ok(if ended == EndedAs::Cancelled { Verdict::Cancelled } else { verdict })
     }
 
     /// Ends an attempt with an error, to be tried again after a while of the caller's choice if
@@ -211,18 +225,30 @@ impl Jobs {
             Verdict::Dead => Verdict::Dead,
             _ => Verdict::Retry(wait),
         };
-        self.end_one(self.failure(lease, verdict, error, took)).await?;
-        Ok(verdict)
+        let ended = self.end_one(self.failure(lease, verdict, error, took)).await?;
+        Ok(if ended == EndedAs::Cancelled { Verdict::Cancelled } else { verdict })
     }
 
     /// Ends an attempt with an error that no retry can mend.
-    pub async fn bury(&self, lease: &Lease, error: JobError, took: Duration) -> Result<(), Error> {
-        self.end_one(self.failure(lease, Verdict::Dead, error, took)).await
+    pub async fn bury(
+        &self,
+        lease: &Lease,
+        error: JobError,
+        took: Duration,
+    ) -> Result<Verdict, Error> {
+        let ended = self.end_one(self.failure(lease, Verdict::Dead, error, took)).await?;
+        Ok(if ended == EndedAs::Cancelled { Verdict::Cancelled } else { Verdict::Dead })
     }
 
-    /// Puts a job off without counting an attempt.
-    pub async fn snooze(&self, lease: &Lease, wait: Duration) -> Result<(), Error> {
+    /// Puts a job off without counting an attempt. One that was cancelled ends instead.
+    pub async fn snooze(&self, lease: &Lease, wait: Duration) -> Result<EndedAs, Error> {
         self.end_one(self.snoozed(lease, wait)).await
+    }
+
+    /// Hands one job back to the head of the line without counting an attempt. One that was
+    /// cancelled ends instead.
+    pub async fn release_one(&self, lease: &Lease) -> Result<EndedAs, Error> {
+        self.end_one(Failure::quiet(lease)).await
     }
 
     /// Hands jobs back to the head of the line without counting an attempt. Says how many were
@@ -231,14 +257,14 @@ impl Jobs {
         let mut released = 0;
         for chunk in leases.chunks(crate::claim::CLAIM_MAX) {
             let done = self.end(chunk.iter().map(Failure::quiet).collect(), false).await?;
-            released += done.into_iter().filter(|done| *done).count();
+            released += done.into_iter().filter(|done| *done != EndedAs::Lost).count();
         }
         Ok(released)
     }
 
     /// Ends a running job for good, because it was cancelled or gave itself up.
     pub async fn stop(&self, lease: &Lease, reason: &str, took: Duration) -> Result<(), Error> {
-        self.end_one(self.stopped(lease, reason, took)).await
+        self.end_one(self.stopped(lease, reason, took)).await.map(drop)
     }
 
     pub(crate) fn failure(
@@ -252,6 +278,7 @@ impl Jobs {
         let failure = Failure::of(lease, error, now, took);
         match verdict {
             Verdict::Dead => failure.end(Ending::Dead, "dead"),
+            Verdict::Cancelled => failure.end(Ending::Failed, "cancelled"),
             Verdict::Retry(wait) if wait.is_zero() => {
                 failure.counted(lease, None).end(Ending::Now, "retrying")
             }
@@ -272,11 +299,11 @@ impl Jobs {
         Failure::of(lease, cancelled(reason), self.now(), took).end(Ending::Failed, "cancelled")
     }
 
-    async fn end_one(&self, failure: Failure) -> Result<(), Error> {
+    async fn end_one(&self, failure: Failure) -> Result<EndedAs, Error> {
         let id = failure.id.clone();
         match self.end(vec![failure], false).await?.first() {
-            Some(true) => Ok(()),
-            _ => Err(Error::LeaseLost(id)),
+            Some(EndedAs::Lost) | None => Err(Error::LeaseLost(id)),
+            Some(ended) => Ok(*ended),
         }
     }
 
@@ -286,7 +313,7 @@ impl Jobs {
         &self,
         batch: Vec<Failure>,
         only_expired: bool,
-    ) -> Result<Vec<bool>, Error> {
+    ) -> Result<Vec<EndedAs>, Error> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -382,7 +409,15 @@ impl Jobs {
             return Err(store::Error::Decode { message }.into());
         }
         self.settle_if(&reply).await;
-        Ok(reply.iter().skip(1).map(|word| word == "done").collect())
+        Ok(reply
+            .iter()
+            .skip(1)
+            .map(|word| match word.as_str() {
+                "done" => EndedAs::Asked,
+                "cancelled" => EndedAs::Cancelled,
+                _ => EndedAs::Lost,
+            })
+            .collect())
     }
 
     /// What the store knows of who runs a job; empty when nobody does.

@@ -61,6 +61,13 @@ impl Jobs {
             job_keys.extend([keys.status(&id), keys.result(&id)]);
             let job = data.map(|data| Job::parse(JobId::stored(id.as_str()), &data));
             let (kind, lane, result) = match &job {
+                // What cannot be named in a call could be claimed and never be completed.
+                _ if JobId::foreign(id.as_str()).is_err() => {
+                    tracing::warn!(job = ?id, "job with an unusable id put away");
+                    let message = "its id is too long or holds control characters";
+                    let error = JobError::new("Malformed", message);
+                    ("bad", 0, Arg::Text(failed_result(error, self.now(), 0)))
+                }
                 None => ("limbo", 0, Arg::Word("")),
                 Some(Ok(job)) => ("lane", lanes.number(keys, &Place::of(job)), Arg::Word("")),
                 Some(Err(error)) => {

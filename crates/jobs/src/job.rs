@@ -22,6 +22,7 @@ use crate::{
     backoff::Growth,
     json::{self, Fields},
     route::Target,
+    text::{MESSAGE_MAX, NOTE_MAX, STACK_MAX, clip_owned},
 };
 
 /// Largest payload a caller may dispatch: 256 KiB. A queue moves references well and files badly.
@@ -211,7 +212,7 @@ impl Default for Backoff {
     }
 }
 
-/// Limits shared by all jobs of a type. Zero stops the type.
+/// Limits shared by all jobs of a type. A stored zero lets none start; a dispatch refuses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RateLimit {
@@ -551,6 +552,16 @@ impl JobError {
     /// An error of a class.
     pub fn new(name: impl Into<String>, message: impl Into<String>) -> Self {
         Self { message: message.into(), stack: None, name: Some(name.into()) }
+    }
+
+    /// The error with its texts cut to what is kept of them: 8 KiB of message, 16 KiB of stack
+    /// trace, 1 KiB of name.
+    pub(crate) fn clipped(self) -> Self {
+        Self {
+            message: clip_owned(self.message, MESSAGE_MAX),
+            stack: self.stack.map(|stack| clip_owned(stack, STACK_MAX)),
+            name: self.name.map(|name| clip_owned(name, NOTE_MAX)),
+        }
     }
 }
 

@@ -234,9 +234,11 @@ impl Keys {
         self.key("jobs:expiring")
     }
 
-    /// string: the job dispatched under an idempotency key, and until when that counts.
-    pub fn once(&self, key: &str) -> Key {
-        self.of("jobs:once:", key)
+    /// string: until when an idempotency key of a job type counts, the job dispatched under it, and
+    /// a digest of the request.
+    pub fn once(&self, kind: &str, key: &str) -> Key {
+        // A type that can be dispatched holds no space, so no two pairs share a key.
+        self.key(format_args!("jobs:once:{kind} {key}"))
     }
 
     /// list: failed attempts of a job as JSON, oldest first, the latest few.

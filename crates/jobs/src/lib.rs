@@ -43,12 +43,17 @@ mod scheduler;
 mod scripts;
 mod signals;
 pub mod testing;
+mod text;
 mod wait;
 pub mod worker;
 mod workers;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
+use parking_lot::Mutex;
 pub use store::{Millis, events::EventId};
 use store::{Store, gather::Gather};
 use tokio::sync::OnceCell;
@@ -64,7 +69,7 @@ pub use crate::{
     dispatch::Dispatched,
     error::Error,
     events::{Event, Events},
-    fail::{Attempt, Verdict},
+    fail::{Attempt, EndedAs, Verdict},
     find::{Bulk, BulkDone, Cursor, Filter, Found, Retried},
     ids::{JobId, JobType, NAME_MAX, Namespace, ServerId},
     inspect::{JobView, LaneView, PAGE_MAX, Stats, Which},
@@ -80,10 +85,11 @@ pub use crate::{
     route::{Labels, Mode, Route, Server, Target},
     schedule::{Preview, ScheduleView},
     scheduler::{Scheduler, Tick},
+    text::{DEPTH_MAX, MESSAGE_MAX, METADATA_MAX, NOTE_MAX, REASON_MAX, STACK_MAX},
     worker::{Fault, Outcome, Worker},
     workers::{WorkerInfo, WorkerView},
 };
-use crate::{complete::Success, dispatch::Ready, keys::Keys, signals::Hub};
+use crate::{claim::Registry, complete::Success, dispatch::Ready, keys::Keys, signals::Hub};
 
 /// A job queue: one namespace of a store. A cheap clone.
 ///
@@ -109,6 +115,8 @@ struct Inner {
     completions: Gather<Success>,
     hub: OnceCell<Hub>,
     ends: OnceCell<Hub>,
+    registry: Mutex<Option<Arc<Registry>>>,
+    turn: AtomicUsize,
 }
 
 /// Calls of one kind that may be on their way at once. Two, so that the next is put together while
@@ -128,6 +136,8 @@ impl Jobs {
             completions: Gather::new(LEADS),
             hub: OnceCell::new(),
             ends: OnceCell::new(),
+            registry: Mutex::default(),
+            turn: AtomicUsize::new(0),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -3,6 +3,7 @@
 use serde_json::value::RawValue;
 use store::redis::{self, AsyncCommands as _};
 
+use crate::text::{METADATA_MAX, NOTE_MAX, clip, clip_owned, unreadable};
 use crate::{Error, JobId, Jobs, Progress, signals::PROGRESS};
 
 /// How long one log line may be.
@@ -20,6 +21,18 @@ impl Jobs {
         if !percent.is_finite() {
             return Err(Error::invalid("progress is a number from 0 to 100"));
         }
+        if let Some(data) = &data {
+            if data.get().len() > METADATA_MAX {
+                return Err(Error::invalid(format!(
+                    "the data of a progress has {} bytes, more than {METADATA_MAX}",
+                    data.get().len()
+                )));
+            }
+            if let Some(problem) = unreadable(data.get()) {
+                return Err(Error::invalid(format!("the data of a progress: {problem}")));
+            }
+        }
+        let message = message.map(|message| clip_owned(message, NOTE_MAX));
         let progress = Progress {
             percent: percent.clamp(0.0, 100.0),
             message,
@@ -48,13 +61,9 @@ impl Jobs {
 
     /// Adds a line to a job's log, which keeps the latest few.
     pub async fn log(&self, id: &JobId, line: &str) -> Result<(), Error> {
-        let mut end = line.len().min(LINE_MAX);
-        while !line.is_char_boundary(end) {
-            end -= 1;
-        }
         let key = self.keys().log(id.as_str());
         let most = isize::try_from(self.config().log_max).unwrap_or(isize::MAX);
-        let line = format!("{} {}", self.now(), &line[..end]);
+        let line = format!("{} {}", self.now(), clip(line, LINE_MAX));
         let mut store = self.store().clone();
         let () = redis::pipe()
             .rpush(&key, line)

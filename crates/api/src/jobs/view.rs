@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use jobs::{
     Attempt, Backoff, CatchUp, Growth, Job, JobError, JobId, JobResult, JobView, Lease, Millis,
     Mode, NewJob, OnParentFailure, Overlap, Retry, Server, Target,
@@ -9,7 +11,7 @@ use jobs::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::error::ApiError;
 
@@ -116,6 +118,57 @@ pub(super) struct NewJobBody {
     idempotency_key: Option<String>,
     /// How long that key counts; a day if left out.
     idempotency_ms: Option<u64>,
+}
+
+impl NewJobBody {
+    /// Takes the key of the request's header for the job's own.
+    pub(super) fn use_key(&mut self, key: String) -> Result<(), ApiError> {
+        match &self.idempotency_key {
+            Some(own) if *own != key => Err(ApiError::invalid_field(
+                "idempotency_key",
+                "the body and the Idempotency-Key header name different keys; leave one out",
+            )),
+            _ => {
+                self.idempotency_key = Some(key);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The `Idempotency-Key` header of a request that makes jobs.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(super) struct IdempotencyKey {
+    /// A repeated request of the same key makes nothing new; another request under the same key is
+    /// refused with 409. Counts per job type, for a day or `idempotency_ms`, as long as the job is
+    /// there. 1 to 200 bytes.
+    #[param(rename = "Idempotency-Key")]
+    pub(super) key: Option<String>,
+}
+
+impl IdempotencyKey {
+    /// The key of one job of many.
+    pub(super) fn at(&self, index: usize) -> Option<String> {
+        self.key.as_ref().map(|key| format!("{key}#{index}"))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let Some(value) = parts.headers.get("idempotency-key") else {
+            return Ok(Self { key: None });
+        };
+        match value.to_str() {
+            Ok(key) if (1..=200).contains(&key.len()) => Ok(Self { key: Some(key.to_owned()) }),
+            _ => Err(ApiError::invalid_field(
+                "Idempotency-Key",
+                "an idempotency key is 1 to 200 bytes of printable ASCII",
+            )),
+        }
+    }
 }
 
 fn ms(n: u64) -> Duration {

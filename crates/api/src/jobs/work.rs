@@ -10,8 +10,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use jobs::{
-    CLAIM_MAX, Claimed, Claimer, Dispatched, Error, Job, JobError, JobId, JobType, Jobs, Labels,
-    Lease, Millis, NewJob, Renewal, ServerId, Verdict,
+    CLAIM_MAX, Claimed, Claimer, Dispatched, EndedAs, Error, Job, JobError, JobId, JobType, Jobs,
+    Labels, Lease, Millis, NewJob, Renewal, ServerId, Verdict,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::view::{ErrorView, LeaseView, NewJobBody, ResultView};
+use super::view::{ErrorView, IdempotencyKey, LeaseView, NewJobBody, ResultView};
 use super::{InJob, unknown};
 use crate::app::App;
 use crate::audit::{self, Entry, Note, Silent};
@@ -141,7 +141,14 @@ impl From<Dispatched> for DispatchedView {
 }
 
 /// A job of a body. Schedules have a route of their own, for operators.
-fn plain(principal: &Principal, body: NewJobBody) -> Result<NewJob, ApiError> {
+fn plain(
+    principal: &Principal,
+    mut body: NewJobBody,
+    key: Option<String>,
+) -> Result<NewJob, ApiError> {
+    if let Some(key) = key {
+        body.use_key(key)?;
+    }
     may(principal, &body.kind)?;
     if body.cron.is_some() {
         let message = "a recurring job is a schedule: PUT /api/v1/jobs/schedules/{id}";
@@ -171,15 +178,19 @@ async fn dispatched(
 
 /// Dispatch a job.
 #[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", request_body = NewJobBody,
+    params(IdempotencyKey),
     responses((status = 201, description = "Stored.", body = DispatchedView),
-        (status = 200, description = "It was there already.", body = DispatchedView)))]
+        (status = 200, description = "It was there already.", body = DispatchedView),
+        (status = 409, description = "The idempotency key was used for another request.",
+            body = ErrorBody)))]
 async fn dispatch(
     State(app): State<App>,
     principal: Principal,
+    key: IdempotencyKey,
     Json(body): Json<NewJobBody>,
 ) -> Result<impl IntoResponse, ApiError> {
     let jobs = queue(&app, &principal)?;
-    let new = plain(&principal, body)?;
+    let new = plain(&principal, body, key.key)?;
     let done = dispatched(jobs, &principal, jobs.dispatch(new).await?).await?;
     let status = if done.new { StatusCode::CREATED } else { StatusCode::OK };
     let note = Note::new("job.dispatch", done.id.as_str());
@@ -190,13 +201,16 @@ async fn dispatch(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Bulk {
-    /// At most 1000.
-    jobs: Vec<NewJobBody>,
+    /// At most 1000. Each is read on its own, so one of a wrong shape does not keep the others.
+    #[schema(value_type = Vec<NewJobBody>)]
+    jobs: Vec<Box<RawValue>>,
 }
 
 /// What became of one job of many.
 #[derive(Debug, Serialize, ToSchema)]
 struct BulkOutcome {
+    /// Which job of the request, the first being 0.
+    index: usize,
     /// The job's id, if it is stored.
     id: Option<String>,
     /// Whether it is new.
@@ -214,12 +228,15 @@ struct BulkView {
     outcomes: Vec<BulkOutcome>,
 }
 
-/// Dispatch many jobs. Each has its own outcome; one that is refused does not keep the others.
+/// Dispatch many jobs. Each has its own outcome; one that is refused does not keep the others. With
+/// an `Idempotency-Key`, each job has that key and its index in the request.
 #[utoipa::path(post, path = "/api/v1/jobs/bulk", tag = "jobs", request_body = Bulk,
+    params(IdempotencyKey),
     responses((status = 200, description = "What became of each.", body = BulkView)))]
 async fn bulk(
     State(app): State<App>,
     principal: Principal,
+    key: IdempotencyKey,
     Json(body): Json<Bulk>,
 ) -> Result<impl IntoResponse, ApiError> {
     let jobs = queue(&app, &principal)?;
@@ -229,8 +246,10 @@ async fn bulk(
     }
     let mut refused = Vec::with_capacity(body.jobs.len());
     let mut good = Vec::with_capacity(body.jobs.len());
-    for body in body.jobs {
-        match plain(&principal, body) {
+    for (index, body) in body.jobs.into_iter().enumerate() {
+        let read = serde_json::from_str::<NewJobBody>(body.get())
+            .map_err(|error| ApiError::invalid(format!("job {index}: {error}")));
+        match read.and_then(|body| plain(&principal, body, key.at(index))) {
             Ok(new) => {
                 good.push(new);
                 refused.push(None);
@@ -246,7 +265,7 @@ async fn bulk(
         });
     }
     let mut stored = stored.into_iter();
-    let outcome = |refused: Option<ApiError>| {
+    let outcome = |(index, refused): (usize, Option<ApiError>)| {
         let done = match refused {
             Some(error) => Err(error),
             None => match stored.next() {
@@ -256,12 +275,14 @@ async fn bulk(
         };
         match done {
             Ok(done) => BulkOutcome {
+                index,
                 id: Some(done.id.to_string()),
                 new: done.new,
                 code: None,
                 message: None,
             },
             Err(error) => BulkOutcome {
+                index,
                 id: None,
                 new: false,
                 code: Some(error.code()),
@@ -269,7 +290,7 @@ async fn bulk(
             },
         }
     };
-    let outcomes: Vec<BulkOutcome> = refused.into_iter().map(outcome).collect();
+    let outcomes: Vec<BulkOutcome> = refused.into_iter().enumerate().map(outcome).collect();
     let count = outcomes.iter().filter(|outcome| outcome.new).count();
     let note = Note::new("jobs.dispatch", format!("{count} jobs"));
     Ok((Extension(note), Json(BulkView { outcomes })))
@@ -600,7 +621,8 @@ struct Complete {
 /// What became of the job.
 #[derive(Debug, Serialize, ToSchema)]
 struct Outcome {
-    /// `completed`, `retry`, `reroute`, `dead`, `snoozed`, `released` or `stopped`.
+    /// `completed`, `retry`, `reroute`, `dead`, `snoozed`, `released`, `stopped`, or `cancelled`: the
+    /// job was cancelled while it ran and has ended for good.
     outcome: &'static str,
     /// When it is retried: after this long.
     retry_in_ms: Option<u64>,
@@ -659,8 +681,7 @@ async fn fail(
     let took = Duration::from_millis(body.took_ms);
     let error = JobError::from(body.error);
     let verdict = if body.fatal {
-        jobs.bury(&lease, error, took).await?;
-        Verdict::Dead
+        jobs.bury(&lease, error, took).await?
     } else if let Some(wait) = body.retry_in_ms {
         let wait = Duration::from_millis(wait).min(jobs::WAIT_MAX);
         jobs.retry_in(&lease, wait, error, took).await?
@@ -671,6 +692,7 @@ async fn fail(
         Verdict::Retry(wait) => ("retry", Some(wait)),
         Verdict::Reroute => ("reroute", None),
         Verdict::Dead => ("dead", None),
+        Verdict::Cancelled => ("cancelled", None),
     };
     let retry_in_ms = wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
     Ok(Json(Outcome { outcome, retry_in_ms }))
@@ -703,7 +725,9 @@ async fn snooze(
     let jobs = queue(&app, &principal)?;
     let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
     let wait = Duration::from_millis(body.wait_ms).min(jobs::WAIT_MAX);
-    jobs.snooze(&lease, wait).await?;
+    if jobs.snooze(&lease, wait).await? == EndedAs::Cancelled {
+        return Ok(Json(Outcome { outcome: "cancelled", retry_in_ms: None }));
+    }
     let retry_in_ms = u64::try_from(wait.as_millis()).ok();
     Ok(Json(Outcome { outcome: "snoozed", retry_in_ms }))
 }
@@ -732,10 +756,11 @@ async fn release(
 ) -> Result<Json<Outcome>, ApiError> {
     let jobs = queue(&app, &principal)?;
     let lease = lease(jobs, &principal, &id, &body.worker, body.token).await?;
-    if jobs.release(std::slice::from_ref(&lease)).await? == 0 {
-        return Err(Error::LeaseLost(lease.id().clone()).into());
-    }
-    Ok(Json(Outcome { outcome: "released", retry_in_ms: None }))
+    let outcome = match jobs.release_one(&lease).await? {
+        EndedAs::Cancelled => "cancelled",
+        _ => "released",
+    };
+    Ok(Json(Outcome { outcome, retry_in_ms: None }))
 }
 
 /// A job that shall not run any more.

@@ -418,3 +418,61 @@ testkit::each_store! {
         assert!(trail.iter().all(|entry| entry["who"] == "a operator" && entry["outcome"] == "ok"), "{trail:#?}");
     }
 }
+
+testkit::each_store! {
+    async fn a_worker_cannot_bring_a_cancelled_job_back(t: TestStore) {
+        let f = fixture(&t);
+        let id = dispatch(&f, json!({ "type": "mail", "retry": { "attempts": 3 } })).await;
+        let lease = claim(&f, crate::fixture::ADMIN).await;
+        let stop = format!("POST /api/v1/job/{id}/cancel");
+        let asked = f.admin(&stop, json!({ "reason": "user asked" })).await;
+        assert_eq!(asked.json()["outcome"], "asked", "{}", asked.text);
+        let body = json!({ "worker": "w1", "token": lease["token"], "error": { "message": "no" } });
+        let failed = f.admin(&format!("POST /api/v1/job/{id}/fail"), body).await;
+        assert_eq!(failed.json()["outcome"], "cancelled", "{}", failed.text);
+        let job = f.admin(&format!("GET /api/v1/job/{id}"), Value::Null).await.json();
+        assert_eq!(job["status"], "failed", "{job}");
+        assert_eq!(job["result"]["error"]["message"], "user asked", "{job}");
+    }
+
+    async fn bulk_answers_each_job_also_one_of_a_wrong_shape(t: TestStore) {
+        let f = fixture(&t);
+        let jobs = json!([{ "type": "a" }, { "type": "a", "priority": "high" }, { "type": "a", "odd": 1 }, 7, { "type": "a" }]);
+        let got = f.admin("POST /api/v1/jobs/bulk", json!({ "jobs": jobs })).await;
+        assert_eq!(got.status, StatusCode::OK, "{}", got.text);
+        let outcomes = got.json()["outcomes"].as_array().unwrap().clone();
+        let good: Vec<bool> = outcomes.iter().map(|outcome| outcome["new"] == true).collect();
+        assert_eq!(good, [true, false, false, false, true], "{}", got.text);
+        for (index, outcome) in outcomes.iter().enumerate() {
+            assert_eq!(outcome["index"], index);
+        }
+        assert_eq!(outcomes[1]["code"], "INVALID_REQUEST");
+        assert!(outcomes[2]["message"].as_str().unwrap().contains("odd"), "{}", got.text);
+    }
+
+    async fn an_idempotency_key_header_makes_one_job(t: TestStore) {
+        let f = fixture(&t);
+        let send = |path: &str, body: Value| {
+            let request = axum::http::Request::post(path)
+                .header("authorization", format!("Bearer {}", crate::fixture::ADMIN))
+                .header("content-type", "application/json")
+                .header("idempotency-key", "order-7");
+            f.send(request.body(axum::body::Body::from(body.to_string())).unwrap())
+        };
+        let first = send("/api/v1/jobs", json!({ "type": "a", "payload": 1 })).await;
+        assert_eq!(first.status, StatusCode::CREATED, "{}", first.text);
+        let again = send("/api/v1/jobs", json!({ "type": "a", "payload": 1 })).await;
+        assert_eq!(again.status, StatusCode::OK, "{}", again.text);
+        assert_eq!(first.json()["id"], again.json()["id"]);
+        let other = send("/api/v1/jobs", json!({ "type": "a", "payload": 2 })).await;
+        assert_eq!((other.status.as_u16(), other.code().as_str()), (409, "IDEMPOTENCY_KEY_REUSED"));
+        let bulk = json!({ "jobs": [{ "type": "b" }, { "type": "b" }] });
+        let one = send("/api/v1/jobs/bulk", bulk.clone()).await.json();
+        let two = send("/api/v1/jobs/bulk", bulk).await.json();
+        assert_eq!(one["outcomes"][0]["id"], two["outcomes"][0]["id"]);
+        assert_ne!(one["outcomes"][0]["id"], one["outcomes"][1]["id"]);
+        let none = f.admin("POST /api/v1/jobs", json!({ "type": "a", "depends_on": ["nobody"] })).await;
+        let details = &none.json()["error"]["details"];
+        assert_eq!(details, &json!({ "field": "depends_on", "id": "nobody" }), "{}", none.text);
+    }
+}

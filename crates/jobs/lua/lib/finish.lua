@@ -22,14 +22,14 @@ local function finish(more, at, ttl, done, wake, spent_ms)
     local each, result = results > 1 and jobs or 0, ARGV[to + 1]
     -- Mostly all are held, and none is named twice: then the ids stay where they are.
     local ids, first, last = ARGV, from, to
-    local held, all = call('HMGET', claims, spread(ARGV, from, to)), true
+    local held, all = chunked('HMGET', claims, ARGV, from, to), true
     for j = 1, jobs do
       if held[j] ~= text then
         all = false
         break
       end
     end
-    if not all or call('HDEL', claims, spread(ARGV, from, to)) < jobs then
+    if not all or chunked('HDEL', claims, ARGV, from, to) < jobs then
       local seen, own = {}, {}
       ids, first, last = {}, 1, 0
       for j = 1, jobs do
@@ -42,7 +42,7 @@ local function finish(more, at, ttl, done, wake, spent_ms)
           lost[#lost + 1] = before + j
         end
       end
-      if last > 0 then call('HDEL', claims, spread(ids)) end
+      if last > 0 then chunked('HDEL', claims, ids, 1, last) end
       -- From here on the results stand behind the ids.
       for j = 1, last do ids[last + j] = own[j] end
       each = last
@@ -62,12 +62,14 @@ local function finish(more, at, ttl, done, wake, spent_ms)
           finished[ended] = now .. id
         end
       end
-      call('SREM', KEYS[1], spread(ids, first, last))
+      chunked('SREM', KEYS[1], ids, first, last)
       local own = 0
       if special then
-        own = call('ZREM', leases, spread(ids, first, last))
-        call('HDEL', cancelled, spread(ids, first, last))
-        settled = settle(parents, KEYS[more + 3], { spread(ids, first, last) }) or settled
+        own = chunked('ZREM', leases, ids, first, last)
+        chunked('HDEL', cancelled, ids, first, last)
+        local names_of = {}
+        for j = first, last do names_of[j - first + 1] = ids[j] end
+        settled = settle(parents, KEYS[more + 3], names_of) or settled
       end
       if own < taken then part(KEYS[3], KEYS[4], text, taken - own) end
       counts[kind] = (counts[kind] or 0) + taken
@@ -77,9 +79,9 @@ local function finish(more, at, ttl, done, wake, spent_ms)
     before, at = before + jobs, to + results + 1
   end
   if count > 0 then
-    call('MSET', spread(statuses))
-    call('DEL', spread(locks))
-    if ended > 0 then call('LPUSH', KEYS[more + 1], spread(finished)) end
+    chunked('MSET', nil, statuses)
+    chunked('DEL', nil, locks)
+    if ended > 0 then chunked('LPUSH', KEYS[more + 1], finished) end
     for kind, places in pairs(counts) do
       free(prefix .. 'ratelimit:concurrent:' .. kind, places, special and blocked, kind, wake)
     end

@@ -42,6 +42,11 @@ local function line_close(s)
     set[#set + 1] = tombs
   end
   if set[1] or s.base ~= found[2] or s.head ~= found[3] or s.tail ~= found[4] or s.seq ~= found[1] then
-    call('HSET', s.index, 'seq', s.seq, 'base', s.base, 'head', s.head, 'tail', s.tail, spread(set))
+    if set[1001] then
+      chunked('HSET', s.index, set)
+      set = {}
+    end
+    call('HSET', s.index, 'seq', s.seq, 'base', s.base, 'head', s.head, 'tail', s.tail,
+      spread(set)) -- bounded: 1000
   end
 end

@@ -10,13 +10,21 @@
 -- Numbers are left as the texts they are stored as where nobody may want to count with them.
 local function line_open(waiting, index, strays, now, more)
   local call = redis.call
+  local wanted, rest = #more, {}
+  local first = wanted
+  if first > 1000 then first = 1000 end
   local found = call('HMGET', index, 'seq', 'base', 'head', 'tail', 'at', 'looked', 'tombs',
-    spread(more))
+    spread(more, 1, first)) -- bounded: 1000
+  for n = 1, first do rest[n] = found[7 + n] end
+  if wanted > first then
+    local further = chunked('HMGET', index, more, first + 1)
+    for n = 1, #further do rest[first + n] = further[n] end
+  end
   local tombs = found[7]
   local s = {
     waiting = waiting, index = index,
     found = found,                       -- what the index said
-    more = { spread(found, 8) },         -- and what it said of the further fields
+    more = rest,                         -- and what it said of the further fields
     seq = found[1] or 0,                 -- the last number given to an entry
     base = found[2] or 0,                -- number minus base is where an entry should be
     head = found[3] or '', tail = found[4] or '',
@@ -79,7 +87,7 @@ local function line_open(waiting, index, strays, now, more)
         if ids[i] ~= '-' then fresh[#fresh + 1] = ids[i] end
       end
     end
-    if #fresh > 0 then call('RPUSH', strays, spread(fresh)) end
+    if #fresh > 0 then chunked('RPUSH', strays, fresh) end
   end
   return s
 end

@@ -47,13 +47,13 @@ local function line_push(s, lanes, entries, wake)
     fronts = fronts + #head
   end
   if backs > 0 then
-    local length = call('RPUSH', s.waiting, spread(back))
+    local _, length = chunked('RPUSH', s.waiting, back)
     if 3 * backs == #entries then s.base = first - (length - backs) end
     if s.clean then s.tail = back[backs] end
     if length == backs then s.head = back[1] end
   end
   if fronts > 0 then
-    local length = call('LPUSH', s.waiting, spread(front))
+    local _, length = chunked('LPUSH', s.waiting, front)
     s.base = s.base - fronts
     -- The head mark moves only if nothing unknown lies behind it.
     if length == fronts or call('LINDEX', s.waiting, fronts) == s.head then
@@ -64,8 +64,8 @@ local function line_push(s, lanes, entries, wake)
   end
   for n = 1, #lanes do
     local lane = lanes[n]
-    if lane.list then call('RPUSH', lane.key, spread(lane.list)) end
-    if lane.first then call('LPUSH', lane.key, spread(lane.first)) end
+    if lane.list then chunked('RPUSH', lane.key, lane.list) end
+    if lane.first then chunked('LPUSH', lane.key, lane.first) end
     if lane.list or lane.first then
       local mask = masks and masks[lane.rid] or lane.mask
       if not mask then

@@ -1,7 +1,7 @@
 -- settle(parents, settled, ids) -- notes which of the ended jobs others wait for, and says whether
 -- there is one.
 local function settle(parents, settled, ids)
-  local is, any = redis.call('SMISMEMBER', parents, spread(ids)), false
+  local is, any = chunked('SMISMEMBER', parents, ids), false
   for i = 1, #ids do
     if is[i] == 1 then
       redis.call('RPUSH', settled, ids[i])

@@ -18,8 +18,8 @@ local function take(lost, settled)
   if call('EXISTS', KEYS[10], KEYS[8]) > 0 then
     strays, paused = call('LLEN', KEYS[10]), call('SCARD', KEYS[8])
   end
-  local reply = { 'empty', more[1] or 0, more[2] or 0, strays, -1, 0, 0, settled and 1 or 0, #lost,
-    spread(lost) }
+  local reply = { 'empty', more[1] or 0, more[2] or 0, strays, -1, 0, 0, settled and 1 or 0, #lost }
+  for n = 1, #lost do reply[9 + n] = lost[n] end
   local head = #reply
 
   -- The same request again: its reply got lost, the jobs are taken.
@@ -63,7 +63,7 @@ local function take(lost, settled)
   if paused > 0 then
     local types, is = {}, nil
     for i = 1, routes do types[i] = ARGV[KIND + 4 * i] end
-    shut, is = {}, call('SMISMEMBER', KEYS[8], spread(types))
+    shut, is = {}, chunked('SMISMEMBER', KEYS[8], types)
     for i = 1, routes do
       if is[i] == 1 then shut[types[i]] = true end
     end
@@ -176,7 +176,7 @@ local function take(lost, settled)
             local first = math.min(most, #window)
             if first > 1 then
               for n = 1, first do locks[n] = LOCK .. window[n] end
-              if call('EXISTS', spread(locks)) == 0 then unlocked = first end
+              if chunked('EXISTS', nil, locks) == 0 then unlocked = first end
             end
           end
           if where <= unlocked and not call('SET', locks[where], server, 'GET', 'EX', ttl)
@@ -241,7 +241,7 @@ local function take(lost, settled)
         over = over and call('EXISTS', lane.key) == 0
       end
       if lane.back then
-        call('RPUSH', lane.key, spread(lane.back))
+        chunked('RPUSH', lane.key, lane.back)
         if reply[5] < 0 or reply[5] > 250 then reply[5] = 250 end
       elseif over then
         cleared = cleared or {}
@@ -273,7 +273,7 @@ local function take(lost, settled)
       s.head, s.tail, s.tombs = '', '', 0
     else
       call('LTRIM', waiting, out_to, '-1')
-      if keep then call('LPUSH', waiting, spread(keep)) end
+      if keep then chunked('LPUSH', waiting, keep) end
       s.moved = true
     end
   end
@@ -293,7 +293,7 @@ local function take(lost, settled)
   if count > 0 then
     local keys = { 0 }
     for i = 1, count do keys[i] = prefix .. 'jobs:data:' .. taken[i] end
-    data = call('MGET', spread(keys))
+    data = chunked('MGET', nil, keys)
     for i = count, 1, -1 do
       if not data[i] then
         -- The job was deleted; only its name was still in line.
@@ -323,9 +323,9 @@ local function take(lost, settled)
     end
     if count > 1 then names = table.concat(taken, '\n') end
     reply[1], reply[7] = 'claimed', token
-    call('MSET', spread(statuses))
-    call('SADD', KEYS[1], spread(taken))
-    call('HSET', KEYS[2], spread(claims))
+    chunked('MSET', nil, statuses)
+    chunked('SADD', KEYS[1], taken)
+    chunked('HSET', KEYS[2], claims)
     call('ZADD', KEYS[3], ARGV[8], token)
     call('HSET', KEYS[4], token, count == 1 and '1' or count)
     for kind, places in pairs(started) do

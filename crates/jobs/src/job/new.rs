@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Error, JobId, JobType,
     route::{Server, Target},
+    text::{METADATA_MAX, unreadable},
 };
 
 /// A payload type that knows its job type, so that dispatch and handler agree.
@@ -84,6 +85,9 @@ impl NewJob {
                 payload.get().len()
             )));
         }
+        if let Some(problem) = unreadable(payload.get()) {
+            return Err(Error::invalid(format!("the payload cannot be kept: {problem}")));
+        }
         let payload = if payload.get() == "null" { empty_object() } else { payload };
         let job = Job::plain(JobId::stored(""), kind, payload);
         Ok(Self { job, id: None, once: None, problem: None })
@@ -122,8 +126,9 @@ impl NewJob {
         self
     }
 
-    /// Dispatches it once: as long as `keep` has not passed, another dispatch under the same key
-    /// changes nothing and reports this job.
+    /// Dispatches it once: as long as `keep` has not passed and the job is there, another dispatch
+    /// of the same type under the same key changes nothing and reports this job. One that asks for
+    /// something else fails with [`Error::KeyReused`].
     pub fn once(mut self, key: impl Into<String>, keep: Duration) -> Self {
         let key = key.into();
         if key.is_empty() || key.len() > 256 || key.chars().any(char::is_control) {
@@ -151,6 +156,35 @@ impl NewJob {
         }
         if self.job.timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(Error::invalid("a timeout of zero would let no attempt run"));
+        }
+        let limit = self.job.rate_limit;
+        if limit.max_concurrent == Some(0) || limit.max_per_minute == Some(0) {
+            return Err(Error::invalid(
+                "a limit of 0 would let no job start; pause the type instead",
+            ));
+        }
+        let schedule = &self.job.schedule;
+        if schedule.cron.is_none() {
+            if schedule.timezone.is_some() {
+                return Err(Error::invalid(
+                    "a time zone is for a cron expression, and there is none",
+                ));
+            }
+            if schedule.overlap != Overlap::default() || schedule.catch_up != CatchUp::default() {
+                return Err(Error::invalid(
+                    "overlap and catch-up are for a cron expression, and there is none",
+                ));
+            }
+        } else if schedule.delay.is_some() || schedule.run_at.is_some() {
+            return Err(Error::invalid(
+                "a schedule runs by its cron expression: leave out delay and run-at",
+            ));
+        }
+        let metadata = serde_json::to_string(&self.job.metadata).map_or(0, |text| text.len());
+        if metadata > METADATA_MAX {
+            return Err(Error::invalid(format!(
+                "the metadata has {metadata} bytes, more than {METADATA_MAX}"
+            )));
         }
         if matches!(self.job.target.server, Server::Nobody) {
             return Err(Error::invalid("the target names no worker at all"));

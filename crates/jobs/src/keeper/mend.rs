@@ -13,8 +13,9 @@ use crate::{Error, Route, scripts};
 /// How often the lanes are counted.
 const CHECK: Duration = Duration::from_secs(10);
 
-/// How long a route must have been idle to be forgotten.
-const IDLE: Duration = Duration::from_secs(600);
+/// How long a route must have been idle to be forgotten, and how many are forgotten in one call.
+const IDLE: Duration = Duration::from_secs(30);
+const FORGET: usize = 100;
 
 /// How many tombs there may be beside an eighth of what is in line.
 const TOMBS: usize = 64;
@@ -163,25 +164,29 @@ impl Keeper {
     ) -> Result<(), Error> {
         let keys = self.jobs.keys();
         let mut known = HashMap::new();
-        let (mut all_keys, mut rest) = (Vec::new(), Vec::new());
+        let mut due = Vec::new();
         {
             let mut memory = self.memory.lock();
             for (name, server, lanes) in idle {
                 let since = memory.idle_routes.get(&name).copied().unwrap_or(now);
                 if now.since(since) < IDLE {
                     known.insert(name, since);
-                } else if rest.len() < 200 {
-                    all_keys.push(match server.as_str() {
-                        "" => keys.routes(),
-                        server => keys.routes_of(server),
-                    });
-                    all_keys.extend(lanes);
-                    rest.extend([name, server]);
+                } else {
+                    due.push((name, server, lanes));
                 }
             }
             memory.idle_routes = known;
         }
-        if !rest.is_empty() {
+        for batch in due.chunks(FORGET) {
+            let (mut all_keys, mut rest) = (Vec::new(), Vec::new());
+            for (name, server, lanes) in batch {
+                all_keys.push(match server.as_str() {
+                    "" => keys.routes(),
+                    server => keys.routes_of(server),
+                });
+                all_keys.extend(lanes.iter().cloned());
+                rest.extend([name.clone(), server.clone()]);
+            }
             let keys = scripts::forget::Keys { index: keys.index(), keys: all_keys };
             let args = scripts::forget::Args { rest };
             let (_, count): (String, usize) =

@@ -14,7 +14,7 @@ use super::Keeper;
 use crate::{
     Attempt, Error, Job, JobError, JobId, Lease, Verdict,
     config::seconds,
-    fail::{Failure, WORKER_LOST, failed_result},
+    fail::{EndedAs, Failure, WORKER_LOST, failed_result},
     json::Fields,
     lanes::Place,
     scripts,
@@ -138,7 +138,7 @@ impl Keeper {
                 }
             }
             let done = self.jobs.end(batch, true).await?;
-            reclaimed += done.into_iter().filter(|done| *done).count();
+            reclaimed += done.into_iter().filter(|done| *done != EndedAs::Lost).count();
         }
         Ok(reclaimed)
     }
@@ -262,6 +262,8 @@ impl Keeper {
                 claims: keys.claims(),
                 deadletter: keys.deadletter(),
                 blocked: keys.blocked(),
+                cancelled: keys.cancelled(),
+                finished: keys.finished(),
                 events: keys.events(),
                 running: keys.running(job.kind.as_str()),
                 registry,

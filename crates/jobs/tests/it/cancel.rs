@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobs::{Cancelled, JobError, JobType, Renewal, Status, Which};
+use jobs::{Cancelled, EndedAs, JobError, JobType, Renewal, Status, Verdict, Which};
 
 use crate::support::*;
 
@@ -98,5 +98,69 @@ testkit::each_store! {
         jobs.remove(&id).await.unwrap();
         assert!(jobs.view(&id).await.unwrap().is_none());
         assert!(raw.list("bridge:jobs:deadletter").await.is_empty());
+    }
+}
+
+testkit::each_store! {
+    async fn a_cancelled_job_never_runs_again_however_its_attempt_ends(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut w = worker(&jobs, "w1");
+        for way in ["fail", "retry_in", "bury", "release", "snooze", "stop", "lost"] {
+            let id = put(&jobs, job("a").attempts(5)).await;
+            let lease = take(&mut w).await;
+            assert_eq!(lease.id(), &id);
+            assert_eq!(jobs.cancel(&id, "user \"asked\"").await.unwrap(), Cancelled::Asked);
+            let oops = || JobError::new("Oops", "no");
+            match way {
+                "fail" => {
+                    let verdict = jobs.fail(&lease, oops(), NO_TIME).await.unwrap();
+                    assert_eq!(verdict, Verdict::Cancelled);
+                }
+                "retry_in" => {
+                    let soon = Duration::from_millis(1);
+                    let verdict = jobs.retry_in(&lease, soon, oops(), NO_TIME).await.unwrap();
+                    assert_eq!(verdict, Verdict::Cancelled);
+                }
+                "bury" => _ = jobs.bury(&lease, oops(), NO_TIME).await.unwrap(),
+                "release" => {
+                    assert_eq!(jobs.release_one(&lease).await.unwrap(), EndedAs::Cancelled);
+                }
+                "snooze" => {
+                    let ended = jobs.snooze(&lease, Duration::from_millis(1)).await.unwrap();
+                    assert_eq!(ended, EndedAs::Cancelled);
+                }
+                "stop" => jobs.stop(&lease, "cancelled while it ran", NO_TIME).await.unwrap(),
+                _ => {
+                    t.clock.advance(Duration::from_secs(60));
+                    jobs.keeper().tick().await.unwrap();
+                }
+            }
+            t.clock.advance(Duration::from_secs(600));
+            jobs.scheduler().tick().await.unwrap();
+            assert!(take_ids(&mut w, 9).await.is_empty(), "{way}: it runs again");
+            assert_eq!(raw.status(&id).await.as_deref(), Some("failed"), "{way}");
+            let result = raw.json(&format!("bridge:jobs:result:{id}")).await;
+            assert_eq!(result["error"]["name"], "Cancelled", "{way}");
+            assert_eq!(result["error"]["message"], "user \"asked\"", "{way}");
+            let left: i64 = raw.call(&["EXISTS", "bridge:jobs:cancelled"]).await;
+            assert_eq!(left, 0, "{way}");
+            check_invariants(&raw).await;
+        }
+    }
+
+    async fn a_schedule_is_not_cancelled_as_a_job(t: TestStore) {
+        let jobs = queue(&t);
+        let id = jobs.schedule(job("a").cron("* * * * *")).await.unwrap().id;
+        assert!(matches!(jobs.cancel(&id, "").await, Err(jobs::Error::IsSchedule(_))));
+        assert_eq!(jobs.schedules(0, 9).await.unwrap().len(), 1);
+        // What runs of it is asked to stop, and does not come back before its next occurrence.
+        t.clock.advance(Duration::from_secs(60));
+        jobs.scheduler().tick().await.unwrap();
+        let mut w = worker(&jobs, "w1");
+        let lease = take(&mut w).await;
+        assert_eq!(jobs.cancel(&id, "enough").await.unwrap(), Cancelled::Asked);
+        jobs.fail(&lease, JobError::new("Oops", ""), NO_TIME).await.unwrap();
+        assert!(take_ids(&mut w, 9).await.is_empty());
+        assert!(matches!(jobs.cancel(&id, "").await, Err(jobs::Error::IsSchedule(_))));
     }
 }

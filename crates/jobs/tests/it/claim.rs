@@ -318,3 +318,38 @@ testkit::each_store! {
         check_invariants(&Raw::of(&t)).await;
     }
 }
+
+testkit::each_store! {
+    async fn ten_thousand_types_are_claimed(t: TestStore) {
+        let jobs = queue(&t);
+        let all = (0..10_000).map(|n| job(&format!("type-{n}")));
+        assert!(jobs.dispatch_all(all).await.iter().all(Result::is_ok));
+        let mut w = worker(&jobs, "w1");
+        assert_eq!(take_ids(&mut w, 128).await.len(), 128);
+        jobs.pause(&JobType::parse("type-300").unwrap()).await.unwrap();
+        assert!(take_ids(&mut w, 128).await.len() >= 127);
+        // One that names a new type finds it soon.
+        let last = put(&jobs, job("the-last")).await;
+        let mut named = worker(&jobs, "w2").types([JobType::parse("the-last").unwrap()]);
+        let (lease, wait) = (Duration::from_secs(30), Duration::from_secs(30));
+        let found = named.claim_wait(1, lease, wait).await.unwrap();
+        assert_eq!(found.leases[0].id(), &last);
+    }
+
+    async fn of_more_routes_than_a_claim_looks_at_each_has_its_turn(t: TestStore) {
+        let jobs = queue(&t);
+        let all = (0..400).map(|n| job(&format!("type-{n}")));
+        assert!(jobs.dispatch_all(all).await.iter().all(Result::is_ok));
+        let mut w = worker(&jobs, "w1");
+        let mut left = 400;
+        loop {
+            let claimed = w.claim(16).await.unwrap();
+            left -= claimed.leases.len();
+            if claimed.leases.is_empty() && !claimed.more {
+                break;
+            }
+        }
+        assert_eq!(left, 0);
+        check_invariants(&Raw::of(&t)).await;
+    }
+}

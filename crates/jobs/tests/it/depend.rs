@@ -90,7 +90,7 @@ testkit::each_store! {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
         let nobody = JobId::parse("nobody").unwrap();
         let refused = jobs.dispatch(job("a").depends_on([nobody.clone()])).await;
-        assert!(matches!(refused, Err(jobs::Error::NotFound(id)) if id == nobody));
+        assert!(matches!(refused, Err(jobs::Error::NoParent(id)) if id == nobody));
         let stored: Vec<String> = raw.call(&["KEYS", "bridge:jobs:data:*"]).await;
         assert!(stored.is_empty(), "nothing was changed");
     }

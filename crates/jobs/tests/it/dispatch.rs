@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobs::JobId;
+use jobs::{JobId, NewJob};
 
 use crate::support::*;
 
@@ -13,7 +13,7 @@ testkit::each_store! {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
         let first = put(&jobs, job("a").once("order-7", HOUR)).await;
         for _ in 0..3 {
-            let again = jobs.dispatch(job("b").once("order-7", HOUR)).await.unwrap();
+            let again = jobs.dispatch(job("a").once("order-7", HOUR)).await.unwrap();
             assert_eq!((again.id, again.new), (first.clone(), false));
         }
         let other = put(&jobs, job("a").once("order-8", HOUR)).await;
@@ -103,5 +103,86 @@ testkit::each_store! {
         assert_eq!(new, 100);
         assert_eq!(jobs.stats().await.unwrap().waiting, 401);
         check_invariants(&Raw::of(&t)).await;
+    }
+}
+
+testkit::each_store! {
+    async fn an_idempotency_key_belongs_to_a_type_and_to_a_request(t: TestStore) {
+        let jobs = queue(&t);
+        let card = put(&jobs, job("charge-card").once("order-7", HOUR)).await;
+        let mail = put(&jobs, job("send-receipt").once("order-7", HOUR)).await;
+        assert_ne!(card, mail);
+        for other in [
+            NewJob::new("charge-card", &serde_json::json!({"a": 2})).unwrap(),
+            job("charge-card").priority(9),
+        ] {
+            match jobs.dispatch(other.once("order-7", HOUR)).await {
+                Err(jobs::Error::KeyReused(id)) => assert_eq!(id, card),
+                other => panic!("another request under the same key: {other:?}"),
+            }
+        }
+        let again = jobs.dispatch(job("charge-card").once("order-7", HOUR)).await.unwrap();
+        assert_eq!((again.id, again.new), (card, false));
+    }
+
+    async fn a_removed_job_frees_its_idempotency_key(t: TestStore) {
+        let jobs = queue(&t);
+        let first = put(&jobs, job("a").attempts(0).once("k", HOUR)).await;
+        let lease = take(&mut worker(&jobs, "w1")).await;
+        jobs.fail(&lease, jobs::JobError::new("Oops", ""), NO_TIME).await.unwrap();
+        let dead = jobs.dispatch(job("a").attempts(0).once("k", HOUR)).await.unwrap();
+        assert_eq!((&dead.id, dead.new), (&first, false), "a dead job still holds its key");
+        jobs.remove(&first).await.unwrap();
+        let second = put(&jobs, job("a").attempts(0).once("k", HOUR)).await;
+        assert_ne!(first, second);
+        let again = jobs.dispatch(job("a").attempts(0).once("k", HOUR)).await.unwrap();
+        assert_eq!((again.id, again.new), (second, false));
+    }
+
+    async fn what_makes_no_sense_is_refused(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let text = |payload: &str| {
+            NewJob::raw("a", serde_json::value::RawValue::from_string(payload.to_owned()).unwrap())
+        };
+        let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(text(r#"{"a":"\ud800"}"#).is_err(), "half a character");
+        assert!(text(&deep(1_200)).is_err(), "too deep");
+        let minute = Duration::from_secs(60);
+        for (new, why) in [
+            (job("a").max_concurrent(0), "none may run"),
+            (job("a").max_per_minute(0), "none may start"),
+            (job("a").timezone("Europe/Berlin"), "a time zone of nothing"),
+            (job("a").overlap(jobs::Overlap::Allow), "an overlap of nothing"),
+            (job("a").cron("* * * * *").delay(minute), "a schedule with a delay"),
+            (job("a").cron("* * * * *").run_at(jobs::Millis(7)), "a schedule with a moment"),
+            (job("a").metadata("m", "x".repeat(70_000)), "too much metadata"),
+        ] {
+            let refused = jobs.dispatch(new).await;
+            assert!(matches!(refused, Err(jobs::Error::Invalid { .. })), "{why}: {refused:?}");
+        }
+        let nobody = JobId::parse("nobody").unwrap();
+        match jobs.dispatch(job("a").depends_on([nobody.clone()])).await {
+            Err(jobs::Error::NoParent(id)) => assert_eq!(id, nobody),
+            other => panic!("a parent that is not there: {other:?}"),
+        }
+        let keys: Vec<String> = raw.call(&["KEYS", "*"]).await;
+        assert!(keys.is_empty(), "{keys:?}");
+    }
+
+    async fn text_kept_with_a_job_has_a_bound(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = put(&jobs, job("a").attempts(0)).await;
+        let lease = take(&mut worker(&jobs, "w1")).await;
+        jobs.set_progress(&id, 1.0, Some("y".repeat(100_000)), None).await.unwrap();
+        let error = jobs::JobError::new("Oops", "é".repeat(500_000));
+        jobs.fail(&lease, error, NO_TIME).await.unwrap();
+        for key in ["result", "history", "progress"] {
+            let key = format!("bridge:jobs:{key}:{id}");
+            let size: usize = match key.contains("history") {
+                true => raw.list(&key).await.iter().map(String::len).sum(),
+                false => raw.get(&key).await.unwrap().len(),
+            };
+            assert!(size < 10_000, "{key} has {size} bytes");
+        }
     }
 }
