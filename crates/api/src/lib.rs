@@ -25,7 +25,7 @@ pub mod live;
 pub mod metrics;
 pub mod openapi;
 mod process;
-mod protected;
+pub mod protected;
 pub mod room;
 pub mod section;
 pub mod series;

@@ -1,8 +1,9 @@
-//! The keys closed to the key browser. The one list: our own control keys, and what each service
+//! The keys closed to the key browser and to the default user of the RESP port. The one list: our own control keys, and what each service
 //! lists as secret.
 
-/// Starts of the names of keys that nobody reads, changes or deletes through the key browser.
-fn starts() -> impl Iterator<Item = &'static str> {
+/// Starts of the names of keys that nobody reads, changes or deletes through the key browser, nor
+/// through the RESP port without its password.
+pub fn starts() -> impl Iterator<Item = &'static str> {
     std::iter::once("tidegate:").chain(room::SECRET_KEYS)
 }
 

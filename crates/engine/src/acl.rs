@@ -39,6 +39,10 @@ pub(crate) struct Acl {
     users: BTreeMap<Box<[u8]>, Arc<User>>,
     /// Also in the map.
     default: Arc<User>,
+    /// Whose password `AUTH` without a name means while the default user needs none.
+    pub(crate) owner: Option<Box<[u8]>>,
+    /// Wrong passwords so far.
+    pub(crate) wrong_passwords: u64,
     log: Log,
 }
 
@@ -46,7 +50,7 @@ impl Default for Acl {
     fn default() -> Acl {
         let default = Arc::new(User::all_powerful(DEFAULT));
         let users = BTreeMap::from([(Box::from(DEFAULT), Arc::clone(&default))]);
-        Acl { users, default, log: Log::default() }
+        Acl { users, default, owner: None, wrong_passwords: 0, log: Log::default() }
     }
 }
 
@@ -135,6 +139,7 @@ impl Ctx<'_> {
             }
             None => {
                 let place = self.place();
+                self.core.acl.wrong_passwords += 1;
                 self.note_refusal(Reason::Auth, place, self.arg(0).to_vec(), name.to_vec());
                 Err(Error::fixed("WRONGPASS invalid username-password pair or user is disabled."))
             }

@@ -329,6 +329,9 @@ pub(crate) fn process(ctx: &mut Ctx<'_>) -> Reply {
     {
         multi.flags |= flags;
         multi.queue.push(ctx.argv.iter().map(|argument| argument.to_vec()).collect());
+        let bytes = queued_size(ctx.argv);
+        ctx.session.queued_bytes += bytes;
+        ctx.core.memory.clients += bytes;
         return Reply::status("QUEUED");
     }
     call(ctx, command)
@@ -368,7 +371,9 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     {
         return Err(error::NO_AUTH);
     }
-    if ctx.session.multi.is_some() && command.flags & NO_MULTI != 0 {
+    // Many passwords in one transaction would be many guesses for one answer.
+    let forbidden = command.flags & NO_MULTI != 0 || matches!(command.name, "auth" | "hello");
+    if ctx.session.multi.is_some() && forbidden {
         return Err(Error::fixed("ERR Command not allowed inside a transaction"));
     }
     if ctx.session.restricted {
@@ -609,4 +614,10 @@ fn check_key(key: &[u8], rules: &mut ScriptRules) -> Result<(), Error> {
         return Err(CROSSED_SLOTS);
     }
     Ok(())
+}
+
+/// Bytes that a queued command takes.
+fn queued_size(argv: &[&[u8]]) -> usize {
+    let one = |argument: &&[u8]| size_of::<Vec<u8>>() + crate::memory::allocated(argument.len());
+    size_of::<Vec<Vec<u8>>>() + argv.iter().map(one).sum::<usize>()
 }

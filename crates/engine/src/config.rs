@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 mod commands;
+mod output;
 mod params;
 
 pub(crate) use commands::{COMMANDS, Hook};
+pub use output::{OutputLimit, OutputLimits};
 
 use crate::memory::Policy;
 
@@ -44,6 +46,8 @@ pub struct Config {
     pub debug_commands: bool,
     /// What INFO and CONFIG tell of the process around the engine.
     pub server: ServerInfo,
+    /// `client-output-buffer-limit`
+    pub output_limits: OutputLimits,
     /// Bits of `notify-keyspace-events`.
     pub notify_events: u32,
     /// How many keys to choose the one to evict from.
@@ -90,6 +94,7 @@ impl Default for Config {
             script_memory: 64 << 20,
             debug_commands: false,
             server: ServerInfo::default(),
+            output_limits: OutputLimits::default(),
             notify_events: 0,
             maxmemory_samples: 5,
             lfu_log_factor: 10,

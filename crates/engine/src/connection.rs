@@ -72,6 +72,10 @@ fn auth(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (user, password) = match ctx.argv {
         [_, password] => {
             if ctx.core.acl.default_user().needs_no_password() {
+                if let Some(owner) = ctx.core.acl.owner.clone() {
+                    ctx.log_in(&owner, password)?;
+                    return Ok(Reply::Ok);
+                }
                 return Err(Error::fixed(
                     "ERR AUTH <password> called without any password configured for the default \
                      user. Are you sure your configuration is correct?",

@@ -388,6 +388,7 @@ impl Core {
     pub(crate) fn end_session(&mut self, id: SessionId) {
         let Some(Some(mut session)) = self.sessions.remove(&id) else { return };
         self.discard_transaction(&mut session);
+        self.memory.clients = self.memory.clients.saturating_sub(session.memory());
         self.unsubscribe_all(&mut session);
         self.tracking.forget(id);
         self.monitors.retain(|monitor| *monitor != id);

@@ -119,16 +119,17 @@ fn memory(ctx: &Ctx<'_>, out: &mut String) {
         line(out, &format!("{name}_human"), human(n));
     };
     both(out, "used_memory", used as u64);
-    both(out, "used_memory_rss", used as u64);
+    both(out, "used_memory_rss", ctx.core.resident_memory() as u64);
     both(out, "used_memory_peak", peak as u64);
     line(out, "used_memory_peak_perc", format_args!("{:.2}%", percent(used, peak)));
-    line(out, "used_memory_overhead", 0);
+    let clients = ctx.core.client_memory();
+    line(out, "used_memory_overhead", clients);
     line(out, "used_memory_startup", 0);
-    line(out, "used_memory_dataset", used);
-    line(out, "used_memory_dataset_perc", "100.00%");
+    line(out, "used_memory_dataset", used - clients);
+    line(out, "used_memory_dataset_perc", format_args!("{:.2}%", percent(used - clients, used)));
     line(out, "allocator_allocated", used);
     line(out, "allocator_active", used);
-    line(out, "allocator_resident", used);
+    line(out, "allocator_resident", ctx.core.resident_memory());
     both(out, "total_system_memory", 0);
     let scripts = &ctx.core.scripts;
     let (vm, functions_vm) = (scripts.vm_memory() as u64, scripts.functions.vm_memory() as u64);
@@ -149,13 +150,15 @@ fn memory(ctx: &Ctx<'_>, out: &mut String) {
     lines(out, &[("allocator_frag_ratio", "1.00"), ("allocator_frag_bytes", "0")]);
     lines(out, &[("allocator_rss_ratio", "1.00"), ("allocator_rss_bytes", "0")]);
     lines(out, &[("rss_overhead_ratio", "1.00"), ("rss_overhead_bytes", "0")]);
-    lines(out, &[("mem_fragmentation_ratio", "1.00"), ("mem_fragmentation_bytes", "0")]);
+    let resident = ctx.core.resident_memory();
+    line(out, "mem_fragmentation_ratio", format_args!("{:.2}", percent(resident, used) / 100.0));
+    line(out, "mem_fragmentation_bytes", resident as i64 - used as i64);
+    line(out, "mem_clients_normal", clients);
     for name in [
         "mem_not_counted_for_evict",
         "mem_replication_backlog",
         "mem_total_replication_buffers",
         "mem_clients_slaves",
-        "mem_clients_normal",
         "mem_cluster_links",
         "mem_aof_buffer",
     ] {
@@ -297,6 +300,7 @@ fn stats(ctx: &Ctx<'_>, out: &mut String) {
     line(out, "tracking_total_prefixes", prefixes);
     line(out, "unexpected_error_replies", 0);
     line(out, "total_error_replies", stats.errors.values().sum::<u64>());
+    line(out, "acl_access_denied_auth", core.acl.wrong_passwords);
     line(out, "dump_payload_sanitizations", 0);
     line(out, "total_reads_processed", stats.commands);
     line(out, "total_writes_processed", stats.commands);

@@ -58,7 +58,7 @@ mod tracking;
 mod value;
 
 pub use blocked::Unblock;
-pub use config::{Config, ServerInfo};
+pub use config::{Config, OutputLimit, OutputLimits, ServerInfo};
 pub use engine::{Engine, Garbage, Outcome, Output};
 pub use error::Error;
 pub use memory::Policy;

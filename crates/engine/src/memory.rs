@@ -32,6 +32,10 @@ pub(crate) struct Memory {
     pub(crate) on: bool,
     /// Bytes of all entries, as of the last settlement.
     pub(crate) used: usize,
+    /// Bytes that clients hold: what came, what is queued, what is not sent.
+    pub(crate) clients: usize,
+    /// Bytes the process takes, as the system sees it; 0 if nobody told.
+    pub(crate) resident: usize,
     /// The most there ever was.
     pub(crate) peak: usize,
     /// Sizes, before the running command, of what it may have changed.
@@ -246,9 +250,22 @@ impl Core {
         };
     }
 
+    /// Bytes that clients take.
+    pub(crate) fn client_memory(&self) -> usize {
+        self.sessions.len() * SESSION + self.memory.clients
+    }
+
+    /// Bytes the process takes, as the system sees it; as counted where nobody told.
+    pub(crate) fn resident_memory(&self) -> usize {
+        match self.memory.resident {
+            0 => self.used_memory(),
+            bytes => bytes,
+        }
+    }
+
     /// Bytes in use: counted while there is a limit, else estimated from a few keys.
     pub(crate) fn used_memory(&self) -> usize {
-        let rest = BASE + self.sessions.len() * SESSION;
+        let rest = BASE + self.client_memory();
         if self.memory.on {
             return rest + self.memory.used;
         }
@@ -390,7 +407,7 @@ fn doctor(_: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn stats(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let used = ctx.core.used_memory();
     let keys: usize = ctx.core.dbs.iter().map(|db| db.keys.len()).sum();
-    let rest = BASE + ctx.core.sessions.len() * SESSION;
+    let rest = BASE + ctx.core.client_memory();
     let data = used.saturating_sub(rest);
     let mut lines: Vec<(Reply, Reply)> = Vec::new();
     let mut line = |name: &str, value: Reply| lines.push((Reply::bulk(name), value));
@@ -399,7 +416,7 @@ fn stats(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     line("startup.allocated", BASE.into());
     line("replication.backlog", Reply::Int(0));
     line("clients.slaves", Reply::Int(0));
-    line("clients.normal", (ctx.core.sessions.len() * SESSION).into());
+    line("clients.normal", ctx.core.client_memory().into());
     line("cluster.links", Reply::Int(0));
     line("aof.buffer", Reply::Int(0));
     line("lua.caches", Reply::Int(0));
@@ -422,7 +439,7 @@ fn stats(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     line("peak.percentage", Reply::Double(100.0));
     line("allocator.allocated", used.into());
     line("allocator.active", used.into());
-    line("allocator.resident", used.into());
+    line("allocator.resident", ctx.core.resident_memory().into());
     line("allocator-fragmentation.ratio", Reply::Double(1.0));
     line("allocator-fragmentation.bytes", Reply::Int(0));
     line("allocator-rss.ratio", Reply::Double(1.0));

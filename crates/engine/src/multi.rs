@@ -122,6 +122,8 @@ impl Core {
     /// Ends MULTI without carrying anything out.
     pub(crate) fn discard_transaction(&mut self, session: &mut Session) {
         session.multi = None;
+        let queued = std::mem::take(&mut session.queued_bytes);
+        self.memory.clients = self.memory.clients.saturating_sub(queued);
         self.unwatch_all(session);
     }
 

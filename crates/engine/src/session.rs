@@ -64,6 +64,8 @@ pub(crate) struct Session {
     /// Its last command.
     pub(crate) last_command: Option<&'static Command>,
     pub(crate) buffers: Buffers,
+    /// Bytes of the commands queued since MULTI.
+    pub(crate) queued_bytes: usize,
 }
 
 /// What the connection of a session holds, in bytes; see [`Engine::show_buffers`].
@@ -126,6 +128,7 @@ impl Session {
             last_ms: 0,
             last_command: None,
             buffers: Buffers::default(),
+            queued_bytes: 0,
         }
     }
 
@@ -133,6 +136,12 @@ impl Session {
     pub(crate) fn subscribed(&self) -> bool {
         let s = &self.subscriptions;
         !(s.channels.is_empty() && s.patterns.is_empty() && s.shards.is_empty())
+    }
+
+    /// Bytes that it takes: what its connection holds and what it queued.
+    pub(crate) fn memory(&self) -> usize {
+        let Buffers { unread, room, unsent } = self.buffers;
+        unread + room + unsent + self.queued_bytes
     }
 
     /// Are its answers held back (`CLIENT REPLY OFF`)?
@@ -149,11 +158,20 @@ impl Core {
 }
 
 impl Engine {
-    /// Tells what the connection of a session holds, as CLIENT LIST shall show it.
+    /// Tells what the connection of a session holds: CLIENT LIST shows it, and it counts as memory
+    /// in use.
     pub fn show_buffers(&mut self, id: SessionId, buffers: Buffers) {
         if let Some(Some(session)) = self.core.sessions.get_mut(&id) {
+            let before = session.memory();
             session.buffers = buffers;
+            let clients = &mut self.core.memory.clients;
+            *clients = (*clients + session.memory()).saturating_sub(before);
         }
+    }
+
+    /// Tells how much memory the process takes, as the system sees it, for INFO and MEMORY STATS.
+    pub fn show_resident(&mut self, bytes: usize) {
+        self.core.memory.resident = bytes;
     }
 
     /// Has the session shown its password, or needs none?

@@ -97,6 +97,14 @@ fn may_read_all(ctx: &Ctx<'_>, name: &str) -> bool {
     user.zip(command).is_none_or(|(user, command)| user.may_read_all(command, ctx.argv))
 }
 
+/// May the user of the session read a key that a pattern leads to? One that is excluded from all
+/// keys reads as one that is not there.
+fn may_read(ctx: &Ctx<'_>, key: &[u8]) -> bool {
+    let user = ctx.session.user.as_ref().filter(|_| ctx.session.restricted);
+    let command = ctx.argv.first().and_then(|name| command::find(name));
+    user.zip(command).is_none_or(|(user, command)| user.may_read_by(command, ctx.argv, key))
+}
+
 fn denied(option: &str) -> Error {
     Error::new(format!("ERR {option} option of SORT denied due to insufficient ACL permissions."))
 }
@@ -237,6 +245,9 @@ fn look_up(ctx: &mut Ctx<'_>, pattern: &[u8], element: &[u8]) -> Option<Vec<u8>>
         None => (after, None),
     };
     let key = [before, element, after].concat();
+    if !may_read(ctx, &key) {
+        return None;
+    }
     match (&ctx.entry(&key)?.value, field) {
         (Value::Hash(hash), Some(field)) => hash.get(field).map(|value| value.to_vec()),
         (Value::Str(string), None) => Some(string.to_bytes()),

@@ -7,12 +7,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use mio::net::TcpStream;
 use smallvec::SmallVec;
-use store::embedded::{Buffers, Outcome, Reply, SessionId};
+use store::embedded::{Buffers, Outcome, OutputLimits, Reply, SessionId};
 
 use crate::codec::{Decoder, encode};
 use crate::listener::{Runs, is_about_clients};
+use crate::stream::Stream;
 
 /// Memory that the output keeps when it is empty; more is given back.
 const KEEP: usize = 16 * 1024;
@@ -25,6 +25,9 @@ const MUCH: usize = 32 * 1024;
 /// A client that has been silent for so long needs no room.
 const SILENT: Duration = Duration::from_secs(2);
 
+/// The store is told again what a client holds when that has changed by more than this.
+const TELL: usize = 64 * 1024;
+
 /// Bytes that are read from a client that waits for a key; what comes after them stays where it
 /// is until the wait is over.
 const READ_AHEAD: usize = 64 * 1024;
@@ -32,7 +35,7 @@ const READ_AHEAD: usize = 64 * 1024;
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     pub(crate) peer: SocketAddr,
     /// None until the store knows it.
     pub(crate) session: Option<SessionId>,
@@ -60,6 +63,18 @@ pub(crate) struct Client {
     /// Ends when everything sendable is sent.
     pub(crate) closing: bool,
     pub(crate) last_heard: Instant,
+    /// When it came.
+    pub(crate) since: Instant,
+    /// Showed a wrong password and is answered only then.
+    pub(crate) penalty: Option<Instant>,
+    /// Listens to channels or patterns.
+    pub(crate) subscribed: bool,
+    /// Since when it has left more unread than the soft limit.
+    over_soft: Option<Instant>,
+    /// Memory that the store was last told of.
+    told: usize,
+    /// The store is to be told of its memory.
+    pub(crate) untold: bool,
     output: Vec<u8>,
     /// Bytes of `output` that are sent.
     sent: usize,
@@ -115,7 +130,7 @@ pub(crate) enum Io {
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, peer: SocketAddr) -> Client {
+    pub(crate) fn new(stream: Stream, peer: SocketAddr) -> Client {
         Client {
             stream,
             peer,
@@ -133,6 +148,12 @@ impl Client {
             ended: false,
             closing: false,
             last_heard: Instant::now(),
+            since: Instant::now(),
+            penalty: None,
+            subscribed: false,
+            over_soft: None,
+            told: 0,
+            untold: false,
             output: Vec::new(),
             sent: 0,
             released: 0,
@@ -154,6 +175,7 @@ impl Client {
         self.resp3 = manner.resp3;
         self.authenticated = manner.authenticated;
         self.closing |= manner.closing;
+        self.subscribed = manner.subscribed.unwrap_or(self.subscribed);
     }
 
     /// Has it something for the store to do?
@@ -163,12 +185,17 @@ impl Client {
 
     /// May commands of it run now?
     pub(crate) fn may_run(&self) -> bool {
-        self.pending && self.blocked.is_none() && !self.closing
+        self.pending && !self.must_wait() && !self.closing
     }
 
     /// Is there more to read or to run?
     pub(crate) fn has_more(&self) -> bool {
-        self.blocked.is_none() && (self.pending || self.readable) && !self.closing
+        !self.must_wait() && (self.pending || self.readable) && !self.closing
+    }
+
+    /// Is nothing of it run now, because it waits for a key or for the answer to a wrong password?
+    pub(crate) fn must_wait(&self) -> bool {
+        self.blocked.is_some() || self.penalty.is_some()
     }
 
     /// Replies from now on belong to the batch under way.
@@ -239,7 +266,8 @@ impl Client {
                     self.pending = true;
                     self.last_heard = Instant::now();
                     // A short read has emptied the socket, but for its end.
-                    self.readable = count == scratch.len() || self.ended;
+                    self.readable =
+                        count == scratch.len() || self.ended || self.stream.reads_in_parts();
                     return if self.readable { Io::More } else { Io::Done };
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -291,6 +319,40 @@ impl Client {
     pub(crate) fn buffers(&self) -> Buffers {
         let unread = self.input.len() - self.done.min(self.input.len());
         Buffers { unread, room: self.input.capacity() - unread, unsent: self.backlog() }
+    }
+
+    /// Does the store know its memory only roughly? What is told is told again when it has changed
+    /// by so much that it matters.
+    pub(crate) fn is_untold(&self) -> bool {
+        let Buffers { unread, room, unsent } = self.buffers();
+        (unread + room + unsent).abs_diff(self.told) > TELL
+    }
+
+    /// What it holds, for the store, which knows it from now on.
+    pub(crate) fn tell_buffers(&mut self) -> Buffers {
+        let buffers = self.buffers();
+        self.told = buffers.unread + buffers.room + buffers.unsent;
+        self.untold = false;
+        buffers
+    }
+
+    /// Has it left more unread than its class may, or more than the soft limit for too long?
+    pub(crate) fn is_over(&mut self, limits: &OutputLimits) -> bool {
+        let limit = if self.subscribed { limits.pubsub } else { limits.normal };
+        let unread = self.backlog();
+        if limit.soft_bytes == 0 || unread <= limit.soft_bytes {
+            self.over_soft = None;
+        } else {
+            self.over_soft.get_or_insert_with(Instant::now);
+        }
+        let soft = Duration::from_secs(limit.soft_seconds);
+        (limit.hard_bytes > 0 && unread > limit.hard_bytes)
+            || self.over_soft.is_some_and(|since| since.elapsed() > soft)
+    }
+
+    /// Is everything sent that was answered?
+    pub(crate) fn is_all_sent(&self) -> bool {
+        self.backlog() == 0 && !self.stream.has_unsent()
     }
 
     /// Is its next command one that shows what connections hold?
@@ -349,6 +411,11 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Io::More,
                 Err(_) => return Io::Gone,
             }
+        }
+        match self.stream.flush() {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Io::More,
+            Err(_) => return Io::Gone,
         }
         if self.sent == self.output.len() {
             self.output.clear();

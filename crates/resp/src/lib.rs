@@ -5,11 +5,15 @@
 //! the store says that what it tells may be told.
 //!
 //! Read in this order: [`Listener`] here, `listener.rs` (the loop), `client.rs` (one connection),
-//! `codec.rs` (bytes to arguments, replies to bytes).
+//! `codec.rs` (bytes to arguments, replies to bytes), `stream.rs` (plain or TLS), `throttle.rs`
+//! (wrong passwords).
 
 mod client;
 mod codec;
 mod listener;
+mod stream;
+mod throttle;
 
 pub use crate::codec::{Decoded, Decoder, Limits, encode};
 pub use crate::listener::{Config, Error, Listener};
+pub use crate::stream::TlsSource;

@@ -13,11 +13,14 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 use store::embedded::{
-    Batch, Commit, Delivery, Embedded, EngineError, Meanwhile, Outcome, Port, Reply, SessionId,
+    Batch, Commit, Delivery, Embedded, EngineError, Meanwhile, Outcome, OutputLimits, Port, Reply,
+    SessionId,
 };
 
 use crate::client::{Blocked, Client, Io};
 use crate::codec::{Decoded, Limits};
+use crate::stream::{Stream, TlsSource};
+use crate::throttle::Throttle;
 
 const ACCEPT: Token = Token(usize::MAX);
 const WAKE: Token = Token(usize::MAX - 1);
@@ -46,8 +49,14 @@ pub struct Config {
     pub max_argument: usize,
     /// Arguments of one command. Default 1,048,576, as in Redis.
     pub max_arguments: usize,
-    /// Bytes of replies a client may leave unread before it is cut off. Default 256 MiB.
-    pub max_backlog: usize,
+    /// A connection that has not shown a password for so long, where one is asked for, is closed.
+    /// So is one that has not finished the handshake of TLS. Default 10 s.
+    pub login_timeout: Duration,
+    /// Connections at once that have not shown a password where one is asked for; for one more the
+    /// oldest is closed. Default 256, at least 1.
+    pub max_unauthenticated: usize,
+    /// Speaks TLS only, with this certificate. Default none.
+    pub tls: Option<TlsSource>,
 }
 
 impl Config {
@@ -59,7 +68,9 @@ impl Config {
             idle: Duration::ZERO,
             max_argument: 512 * 1024 * 1024,
             max_arguments: 1024 * 1024,
-            max_backlog: 256 * 1024 * 1024,
+            login_timeout: Duration::from_secs(10),
+            max_unauthenticated: 256,
+            tls: None,
         }
     }
 }
@@ -122,8 +133,14 @@ impl Listener {
             leaving: Vec::new(),
             unattached: Vec::new(),
             held: Vec::new(),
+            throttle: Throttle::default(),
+            penalties: BTreeSet::new(),
+            strangers: BTreeSet::new(),
+            untold: Vec::new(),
+            limits: embedded.output_limits(),
             scratch: vec![0; READ_BYTES],
             looked_over: Instant::now(),
+            limited: Instant::now(),
             trimmed: Instant::now(),
             roomy: false,
         };
@@ -269,8 +286,19 @@ struct Server {
     /// Sessions opened while the store could not be told where their deliveries go.
     unattached: Vec<SessionId>,
     held: Vec<Held>,
+    /// Wrong passwords.
+    throttle: Throttle,
+    /// When clients that showed one are answered.
+    penalties: BTreeSet<(Instant, usize)>,
+    /// Clients that have not shown a password where one is asked for, by when they came.
+    strangers: BTreeSet<(Instant, usize)>,
+    /// Clients of whose memory the store is to be told.
+    untold: Vec<usize>,
+    limits: OutputLimits,
     scratch: Vec<u8>,
     looked_over: Instant,
+    /// When those who do not read were last looked at.
+    limited: Instant,
     trimmed: Instant,
     /// Some connection may hold more memory than it needs.
     roomy: bool,
@@ -293,11 +321,15 @@ fn run(server: &Mutex<Server>, embedded: &Embedded) {
         }
         mailbox.awake.store(true, Ordering::SeqCst);
         server.note(&events);
+        server.end_penalties();
         server.begin_turn();
         run_commands(&mut server, embedded);
+        server.limits = embedded.output_limits();
         server.collect(embedded);
         server.end_turn();
         server.trim();
+        server.look_over_strangers();
+        server.look_over_unread();
     }
     let numbers: Vec<usize> = server.clients.iter().map(|(number, _)| number).collect();
     for number in numbers {
@@ -339,12 +371,15 @@ fn run_client(
     left: &mut usize,
 ) {
     loop {
-        let Server { clients, config, deadlines, .. } = &mut **server;
+        let Server { clients, config, deadlines, throttle, penalties, .. } = &mut **server;
         let Some(client) = clients.get_mut(number).filter(|client| client.may_run()) else {
             return;
         };
         client.begin_batch();
-        let ran = run_some(client, batch, config, left);
+        let ran = run_some(client, batch, config, throttle, left);
+        if let Some(until) = client.penalty {
+            penalties.insert((until, number));
+        }
         if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
             deadlines.insert((at, number));
         }
@@ -385,9 +420,15 @@ enum Ran {
 }
 
 /// Runs commands of a client up to one that may take long.
-fn run_some(client: &mut Client, store: &mut impl Runs, config: &Config, left: &mut usize) -> Ran {
+fn run_some(
+    client: &mut Client,
+    store: &mut impl Runs,
+    config: &Config,
+    throttle: &mut Throttle,
+    left: &mut usize,
+) -> Ran {
     let Some(session) = client.session else { return Ran::All };
-    while *left > 0 && !client.closing && client.blocked.is_none() {
+    while *left > 0 && !client.closing && !client.must_wait() {
         let limits = Limits {
             arguments: config.max_arguments,
             argument: config.max_argument,
@@ -399,7 +440,9 @@ fn run_some(client: &mut Client, store: &mut impl Runs, config: &Config, left: &
                 let wanted = client.decoder.wanted(input.len());
                 client.pending = false;
                 client.forget();
-                client.input.reserve(wanted);
+                // Not more than came already: what is announced may never come.
+                let most = client.input.len().max(READ_BYTES);
+                client.input.reserve(wanted.min(most));
                 return Ran::All;
             }
             Decoded::Malformed(text) => {
@@ -423,13 +466,24 @@ fn run_some(client: &mut Client, store: &mut impl Runs, config: &Config, left: &
                 if store.steps_aside_for(name) {
                     return Ran::UpToLong;
                 }
-                let changes = changes_session(name);
-                let outcome = store.run(session, &argv);
+                let (changes, logs_in) = (changes_session(name), shows_password(&argv));
+                let refused = Some(())
+                    .filter(|()| logs_in)
+                    .and_then(|()| throttle.wait(client.peer.ip(), Instant::now()).map(too_many));
+                let outcome = refused.unwrap_or_else(|| store.run(session, &argv));
                 drop(argv);
                 client.done += client.decoder.forget();
                 *left -= 1;
                 if changes {
                     client.learn(store, session);
+                }
+                if logs_in && is_wrong_password(&outcome) {
+                    let now = Instant::now();
+                    let until = throttle.fail(client.peer.ip(), now);
+                    if until > now {
+                        client.penalty = Some(until);
+                        client.hold();
+                    }
                 }
                 client.answer(Some(outcome));
             }
@@ -440,12 +494,41 @@ fn run_some(client: &mut Client, store: &mut impl Runs, config: &Config, left: &
 }
 
 /// Can a command of this name change how its session speaks, whether it is known, or end it? By
-/// its first letter: AUTH, CLIENT, EXEC, EVAL, HELLO, QUIT, RESET.
+/// its first letter: AUTH, CLIENT, EXEC, EVAL, HELLO, QUIT, RESET; or what it listens to: the
+/// commands that end in SUBSCRIBE.
 fn changes_session(name: &[u8]) -> bool {
-    matches!(
-        name,
-        [b'a' | b'A' | b'c' | b'C' | b'e' | b'E' | b'h' | b'H' | b'q' | b'Q' | b'r' | b'R', ..]
-    )
+    match name {
+        [b'a' | b'A' | b'c' | b'C' | b'e' | b'E' | b'h' | b'H' | b'q' | b'Q' | b'r' | b'R', ..] => {
+            true
+        }
+        [b's' | b'S' | b'p' | b'P' | b'u' | b'U', ..] => {
+            name.last_chunk::<9>().is_some_and(|end| end.eq_ignore_ascii_case(b"subscribe"))
+        }
+        _ => false,
+    }
+}
+
+/// Does this command show a password: AUTH, or HELLO with more than a version?
+fn shows_password(argv: &[&[u8]]) -> bool {
+    match argv {
+        [[b'a' | b'A', ..], ..] => argv.first().is_some_and(|n| n.eq_ignore_ascii_case(b"auth")),
+        [[b'h' | b'H', ..], _, _, ..] => {
+            argv.first().is_some_and(|n| n.eq_ignore_ascii_case(b"hello"))
+        }
+        _ => false,
+    }
+}
+
+fn is_wrong_password(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Reply(Reply::Error(error)) if error.text().starts_with(b"WRONGPASS"))
+}
+
+/// The answer to a password that is not looked at.
+fn too_many(wait: Duration) -> Outcome {
+    let seconds = wait.as_secs() + 1;
+    Outcome::Reply(Reply::Error(EngineError::new(format!(
+        "ERR too many wrong passwords from this address, try again in {seconds} s"
+    ))))
 }
 
 /// Does a command of this name show what connections hold?
@@ -478,6 +561,8 @@ pub(crate) struct Manner {
     pub(crate) authenticated: bool,
     /// What comes after QUIT does not count.
     pub(crate) closing: bool,
+    /// Does it listen to channels? None where that cannot have changed.
+    pub(crate) subscribed: Option<bool>,
 }
 
 impl Runs for Batch<'_> {
@@ -494,6 +579,7 @@ impl Runs for Batch<'_> {
             resp3: self.protocol(session) == 3,
             authenticated: self.is_authenticated(session),
             closing: self.is_closing(session),
+            subscribed: Some(self.is_subscribed(session)),
         }
     }
 }
@@ -512,6 +598,7 @@ impl Runs for Meanwhile<'_, '_> {
             resp3: self.protocol(session) == 3,
             authenticated: self.is_authenticated(session),
             closing: self.is_closing(session),
+            subscribed: None,
         }
     }
 }
@@ -541,11 +628,14 @@ impl Server {
 
     /// How long nothing can need attention.
     fn timeout(&self, embedded: &Embedded) -> Duration {
-        if !self.ready.is_empty() || !self.leaving.is_empty() {
+        if !self.ready.is_empty() || !self.leaving.is_empty() || !self.untold.is_empty() {
             return Duration::ZERO;
         }
         let next = self.deadlines.first().map(|(at, _)| at - embedded.clock().now().0);
         let next = next.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+        let penalty = self.penalties.first().map(|(until, _)| *until);
+        let penalty = penalty.map(|until| until.saturating_duration_since(Instant::now()));
+        let next = next.into_iter().chain(penalty).min();
         next.unwrap_or(LOOK_OVER).min(if self.roomy { TRIM } else { LOOK_OVER })
     }
 
@@ -571,7 +661,11 @@ impl Server {
 
     fn greet(&mut self, mut stream: TcpStream, peer: SocketAddr) {
         if self.clients.len() >= self.config.max_clients {
-            // The farewell is a courtesy: whether it arrives is the client's matter.
+            // The farewell is a courtesy: whether it arrives is the client's matter. Under TLS there
+            // is nothing that it could be said in.
+            if self.config.tls.is_some() {
+                return;
+            }
             let _ = io::Write::write(&mut stream, b"-ERR max number of clients reached\r\n");
             return;
         }
@@ -585,12 +679,24 @@ impl Server {
             tracing::warn!(%error, %peer, "a client could not be served");
             return;
         }
+        let stream = match Stream::new(stream, self.config.tls.as_ref()) {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::error!(%error, %peer, "a client could not be served over TLS");
+                return;
+            }
+        };
         place.insert(Client::new(stream, peer));
         self.ready.push(number);
     }
 
     fn close(&mut self, number: usize) {
         let Some(mut client) = self.clients.try_remove(number) else { return };
+        self.strangers.remove(&(client.since, number));
+        if let Some(until) = client.penalty {
+            self.penalties.remove(&(until, number));
+        }
+        client.stream.say_goodbye();
         if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
             self.deadlines.remove(&(at, number));
         }
@@ -599,19 +705,74 @@ impl Server {
             self.leaving.push(session);
         }
         // A socket that is being dropped leaves the poll by itself.
-        let _ = self.poll.registry().deregister(&mut client.stream);
+        let _ = self.poll.registry().deregister(client.stream.socket());
     }
 
     /// Sends what may be sent, and ends the connection if it is done with.
     fn send(&mut self, number: usize) {
         let Some(client) = self.clients.get_mut(number).filter(|c| !c.is_lent()) else { return };
         let io = client.send();
-        let over = client.backlog() > self.config.max_backlog;
+        let over = client.is_over(&self.limits);
         if over {
-            tracing::warn!(bytes = client.backlog(), "a client that does not read is cut off");
+            tracing::warn!(
+                peer = %client.peer,
+                bytes = client.backlog(),
+                class = if client.subscribed { "pubsub" } else { "normal" },
+                "a client that does not read was closed by client-output-buffer-limit"
+            );
         }
-        if io == Io::Gone || over || (client.closing && client.backlog() == 0) {
+        if !client.untold && client.session.is_some() && client.is_untold() {
+            client.untold = true;
+            self.untold.push(number);
+        }
+        if io == Io::Gone || over || (client.closing && client.is_all_sent()) {
             self.close(number);
+        }
+    }
+
+    /// Answers those whose wrong password was long enough ago.
+    fn end_penalties(&mut self) {
+        let now = Instant::now();
+        while let Some(&(until, number)) = self.penalties.first().filter(|(until, _)| *until <= now)
+        {
+            self.penalties.remove(&(until, number));
+            let Some(client) = self.clients.get_mut(number) else { continue };
+            client.penalty = None;
+            client.unhold();
+            client.release();
+            client.pending = true;
+            self.ready.push(number);
+            self.send(number);
+        }
+    }
+
+    /// Looks once a second whether a soft limit has been passed for too long.
+    fn look_over_unread(&mut self) {
+        if self.limited.elapsed() < LOOK_OVER {
+            return;
+        }
+        self.limited = Instant::now();
+        let unread = self.clients.iter().filter(|(_, client)| client.backlog() > 0);
+        let numbers: Vec<usize> = unread.map(|(number, _)| number).collect();
+        for number in numbers {
+            self.send(number);
+        }
+    }
+
+    /// Closes connections that have not shown a password in time, or are too many to wait for.
+    fn look_over_strangers(&mut self) {
+        while let Some(&(since, number)) = self.strangers.first() {
+            let late = since.elapsed() > self.config.login_timeout;
+            let many = self.strangers.len() > self.config.max_unauthenticated;
+            if !late && !many {
+                return;
+            }
+            self.strangers.remove(&(since, number));
+            let known = |client: &Client| client.authenticated && !client.stream.is_handshaking();
+            if self.clients.get(number).is_some_and(|client| !known(client)) {
+                tracing::debug!(late, "a client that showed no password was closed");
+                self.close(number);
+            }
         }
     }
 
@@ -633,10 +794,10 @@ impl Server {
                 continue;
             }
             self.roomy = true;
-            let io = match client.blocked {
-                None => client.read(&mut self.scratch),
+            let io = match client.must_wait() {
+                false => client.read(&mut self.scratch),
                 // Nothing of it runs now, but it may go away.
-                Some(_) => client.read_ahead(&mut self.scratch),
+                true => client.read_ahead(&mut self.scratch),
             };
             if io == Io::Gone {
                 self.close(number);
@@ -652,6 +813,7 @@ impl Server {
         !self.turn.is_empty()
             || !self.leaving.is_empty()
             || !self.unattached.is_empty()
+            || !self.untold.is_empty()
             || self.deadlines.first().is_some_and(due)
             || self.is_time_to_look_over()
     }
@@ -670,6 +832,15 @@ impl Server {
                 let session = batch.connect(&client.peer.to_string(), Arc::clone(&self.port));
                 client.introduce(&*batch, session);
                 self.sessions.insert(session, *number);
+                if !client.authenticated || client.stream.is_handshaking() {
+                    self.strangers.insert((client.since, *number));
+                }
+            }
+        }
+        for number in self.untold.drain(..) {
+            let Some(client) = self.clients.get_mut(number) else { continue };
+            if let Some(session) = client.session {
+                batch.show_buffers(session, client.tell_buffers());
             }
         }
     }
@@ -775,10 +946,10 @@ impl Server {
     }
 
     /// Tells the store what connections hold.
-    fn tell_buffers(&self, batch: &mut Batch<'_>) {
-        for (_, client) in &self.clients {
+    fn tell_buffers(&mut self, batch: &mut Batch<'_>) {
+        for (_, client) in &mut self.clients {
             if let Some(session) = client.session {
-                batch.show_buffers(session, client.buffers());
+                batch.show_buffers(session, client.tell_buffers());
             }
         }
     }
@@ -860,7 +1031,7 @@ impl Server {
     fn serve_one_meanwhile(&mut self, number: usize, meanwhile: &mut Meanwhile<'_, '_>) {
         let Some(client) = self.clients.get_mut(number) else { return };
         // The loop looks at these again when it is their time.
-        if client.is_lent() || client.blocked.is_some() || client.closing {
+        if client.is_lent() || client.must_wait() || client.closing {
             return;
         }
         if client.readable && client.read(&mut self.scratch) == Io::Gone {
@@ -876,10 +1047,16 @@ impl Server {
             client.introduce(&*meanwhile, session);
             self.sessions.insert(session, number);
             self.unattached.push(session);
+            if !client.authenticated || client.stream.is_handshaking() {
+                self.strangers.insert((client.since, number));
+            }
         }
         let mut left = BATCH_MAX;
         if client.pending {
-            run_some(client, meanwhile, &self.config, &mut left);
+            run_some(client, meanwhile, &self.config, &mut self.throttle, &mut left);
+        }
+        if let Some(until) = client.penalty {
+            self.penalties.insert((until, number));
         }
         if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
             self.deadlines.insert((at, number));

@@ -45,7 +45,8 @@ use std::{
 };
 
 pub use engine::{
-    Buffers, Error as EngineError, Outcome, Reply, SessionId, format_double, split_quoted,
+    Buffers, Error as EngineError, Outcome, OutputLimit, OutputLimits, Reply, SessionId,
+    format_double, split_quoted,
 };
 use engine::{Config, Engine, Garbage, Now, Output, ScriptControl};
 use parking_lot::Mutex;
@@ -107,6 +108,8 @@ struct Shared {
     end_when_saved: AtomicBool,
     /// What takes long to free.
     garbage: Mutex<Vec<Garbage>>,
+    /// `client-output-buffer-limit`, readable without the store's lock.
+    output_limits: Mutex<OutputLimits>,
     address: String,
     /// A hold on the script that has the lock.
     control: ScriptControl,
@@ -248,7 +251,7 @@ impl Embedded {
         if path.is_empty() {
             return Self::start(None, options, clock);
         }
-        let folder = open::lock(Path::new(path), true)?;
+        let folder = open::lock(Path::new(path))?;
         Self::start(Some(Arc::new(folder)), options, clock)
     }
 
@@ -426,6 +429,7 @@ impl Shared {
             ending: watch::Sender::new(false),
             end_when_saved: AtomicBool::new(false),
             garbage: Mutex::default(),
+            output_limits: Mutex::default(),
             address,
             control,
             ports,
@@ -560,6 +564,19 @@ impl Shared {
     }
 }
 
+/// Does a command of this name show how much memory the process takes?
+fn shows_memory(name: &[u8]) -> bool {
+    matches!(name, [b'i' | b'I' | b'm' | b'M', ..])
+        && (name.eq_ignore_ascii_case(b"info") || name.eq_ignore_ascii_case(b"memory"))
+}
+
+/// Memory that the process takes, as the system sees it; 0 where it does not tell.
+fn resident_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size()
+}
+
 /// What options say about the engine.
 fn configure(config: &mut Config, options: &Options) {
     config.seed = fastrand::u64(..);
@@ -649,6 +666,9 @@ impl Batch<'_> {
                 engine.deny_writes(Some(error));
             }
         }
+        if argv.first().is_some_and(|name| shows_memory(name)) {
+            engine.show_resident(resident_bytes());
+        }
         let began = Instant::now();
         let outcome = engine.execute(self.now, session, argv);
         engine.took(self.now, session, argv, began.elapsed());
@@ -698,11 +718,13 @@ impl Batch<'_> {
                 shared.ending.send_replace(true);
             }
         }
-        if output.settings
-            && let Some(fsync) =
-                self.state.engine.setting("appendfsync").and_then(|name| Fsync::named(&name))
-        {
-            shared.fsync.store(fsync as u8, Ordering::Relaxed);
+        if output.settings {
+            let engine = &self.state.engine;
+            *shared.output_limits.lock() = engine.output_limits();
+            if let Some(fsync) = engine.setting("appendfsync").and_then(|name| Fsync::named(&name))
+            {
+                shared.fsync.store(fsync as u8, Ordering::Relaxed);
+            }
         }
         for (level, text) in output.script_logs {
             let text = String::from_utf8_lossy(&text);

@@ -73,9 +73,27 @@ pub enum Error {
         /// What is wrong there.
         message: String,
     },
+    /// The built-in store's folder is used by another process.
+    #[error("{folder} is in use by {}", holder(*.pid))]
+    Locked {
+        /// The folder.
+        folder: String,
+        /// The process that uses it, if it left its number.
+        pid: Option<u32>,
+    },
+    /// The built-in store's folder is on a file system that cannot be written.
+    #[error("{folder} is on a file system that is mounted read-only")]
+    ReadOnlyDisk {
+        /// The folder.
+        folder: String,
+    },
     /// The store answered with another error.
     #[error("the store refused: {0}")]
     Refused(#[source] RedisError),
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
 impl Error {

@@ -171,8 +171,12 @@ settings! {
     }
     /// The built-in store for redis-cli and workers in other languages.
     resp: RespConfig {
-        /// Address and port, or `off`. Other than loopback it asks for the admin token.
+        /// Address and port, or `off`. On loopback it is open, but for the keys that hold
+        /// credentials; elsewhere it asks for the password in the file `store-password` of the data
+        /// folder, which lifts that too.
         listen: Listen = "127.0.0.1:6380", restart;
+        /// Speak TLS only, with the certificate of `http.tls_cert` and `http.tls_key`.
+        tls: bool = "false", restart;
     }
     /// The waiting room.
     room: RoomConfig {

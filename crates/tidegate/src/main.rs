@@ -18,6 +18,7 @@ mod progress;
 mod room_secret;
 mod serve;
 mod shutdown;
+mod store_password;
 
 use std::process::ExitCode;
 

@@ -1,51 +1,120 @@
 //! The RESP port of the built-in store, and `tidegate store serve`, which runs only that.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::Context;
-use api::auth::Secret;
 use api::error::chain;
-use resp::Listener;
+use api::serve::tls::Tls;
+use resp::{Listener, TlsSource};
 use store::Store;
+use store::embedded::Embedded;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin_token::{self, AdminToken};
+use crate::admin_token;
 use crate::cli::Global;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::serve::{end_when_asked, open_store};
+use crate::serve::{end_when_asked, open_store, open_tls};
 use crate::shutdown::Signals;
-use crate::{cli, logging};
+use crate::{cli, logging, store_password};
 
-/// Opens the port if the store is the built-in one and the setting does not say `off`. Anywhere
-/// but on loopback it asks for the admin token.
+/// Commands that the default user of an open port may not run: those that would lift its limits,
+/// take control keys away with all others, show what others send, or end the process.
+const FORBIDDEN: &[&str] = &[
+    "-acl",
+    "+acl|whoami",
+    "+acl|cat",
+    "+acl|genpass",
+    "+acl|help",
+    "-config|set",
+    "-config|rewrite",
+    "-debug",
+    "-failover",
+    "-flushall",
+    "-flushdb",
+    "-monitor",
+    "-replicaof",
+    "-shutdown",
+    "-slaveof",
+    "-slowlog|get",
+    "-swapdb",
+];
+
+/// Opens the port if the store is the built-in one and the setting does not say `off`.
 pub(crate) fn open(
     config: &Config,
     store: &Store,
-    token: &AdminToken,
+    tls: Option<&Arc<Tls>>,
 ) -> Outcome<Option<Listener>> {
     match (config.resp.listen.0, store.embedded()) {
-        (Some(address), Some(_)) => listen(address, store, || Ok(token.secret.clone())).map(Some),
+        (Some(address), Some(embedded)) => {
+            restrict(config, address, embedded)?;
+            listen(config, address, store, tls).map(Some)
+        }
         _ => Ok(None),
     }
 }
 
+/// On loopback the default user needs no password and may do everything, except with control keys.
+/// The owner, and elsewhere everybody, shows the password in the data folder.
+fn restrict(config: &Config, address: SocketAddr, embedded: &Embedded) -> Outcome {
+    admin_token::make_folder(&config.server.data)?;
+    let password = store_password::read_or_make(&config.server.data)?;
+    let given = format!(">{password}");
+    let all = ["reset", "on", &given, "~*", "&*", "+@all"];
+    let set = |name: &str, rules: &[&str]| {
+        embedded.set_user(name, rules).map_err(|error| {
+            Failure::failed(format!("cannot set up the user {name} of the RESP port: {error}"))
+        })
+    };
+    set(store_password::USER, &all)?;
+    embedded.set_owner(store_password::USER);
+    if !address.ip().is_loopback() {
+        return set("default", &all);
+    }
+    let excluded: Vec<String> =
+        api::protected::starts().map(|start| format!("-~{start}*")).collect();
+    let mut rules = vec!["reset", "on", "nopass", "~*", "&*", "+@all"];
+    rules.extend(excluded.iter().map(String::as_str));
+    rules.extend(FORBIDDEN);
+    set("default", &rules)
+}
+
+/// The certificate of the HTTP side, if this port is to speak TLS.
+fn certificate(config: &Config, tls: Option<&Arc<Tls>>) -> Outcome<Option<TlsSource>> {
+    match (config.resp.tls, tls) {
+        (false, _) => Ok(None),
+        (true, Some(tls)) => {
+            let tls = Arc::clone(tls);
+            Ok(Some(TlsSource::new(move || tls.current())))
+        }
+        (true, None) => Err(Failure::usage("resp.tls needs a certificate")
+            .next("set http.tls_cert and http.tls_key")),
+    }
+}
+
 fn listen(
+    config: &Config,
     address: SocketAddr,
     store: &Store,
-    token: impl FnOnce() -> Outcome<Secret>,
+    tls: Option<&Arc<Tls>>,
 ) -> Outcome<Listener> {
     let embedded = store.embedded().ok_or_else(|| {
         Failure::usage("only the built-in store has a RESP port of its own")
             .next("--store embedded:FOLDER; another store is reached at its own address")
     })?;
-    if !address.ip().is_loopback() {
-        embedded.set_password(token()?.reveal());
-    }
-    Listener::start(embedded.clone(), resp::Config::at(address)).map_err(|error| {
+    let listening = resp::Config { tls: certificate(config, tls)?, ..resp::Config::at(address) };
+    Listener::start(embedded.clone(), listening).map_err(|error| {
         Failure::failed(chain(&error)).next("set resp.listen to another address:port, or to `off`")
     })
+}
+
+/// Where clients reach the port.
+pub(crate) fn url(config: &Config, listener: &Listener) -> String {
+    let scheme = if config.resp.tls { "rediss" } else { "redis" };
+    format!("{scheme}://{}", listener.address())
 }
 
 /// `tidegate store serve`: the built-in store over RESP and nothing else.
@@ -69,14 +138,23 @@ pub(crate) fn serve(global: &Global, output: &Output) -> Outcome {
             Failure::usage("resp.listen is off: there is nothing to serve")
                 .next("--listen 127.0.0.1:6380")
         })?;
+        let tls = open_tls(&config)?;
         let store = open_store(&config).await?;
-        let listener = listen(address, &store, || {
-            admin_token::make_folder(&config.server.data)?;
-            Ok(admin_token::read_or_make(&config.server.data)?.secret)
-        })?;
-        output.note(&format!("The store is at redis://{}", listener.address()));
+        // A store in memory that no service uses has no control keys.
+        if let Some(embedded) = store.embedded()
+            && (config.store_folder().is_some() || !address.ip().is_loopback())
+        {
+            restrict(&config, address, embedded)?;
+        }
+        let listener = listen(&config, address, &store, tls.as_ref())?;
+        output.note(&format!("The store is at {}", url(&config, &listener)));
         let stop = CancellationToken::new();
-        let watcher = tokio::spawn(signals.watch(stop.clone(), || {}));
+        let reload = move || {
+            if let Some(Err(error)) = tls.as_deref().map(Tls::reload) {
+                tracing::error!(problem = %error, "certificate not reloaded; the old one stays");
+            }
+        };
+        let watcher = tokio::spawn(signals.watch(stop.clone(), reload));
         // Returns only when there is a reason to stop.
         end_when_asked(store.clone(), stop.clone()).await;
         watcher.abort();

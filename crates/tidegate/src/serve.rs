@@ -28,7 +28,7 @@ use crate::guard::Guarded;
 use crate::output::{Output, Tone};
 use crate::progress::{Progress, size_of};
 use crate::shutdown::Signals;
-use crate::{cli, guard, logging, port, room_secret};
+use crate::{cli, guard, logging, port, room_secret, store_password};
 
 /// Runs until told to stop.
 pub(crate) fn run(sources: Sources, output: &Output) -> Outcome {
@@ -60,7 +60,7 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<
     let tls = open_tls(&config)?;
     let store = open_seen(&config, output).await?;
 
-    let port = port::open(&config, &store, &token)?;
+    let port = port::open(&config, &store, tls.as_ref())?;
 
     let stop = CancellationToken::new();
     let tasks = TaskTracker::new();
@@ -263,7 +263,7 @@ pub(crate) async fn listen(address: SocketAddr, setting: &str, flag: &str) -> Ou
 }
 
 /// Reads certificate and key, when they are set.
-fn open_tls(config: &Config) -> Outcome<Option<Arc<Tls>>> {
+pub(crate) fn open_tls(config: &Config) -> Outcome<Option<Arc<Tls>>> {
     let http = &config.http;
     if http.tls_cert.as_os_str().is_empty() {
         return Ok(None);
@@ -308,12 +308,28 @@ pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
         },
         ..store::Options::default()
     };
+    let url = store_password::fill_in(&url, config);
     Store::open_with(&url, options).await.map_err(|error| {
         let told = format!("cannot open the store {}: {}", shown(&url), chain(&error));
-        if error.is_unavailable() {
-            Failure::unreachable(told).next("is the server up? set another with --store URL")
-        } else {
-            Failure::failed(told).next("--store URL; `tidegate serve --help` shows the kinds")
+        let folder = config.store_folder().unwrap_or_default();
+        let folder = folder.display();
+        match error {
+            store::Error::Unavailable { .. } => {
+                Failure::unreachable(told).next("is the server up? set another with --store URL")
+            }
+            store::Error::Damaged { .. } => Failure::failed(told).next(format!(
+                "tidegate store check {folder}   (--repair NEW_FOLDER keeps what is good)"
+            )),
+            store::Error::Locked { pid: Some(pid), .. } => Failure::failed(told)
+                .next(format!("stop process {pid}, or name another folder with --data or --store")),
+            store::Error::Locked { pid: None, .. } => Failure::failed(told)
+                .next("stop that process, or name another folder with --data or --store"),
+            store::Error::ReadOnlyDisk { .. } => Failure::failed(told)
+                .next("mount it for writing, or name another folder with --data or --store"),
+            store::Error::Denied { .. } => {
+                Failure::failed(told).next("name the user in the URL: redis://user:password@host")
+            }
+            _ => Failure::failed(told).next("--store URL; `tidegate serve --help` shows the kinds"),
         }
     })
 }
@@ -442,7 +458,7 @@ fn banner(
         lines.push(format!("  Guard        {}/   (in front of {})", guard.base, guard.origin));
     }
     if let Some(port) = port {
-        lines.push(format!("  RESP         redis://{}", port.address()));
+        lines.push(format!("  RESP         {}", port::url(config, port)));
     }
     if token.is_new {
         lines.push(format!("  Admin token  {}", output.paint(Tone::Strong, token.secret.reveal())));

@@ -58,6 +58,11 @@ impl Tls {
         Ok(changed)
     }
 
+    /// The certificate and key as they are now, for a listener that is not this one.
+    pub fn current(&self) -> Arc<rustls::ServerConfig> {
+        self.config.load_full()
+    }
+
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }

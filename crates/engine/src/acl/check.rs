@@ -74,8 +74,9 @@ struct Request<'a> {
     number: usize,
     command: &'static Command,
     argv: &'a [&'a [u8]],
-    /// Positions of keys, each with what is done with it.
-    keys: SmallVec<[(usize, u8); 8]>,
+    entry: &'static Entry,
+    /// Positions of keys.
+    keys: keys::Positions,
     /// Positions of channels.
     channels: std::ops::Range<usize>,
     /// Are they patterns of channels?
@@ -97,32 +98,30 @@ impl<'a> Request<'a> {
             // Channels that stand where keys do, for the sake of clusters.
             SmallVec::new()
         } else {
-            keys_with_access(entry, argv)
+            let positions = keys::positions(entry.command, argv).unwrap_or_default();
+            positions.into_iter().filter(|at| *at < argv.len()).collect()
         };
-        Some(Request { number, command, argv, keys, channels, patterns })
+        Some(Request { number, command, argv, entry, keys, channels, patterns })
     }
 
     fn argument(&self, at: usize) -> &'a [u8] {
         self.argv.get(at).copied().unwrap_or_default()
     }
-}
 
-fn keys_with_access(entry: &Entry, argv: &[&[u8]]) -> SmallVec<[(usize, u8); 8]> {
-    let positions = keys::positions(entry.command, argv).unwrap_or_default();
-    if positions.is_empty() {
-        return SmallVec::new();
+    /// Positions of keys, each with what is done with it.
+    fn keys_with_access(&self) -> SmallVec<[(usize, u8); 8]> {
+        let Entry { name, words, .. } = self.entry;
+        let words = command_info::words_by_arguments(name, self.argv).unwrap_or(*words);
+        let access = |n: usize| {
+            let words = words.get(n).or(words.last()).copied().unwrap_or_default();
+            words.iter().fold(0, |access, word| match *word {
+                "access" => access | READ,
+                "insert" | "delete" | "update" => access | WRITE,
+                _ => access,
+            })
+        };
+        self.keys.iter().enumerate().map(|(n, at)| (*at, access(n))).collect()
     }
-    let words = command_info::words_by_arguments(entry.name, argv).unwrap_or(entry.words);
-    let access = |n: usize| {
-        let words = words.get(n).or(words.last()).copied().unwrap_or_default();
-        words.iter().fold(0, |access, word| match *word {
-            "access" => access | READ,
-            "insert" | "delete" | "update" => access | WRITE,
-            _ => access,
-        })
-    };
-    let in_range = positions.into_iter().filter(|at| *at < argv.len());
-    in_range.enumerate().map(|(n, at)| (at, access(n))).collect()
 }
 
 impl User {
@@ -149,6 +148,21 @@ impl User {
         self.all_selectors().any(|s| reads_all(s) && s.check(&request).is_ok())
     }
 
+    /// May it read this key, which no argument of the command names?
+    pub(crate) fn may_read_by(
+        &self,
+        command: &'static Command,
+        argv: &[&[u8]],
+        key: &[u8],
+    ) -> bool {
+        let Some(request) = Request::new(command, argv) else { return false };
+        let reads = |selector: &Selector| {
+            let has = selector.all_keys || selector.has_key(key, READ);
+            has && !selector.excludes(key) && selector.check(&request).is_ok()
+        };
+        self.all_selectors().any(reads)
+    }
+
     /// May it listen to the channel, or to channels by this very pattern?
     pub(super) fn may_listen(&self, channel: &[u8], is_pattern: bool) -> bool {
         self.all_selectors().any(|selector| selector.has_channel(channel, is_pattern))
@@ -160,9 +174,16 @@ impl Selector {
         if !self.has_command(request) {
             return Err(Denied::Command);
         }
-        if !self.all_keys {
-            for (at, access) in &request.keys {
-                if !self.has_key(request.argument(*at), *access) {
+        if !self.all_keys && !request.keys.is_empty() {
+            for (at, access) in request.keys_with_access() {
+                if !self.has_key(request.argument(at), access) {
+                    return Err(Denied::Key(at));
+                }
+            }
+        }
+        if !self.excluded.is_empty() {
+            for at in &request.keys {
+                if self.excludes(request.argument(*at)) {
                     return Err(Denied::Key(*at));
                 }
             }
@@ -195,6 +216,17 @@ impl Selector {
             allowed & access == access && scan::matches(pattern, key, false)
         };
         self.keys.iter().any(fits)
+    }
+
+    fn excludes(&self, key: &[u8]) -> bool {
+        let differs = |pattern: &[u8]| match (pattern.first(), key.first()) {
+            // Most keys are none of them, and the first byte tells.
+            (Some(first), Some(given)) => {
+                !matches!(first, b'*' | b'?' | b'[' | b'\\') && first != given
+            }
+            _ => false,
+        };
+        self.excluded.iter().any(|pattern| !differs(pattern) && scan::matches(pattern, key, false))
     }
 
     fn has_channel(&self, channel: &[u8], is_pattern: bool) -> bool {

@@ -11,7 +11,7 @@ use crate::command::{self, ADMIN, CommandRow, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::command_info::CATEGORIES;
 use crate::error::{Error, c_string};
 use crate::session::Session;
-use crate::{Reply, SessionId, args};
+use crate::{Engine, Reply, SessionId, args};
 
 const OPEN: u32 = NOSCRIPT | LOADING | STALE;
 const FLAGS: u32 = ADMIN | OPEN;
@@ -103,15 +103,7 @@ fn setuser(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     if old.is_none() && ctx.core.acl.users.len() >= USERS_MAX {
         return Err(Error::new(format!("ERR there cannot be more than {USERS_MAX} users")));
     }
-    let mut user = old.as_deref().map_or_else(|| User::new(name, all_channels), User::clone);
-    // On a copy: a rule that is wrong leaves everything as it was.
-    for word in &words {
-        user.apply(word, all_channels).map_err(|wrong| {
-            let why = format!("': {}", wrong.text());
-            Error::about("ERR Error in ACL SETUSER modifier '", word, &why)
-        })?;
-    }
-    let user = Arc::new(user);
+    let user = changed(old.as_deref(), name, &words, all_channels)?;
     if let Some(old) = old {
         ctx.end_sessions(|session| listens_in_vain(session, &old, &user));
     }
@@ -120,6 +112,48 @@ fn setuser(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         ctx.session.become_user(&user);
     }
     Ok(Reply::Ok)
+}
+
+/// The user as rules make it. A rule that is wrong leaves everything as it was.
+fn changed(
+    old: Option<&User>,
+    name: &[u8],
+    words: &[Vec<u8>],
+    all_channels: bool,
+) -> Result<Arc<User>, Error> {
+    let mut user = old.map_or_else(|| User::new(name, all_channels), User::clone);
+    for word in words {
+        user.apply(word, all_channels).map_err(|wrong| {
+            let why = format!("': {}", wrong.text());
+            Error::about("ERR Error in ACL SETUSER modifier '", word, &why)
+        })?;
+    }
+    Ok(Arc::new(user))
+}
+
+impl Engine {
+    /// Makes or changes a user by the rules of `ACL SETUSER`, for the process that embeds the
+    /// engine.
+    ///
+    /// # Errors
+    /// The name of the first rule that is wrong; nothing is changed then.
+    pub fn set_user(&mut self, name: &str, rules: &[&str]) -> Result<(), Error> {
+        let words: Vec<Vec<u8>> = rules.iter().map(|rule| rule.as_bytes().to_vec()).collect();
+        let old = self.core.acl.user(name.as_bytes()).cloned();
+        let user = changed(old.as_deref(), name.as_bytes(), &words, false)?;
+        self.core.change_user(user);
+        Ok(())
+    }
+
+    /// Names the user whose password `AUTH` without a name means while the default user needs none.
+    pub fn set_owner(&mut self, name: &str) {
+        self.core.acl.owner = Some(name.as_bytes().into());
+    }
+
+    /// Wrong passwords shown since the start, as INFO tells by `acl_access_denied_auth`.
+    pub fn wrong_passwords(&self) -> u64 {
+        self.core.acl.wrong_passwords
+    }
 }
 
 /// Does a session of the old user listen to what the new one may not? Not asked of channels it

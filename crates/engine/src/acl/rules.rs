@@ -158,8 +158,12 @@ impl Selector {
     fn apply(&mut self, word: &[u8]) -> Result<(), Wrong> {
         let name = c_string(word).to_ascii_lowercase();
         match (name.as_slice(), word) {
-            (b"allkeys" | b"~*", _) => (self.all_keys, self.keys) = (true, Vec::new()),
-            (b"resetkeys", _) => (self.all_keys, self.keys) = (false, Vec::new()),
+            (b"allkeys" | b"~*", _) => {
+                (self.all_keys, self.keys, self.excluded) = (true, Vec::new(), Vec::new());
+            }
+            (b"resetkeys", _) => {
+                (self.all_keys, self.keys, self.excluded) = (false, Vec::new(), Vec::new());
+            }
             (b"allchannels" | b"&*", _) => {
                 (self.all_channels, self.channels) = (true, Vec::new());
             }
@@ -167,6 +171,13 @@ impl Selector {
             (b"allcommands" | b"+@all", _) => self.allow_all(),
             (b"nocommands" | b"-@all", _) => self.allow_none(),
             (_, [b'~' | b'%', ..]) => self.add_keys(word)?,
+            // Not in Redis, which has no way to say "all keys but these".
+            (_, [b'-', b'~', keys @ ..]) => {
+                let keys = pattern(keys)?;
+                if !self.excluded.contains(&keys) {
+                    self.excluded.push(keys);
+                }
+            }
             (_, [b'&', channel @ ..]) => {
                 if self.all_channels {
                     return Err(Wrong::ChannelsAfterAll);

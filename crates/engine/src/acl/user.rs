@@ -49,6 +49,8 @@ pub(super) struct Selector {
     pub(super) first_arguments: BTreeMap<usize, Vec<Box<[u8]>>>,
     /// Patterns of keys, each for reading, writing or both.
     pub(super) keys: Vec<(u8, Box<[u8]>)>,
+    /// Patterns of keys that are excluded, whatever the others say.
+    pub(super) excluded: Vec<Box<[u8]>>,
     pub(super) channels: Vec<Box<[u8]>>,
 }
 
@@ -106,7 +108,8 @@ impl User {
 
     /// Is there nothing that it may not do?
     pub(super) fn may_do_everything(&self) -> bool {
-        self.all_selectors().any(|s| s.all_commands && s.all_keys && s.all_channels)
+        self.all_selectors()
+            .any(|s| s.all_commands && s.all_keys && s.excluded.is_empty() && s.all_channels)
     }
 
     pub(super) fn all_selectors(&self) -> impl Iterator<Item = &Selector> {
@@ -117,7 +120,7 @@ impl User {
     pub(super) fn rules(&self) -> usize {
         let of = |selector: &Selector| {
             let first = selector.first_arguments.values().map(Vec::len).sum::<usize>();
-            1 + first + selector.keys.len() + selector.channels.len()
+            1 + first + selector.keys.len() + selector.excluded.len() + selector.channels.len()
         };
         self.passwords.len() + self.all_selectors().map(of).sum::<usize>()
     }
@@ -171,6 +174,7 @@ impl Selector {
             commands: Numbers::none(),
             first_arguments: BTreeMap::new(),
             keys: Vec::new(),
+            excluded: Vec::new(),
             channels: Vec::new(),
         }
     }
@@ -208,9 +212,6 @@ impl Selector {
 
     /// Its keys as rules.
     pub(super) fn describe_keys(&self) -> Vec<u8> {
-        if self.all_keys {
-            return b"~*".to_vec();
-        }
         let rule = |(access, pattern): &(u8, Box<[u8]>)| {
             let sign: &[u8] = match *access {
                 READ => b"%R~",
@@ -219,7 +220,10 @@ impl Selector {
             };
             [sign, pattern].concat()
         };
-        self.keys.iter().map(rule).collect::<Vec<_>>().join(&b' ')
+        let all = self.all_keys.then(|| b"~*".to_vec());
+        let excluded = self.excluded.iter().map(|pattern| [b"-~", &**pattern].concat());
+        let rules = all.into_iter().chain(self.keys.iter().map(rule)).chain(excluded);
+        rules.collect::<Vec<_>>().join(&b' ')
     }
 
     /// The channels and patterns of channels that it names.

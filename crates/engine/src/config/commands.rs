@@ -4,6 +4,7 @@
 //! text, so that what was set can be read again. All others are shown, and CONFIG SET refuses to
 //! change them.
 
+use super::output::OutputLimits;
 use super::params::{ACTED_ON, IGNORED, Kind, PARAMS, Param};
 use crate::command::{self, ADMIN, CommandRow, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::engine::{Core, Engine};
@@ -176,7 +177,7 @@ fn within(n: i128, least: i128, most: i128) -> Result<Vec<u8>, String> {
 }
 
 /// A number of bytes with a unit: `100`, `1k`, `1kb`, `5mb`, `2gb`.
-fn bytes_of(value: &[u8]) -> Option<u64> {
+pub(super) fn bytes_of(value: &[u8]) -> Option<u64> {
     let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
     let (number, unit) = value.split_at(digits);
     let factor = match unit.to_ascii_lowercase().as_slice() {
@@ -225,8 +226,8 @@ fn text(name: &str, value: &[u8]) -> Result<Vec<u8>, String> {
                 false => Err("Invalid save parameters".to_owned()),
             }
         }
-        "client-output-buffer-limit" if !words.len().is_multiple_of(4) || words.is_empty() => {
-            Err("Wrong number of arguments in buffer limit configuration.".to_owned())
+        "client-output-buffer-limit" => {
+            OutputLimits::default().changed(value).map(|_| value.to_vec())
         }
         _ => Ok(value.to_vec()),
     }
@@ -318,6 +319,7 @@ impl Core {
             "stream-node-max-entries" => number(config.stream_node_max_entries),
             "stream-node-max-bytes" => number(config.stream_node_max_bytes),
             "enable-debug-command" if config.debug_commands => b"yes".to_vec(),
+            "client-output-buffer-limit" => config.output_limits.describe().into_bytes(),
             "port" => config.server.port.to_string().into_bytes(),
             "dir" => config.server.dir.clone().into_bytes(),
             _ => match self.settings.get(name) {
@@ -342,6 +344,10 @@ impl Core {
             "maxmemory-policy" => {
                 let policy = std::str::from_utf8(&value).ok().and_then(Policy::parse);
                 config.maxmemory_policy = policy.unwrap_or_default();
+            }
+            "client-output-buffer-limit" => {
+                config.output_limits =
+                    config.output_limits.changed(&value).unwrap_or(config.output_limits);
             }
             "port" => config.server.port = u16::try_from(size()).unwrap_or(0),
             "maxmemory-samples" => config.maxmemory_samples = count(),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod acl;
+mod bounds;
 mod busy;
 mod migrate;
 mod session;

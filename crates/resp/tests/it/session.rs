@@ -142,9 +142,12 @@ async fn one_client_too_many_is_told_so() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off() {
-    let served = serve(|config| config.max_backlog = 1 << 20).await;
+    let served = serve(|_| {}).await;
     let mut store = served.store.clone();
     let _: () = store.set("big", vec![b'x'; 1 << 20]).await.unwrap();
+    let mut admin = served.client();
+    admin.send("CONFIG SET client-output-buffer-limit \"normal 1mb 0 0\"\r\n");
+    admin.expect("+OK\r\n");
     let mut client = served.client();
     client.send("GET big\r\n".repeat(100));
     // What is in flight arrives; 100 MiB never do.

@@ -49,15 +49,15 @@ pub struct Torn {
 
 /// Looks at the store in a folder, without changing anything. Refuses if a process uses it.
 pub fn check(path: &Path) -> Result<Report, Error> {
-    let folder = open::lock(path, false)?;
+    let folder = open::look(path)?;
     look(&folder).map(|(report, _)| report)
 }
 
 /// Copies everything that is good of the store in a folder, up to the first damage, into a new
 /// folder, which must not exist or be empty. The old folder is left as it is.
 pub fn repair(path: &Path, into: &Path) -> Result<Report, Error> {
-    let folder = open::lock(path, false)?;
-    let copy = open::lock(into, true)?;
+    let folder = open::look(path)?;
+    let copy = open::lock(into)?;
     let io = |error| Error::invalid(format!("cannot write in {}: {error}", into.display()));
     if !copy.names().map_err(io)?.is_empty() {
         return Err(Error::invalid(format!("{} is not empty", into.display())));
@@ -67,7 +67,7 @@ pub fn repair(path: &Path, into: &Path) -> Result<Report, Error> {
     let mut writer = BaseWriter::create(copy.as_ref(), 1).map_err(io)?;
     let mut cursor = Some(SnapshotCursor::default());
     while let Some(at) = cursor {
-        cursor = engine.snapshot(at, 256, &mut writer.effects).next;
+        cursor = engine.snapshot(at, writer.keys, &mut writer.effects).next;
         writer.step().map_err(io)?;
     }
     writer.finish(report.lsn).map_err(io)?;

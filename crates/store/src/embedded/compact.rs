@@ -78,7 +78,7 @@ pub(super) fn compact(shared: &Shared, config: Config, stop: &AtomicBool) -> Res
         if stop.load(Ordering::Relaxed) {
             return Err(Failed::Stopped);
         }
-        cursor = engine.snapshot(at, KEYS, &mut writer.effects).next;
+        cursor = engine.snapshot(at, writer.keys, &mut writer.effects).next;
         writer.step()?;
     }
     // Free before the files are waited for.
@@ -95,13 +95,16 @@ pub(super) fn compact(shared: &Shared, config: Config, stop: &AtomicBool) -> Res
 pub(super) fn start_over(shared: &Shared, stop: &AtomicBool) -> Result<(), Failed> {
     let Some((disk, generation, lsn)) = shared.begin_start_over() else { return Ok(()) };
     let disk = disk.as_ref();
+    disk.reclaim()?;
     let mut writer = BaseWriter::create(disk, generation)?;
     let mut cursor = Some(SnapshotCursor::default());
     while let Some(at) = cursor {
         if stop.load(Ordering::Relaxed) {
             return Err(Failed::Stopped);
         }
-        cursor = shared.lock().engine.snapshot(at, KEYS, &mut writer.effects).next;
+        let state = shared.lock();
+        cursor = state.engine.snapshot(at, writer.keys, &mut writer.effects).next;
+        drop(state);
         writer.step()?;
     }
     let base_bytes = writer.finish(lsn)?;
@@ -181,6 +184,9 @@ pub(super) struct BaseWriter {
     piece: Vec<u8>,
     end: u64,
     records: u64,
+    /// Keys to add at the next step: fewer where values are large, so that not many of them are
+    /// held at once.
+    pub(super) keys: usize,
 }
 
 impl BaseWriter {
@@ -188,11 +194,12 @@ impl BaseWriter {
         let file = disk.create(&files::base_name(generation))?;
         let piece = files::header(Role::Base, generation).to_vec();
         debug_assert_eq!(piece.len(), HEADER);
-        Ok(Self { file, effects: Vec::new(), piece, end: 0, records: 0 })
+        Ok(Self { file, effects: Vec::new(), piece, end: 0, records: 0, keys: 1 })
     }
 
     /// To be called whenever effects were added.
     pub(super) fn step(&mut self) -> io::Result<()> {
+        self.keys = if self.effects.len() >= RECORD { 1 } else { (self.keys * 2).min(KEYS) };
         if self.effects.len() >= RECORD {
             self.record();
         }
@@ -204,6 +211,7 @@ impl BaseWriter {
             self.records += 1;
             persist::append_record(&mut self.piece, self.records, &self.effects);
             self.effects.clear();
+            self.effects.shrink_to(PIECE);
         }
     }
 
@@ -211,6 +219,7 @@ impl BaseWriter {
         self.file.write(self.end, &self.piece)?;
         self.end += self.piece.len() as u64;
         self.piece.clear();
+        self.piece.shrink_to(PIECE);
         Ok(())
     }
 

@@ -5,10 +5,15 @@
 
 use std::{
     fmt, fs, io,
-    os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
+    io::{Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+use parking_lot::Mutex;
+
+use super::files;
 
 /// A folder that files are kept in.
 pub(super) trait Disk: Send + Sync + fmt::Debug {
@@ -28,6 +33,11 @@ pub(super) trait Disk: Send + Sync + fmt::Debug {
     fn sync(&self) -> io::Result<()>;
     /// Where it is, for people.
     fn shown(&self) -> String;
+    /// Is this file still the one of that name? False once somebody has removed or replaced it.
+    fn holds(&self, name: &str, file: &dyn DiskFile) -> bool;
+    /// Takes the folder again after it was removed or replaced. Refuses one with another store in
+    /// it: that must not be overwritten.
+    fn reclaim(&self) -> io::Result<()>;
 }
 
 /// A file that is written.
@@ -41,14 +51,17 @@ pub(super) trait DiskFile: Send + Sync + fmt::Debug {
     fn reserve(&self, at: u64, length: u64) -> io::Result<()>;
     /// Cuts the file off, which also gives back what was reserved.
     fn cut(&self, length: u64) -> io::Result<()>;
+    /// The device and the number of the file on it.
+    fn id(&self) -> io::Result<(u64, u64)>;
 }
 
 /// A folder on this machine.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// Held as long as the folder is open; the lock goes with it.
-    _lock: fs::File,
+    /// Held as long as the folder is open; the lock goes with it. None for a folder that is only
+    /// looked at and has no file to lock.
+    lock: Mutex<Option<fs::File>>,
 }
 
 /// The file that is locked while a process uses the folder.
@@ -62,20 +75,43 @@ impl Folder {
     }
 
     /// Opens a folder that exists for this process alone.
-    pub(super) fn lock(path: &Path) -> io::Result<Self> {
+    fn lock(path: &Path) -> io::Result<Self> {
         let lock = options().create(true).truncate(false).open(path.join(LOCK))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::ResourceBusy,
-                    "another process uses this folder",
-                ));
-            }
-            Err(fs::TryLockError::Error(error)) => return Err(error),
-        }
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        let lock = locked(lock)?;
+        // For whoever finds it locked. That the disk is full is found out later.
+        let _ = lock.set_len(0).and_then(|()| writeln!(&lock, "{}", std::process::id()));
+        Ok(Self { path: path.to_owned(), lock: Mutex::new(Some(lock)) })
     }
+
+    /// Opens a folder to look at it. Nothing is written, so it may be on a read-only file system;
+    /// where there is a file to lock it is locked.
+    pub(super) fn look(path: &Path) -> io::Result<Self> {
+        let lock = match fs::File::open(path.join(LOCK)) {
+            Ok(file) => Some(locked(file)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { path: path.to_owned(), lock: Mutex::new(lock) })
+    }
+
+    /// The process that has the folder locked, as far as it left its number.
+    pub(super) fn holder(path: &Path) -> Option<u32> {
+        let mut text = String::new();
+        fs::File::open(path.join(LOCK)).ok()?.take(16).read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    }
+}
+
+fn locked(file: fs::File) -> io::Result<fs::File> {
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::ResourceBusy.into()),
+        Err(fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn id_of(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 fn options() -> fs::OpenOptions {
@@ -120,6 +156,32 @@ impl Disk for Folder {
     fn shown(&self) -> String {
         self.path.display().to_string()
     }
+
+    fn holds(&self, name: &str, file: &dyn DiskFile) -> bool {
+        match (fs::metadata(self.path.join(name)), file.id()) {
+            (Ok(there), Ok(id)) => id_of(&there) == id,
+            (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+            // What cannot be asked now is asked again.
+            (_, Err(_)) => true,
+        }
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        let mut lock = self.lock.lock();
+        let ours = lock.as_ref().and_then(|lock| lock.metadata().ok()).map(|ours| id_of(&ours));
+        match fs::metadata(self.path.join(LOCK)) {
+            Ok(there) if Some(id_of(&there)) == ours => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let taken = Self::lock(&self.path)?;
+        if taken.names()?.iter().any(|name| files::is_ours(name)) {
+            return Err(io::Error::other("the folder in its place holds another store"));
+        }
+        *lock = taken.lock.into_inner();
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -141,5 +203,9 @@ impl DiskFile for RealFile {
 
     fn cut(&self, length: u64) -> io::Result<()> {
         self.0.set_len(length)
+    }
+
+    fn id(&self) -> io::Result<(u64, u64)> {
+        Ok(id_of(&self.0.metadata()?))
     }
 }

@@ -154,6 +154,11 @@ pub(super) fn log_name(generation: u64) -> String {
     format!("log-{generation}.tide")
 }
 
+/// Is this the name of a file of a store?
+pub(super) fn is_ours(name: &str) -> bool {
+    is_data(name) || name == MANIFEST
+}
+
 fn is_data(name: &str) -> bool {
     (name.starts_with("base-") || name.starts_with("log-")) && name.ends_with(".tide")
 }

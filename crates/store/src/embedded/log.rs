@@ -217,6 +217,18 @@ impl Log {
         }
     }
 
+    /// Somebody has removed or replaced the file: what is written to it is nowhere. Only a new base
+    /// keeps what there is.
+    pub(super) fn vanish(&mut self) {
+        let reason = "the data folder was removed or replaced".to_owned();
+        tracing::error!(
+            folder = %self.disk.shown(),
+            "the store's log was removed or replaced: writes are refused until the folder is there \
+             again, empty or as it was"
+        );
+        self.trouble = Some(Trouble { reason, cure: Cure::StartOver });
+    }
+
     /// Tries to write what could not be written before.
     pub(super) fn write_again(&mut self) -> io::Result<()> {
         let needed = self.end + self.pending.len() as u64 + AHEAD;

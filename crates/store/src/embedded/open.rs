@@ -1,21 +1,34 @@
 //! Opening a folder: lock it, read it back, cut what was torn, go on writing where it ended.
 
-use std::{path::Path, sync::Arc, sync::atomic::AtomicBool};
+use std::{io, path::Path, sync::Arc, sync::atomic::AtomicBool};
 
 use engine::Engine;
 
 use super::{
     disk::{Disk, Folder},
-    files::{self, HEADER, Manifest},
+    files::{self, HEADER, Manifest, ManifestFault},
     log::{Log, Start},
     replay::{self, Fault, Replayed, Target},
 };
 use crate::Error;
 
-/// Locks a folder for this process.
-pub(super) fn lock(path: &Path, make: bool) -> Result<Folder, Error> {
-    let folder = if make { Folder::open(path) } else { Folder::lock(path) };
-    folder.map_err(|error| Error::invalid(format!("cannot use {}: {error}", path.display())))
+/// Locks a folder for this process, and makes it if need be.
+pub(super) fn lock(path: &Path) -> Result<Folder, Error> {
+    Folder::open(path).map_err(|error| unusable(path, &error))
+}
+
+/// Opens a folder that exists to look at it.
+pub(super) fn look(path: &Path) -> Result<Folder, Error> {
+    Folder::look(path).map_err(|error| unusable(path, &error))
+}
+
+fn unusable(path: &Path, error: &io::Error) -> Error {
+    let folder = path.display().to_string();
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => Error::Locked { folder, pid: Folder::holder(path) },
+        io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnlyDisk { folder },
+        _ => Error::invalid(format!("cannot use {folder}: {error}")),
+    }
 }
 
 /// Fills the engine from a folder, and opens the log to go on with.
@@ -92,6 +105,10 @@ pub(super) fn refused(folder: &str, fault: Fault) -> Error {
     match fault {
         Fault::Damaged { file, offset, why } => {
             Error::Damaged { file: format!("{folder}/{file}"), offset, message: why }
+        }
+        Fault::Manifest(fault @ (ManifestFault::Missing(_) | ManifestFault::Damaged)) => {
+            let file = format!("{folder}/manifest");
+            Error::Damaged { file, offset: 0, message: fault.to_string() }
         }
         other => {
             let mut message = format!("cannot read the store in {folder}: {other}");

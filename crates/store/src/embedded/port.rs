@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Buffers, Engine, SessionId};
+use engine::{Buffers, Engine, Error, OutputLimits, SessionId};
 
 use super::{Batch, CANNOT_LISTEN, Embedded, Port, busy::Ports};
 
@@ -38,6 +38,24 @@ impl Embedded {
         self.shared.lock().engine.show_port(number);
     }
 
+    /// Makes or changes a user by the rules of `ACL SETUSER`.
+    ///
+    /// # Errors
+    /// The first rule that is wrong; nothing is changed then.
+    pub fn set_user(&self, name: &str, rules: &[&str]) -> Result<(), Error> {
+        self.shared.lock().engine.set_user(name, rules)
+    }
+
+    /// Names the user whose password `AUTH` without a name means while the default user needs none.
+    pub fn set_owner(&self, name: &str) {
+        self.shared.lock().engine.set_owner(name);
+    }
+
+    /// How much clients may leave unread, by class: for listeners to enforce.
+    pub fn output_limits(&self) -> OutputLimits {
+        *self.shared.output_limits.lock()
+    }
+
     /// Clients that connect from now on must show this password; none if empty.
     pub fn set_password(&self, password: &str) {
         self.shared.lock().engine.set_password(password.as_bytes());
@@ -45,7 +63,8 @@ impl Embedded {
 }
 
 impl Batch<'_> {
-    /// Tells what the connection of a session holds, as CLIENT LIST shall show it.
+    /// Tells what the connection of a session holds: CLIENT LIST shows it, and it counts as memory
+    /// in use.
     pub fn show_buffers(&mut self, session: SessionId, buffers: Buffers) {
         self.state.engine.show_buffers(session, buffers);
     }

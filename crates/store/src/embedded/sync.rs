@@ -3,11 +3,14 @@
 //! The fsync runs outside the lock, so everything that was written while one was under way shares
 //! the next.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Delivery, Due, Shared, State};
+use super::{Delivery, Due, Shared, State, files};
 use crate::Fsync;
 
 /// How far the log is on disk, for those who wait.
@@ -67,10 +70,15 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// The thread's work until the bell says stop.
 pub(super) fn run(shared: &Shared, bell: &Bell) {
+    let mut looked = Instant::now();
     loop {
         let rung = bell.wait(EVERY);
         if rung.stop {
             break;
+        }
+        if looked.elapsed() >= EVERY {
+            looked = Instant::now();
+            shared.look_for_log();
         }
         if rung.work || shared.fsync() == Fsync::Everysec {
             shared.sync();
@@ -79,6 +87,28 @@ pub(super) fn run(shared: &Shared, bell: &Bell) {
 }
 
 impl Shared {
+    /// Looks whether the log is still in its folder; refuses writes if it is not.
+    pub(super) fn look_for_log(&self) {
+        let (disk, file, logs) = {
+            let state = self.lock();
+            let Some(log) = state.log.as_ref().filter(|log| log.trouble.is_none()) else { return };
+            (Arc::clone(&log.disk), Arc::clone(&log.file), log.manifest.logs.clone())
+        };
+        // The last, but for the moment in which a new one has been made and is not used yet.
+        let mut names = logs.into_iter().rev().map(files::log_name);
+        if names.any(|name| disk.holds(&name, file.as_ref())) {
+            return;
+        }
+        let mut state = self.lock();
+        let Some(log) = &mut state.log else { return };
+        // Else the log goes on in another file since.
+        if Arc::ptr_eq(&log.file, &file) && log.trouble.is_none() {
+            log.vanish();
+            state.after_sync();
+            self.tell_durable(&state);
+        }
+    }
+
     /// Brings what is written so far to disk.
     pub(super) fn sync(&self) {
         let (sealed, file, lsn) = {

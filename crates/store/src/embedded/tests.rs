@@ -195,9 +195,21 @@ impl Disk for Memory {
     fn shown(&self) -> String {
         "folder".to_owned()
     }
+
+    fn holds(&self, name: &str, file: &dyn DiskFile) -> bool {
+        self.0.lock().names.get(name).map(|id| (0, *id as u64)) == file.id().ok()
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl DiskFile for MemoryFile {
+    fn id(&self) -> io::Result<(u64, u64)> {
+        Ok((0, self.id as u64))
+    }
+
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let mut content = self.disk.0.lock();
         let failed = content.operation();

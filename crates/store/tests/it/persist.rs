@@ -261,6 +261,62 @@ async fn a_folder_in_use_is_not_checked_and_an_empty_one_has_no_store() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(embedded::check(folder.path()), Err(Error::Invalid { .. })));
     let _store = open(folder.path(), Fsync::Everysec).await.unwrap();
-    let Err(Error::Invalid { message }) = embedded::check(folder.path()) else { panic!("checked") };
-    assert!(message.contains("another process"), "{message}");
+    let Err(error @ Error::Locked { pid: Some(pid), .. }) = embedded::check(folder.path()) else {
+        panic!("checked")
+    };
+    assert_eq!(pid, std::process::id());
+    assert!(error.to_string().contains(&format!("in use by process {pid}")), "{error}");
+}
+
+#[tokio::test]
+async fn a_check_writes_nothing_into_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = open(folder.path(), Fsync::Everysec).await.unwrap();
+    let _: () = store.set("a", 1).await.unwrap();
+    drop(store);
+    std::fs::remove_file(folder.path().join("lock")).unwrap();
+    let before = std::fs::metadata(folder.path()).unwrap().modified().unwrap();
+    assert_eq!(embedded::check(folder.path()).unwrap().keys, 1);
+    assert!(!folder.path().join("lock").exists());
+    assert_eq!(std::fs::metadata(folder.path()).unwrap().modified().unwrap(), before);
+}
+
+/// Waits until writes are taken, or refused: what the last one was told.
+async fn until_writes(store: &mut Store, taken: bool) -> String {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let told = store.set::<_, _, ()>("late", 1).await;
+        if told.is_ok() == taken {
+            return told.err().map(|error| error.to_string()).unwrap_or_default();
+        }
+        assert!(std::time::Instant::now() < deadline, "writes are taken: {}", !taken);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_vanishes_stops_writes_and_one_in_its_place_gets_everything() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("store");
+    let mut store = open(&path, Fsync::No).await.unwrap();
+    let _: () = store.set("early", 1).await.unwrap();
+    std::fs::remove_dir_all(&path).unwrap();
+    let told = until_writes(&mut store, false).await;
+    assert!(told.contains("the data folder was removed or replaced"), "{told}");
+    assert_eq!(store.get::<_, i64>("early").await.unwrap(), 1, "reads go on");
+    // A store of somebody else's in its place is left alone.
+    let other = parent.path().join("other");
+    drop(open(&other, Fsync::No).await.unwrap());
+    std::fs::rename(&other, &path).unwrap();
+    let manifest = std::fs::read(path.join("manifest")).unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(std::fs::read(path.join("manifest")).unwrap(), manifest);
+    assert!(store.set::<_, _, ()>("late", 1).await.is_err());
+    std::fs::remove_dir_all(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    until_writes(&mut store, true).await;
+    drop(store);
+    let mut store = open(&path, Fsync::No).await.unwrap();
+    assert_eq!(store.get::<_, i64>("early").await.unwrap(), 1);
+    assert_eq!(store.get::<_, i64>("late").await.unwrap(), 1);
 }

@@ -180,11 +180,13 @@ fn watching_shows_each_event_once_and_in_order() {
     assert_eq!(text(&some.stdout).lines().count(), 1, "{}", text(&some.stdout));
 }
 
-fn keys_in(store: &str) -> String {
+fn keys_in(store: &str, password: &[&str]) -> String {
     let host = store.trim_start_matches("redis://").trim_end_matches('/');
     let port = host.rsplit(':').next().unwrap();
     let got = std::process::Command::new("redis-cli")
-        .args(["-p", port, "HVALS", "room:signing"])
+        .args(["-p", port])
+        .args(password)
+        .args(["HVALS", "room:signing"])
         .output()
         .unwrap();
     text(&got.stdout)
@@ -197,7 +199,13 @@ fn signing_keys_are_sealed_with_a_secret_of_the_data_folder() {
     let file = gate.path().join("tidegate-data/room-secret");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let port = gate.banner.lines().find_map(|line| line.trim().strip_prefix("RESP")).unwrap();
-    let keys = keys_in(port.trim());
+    let refused = keys_in(port.trim(), &[]);
+    assert!(refused.contains("NOPERM") && !refused.contains("sealed."), "{refused}");
+    let file = gate.path().join("tidegate-data/store-password");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let password = std::fs::read_to_string(&file).unwrap();
+    let file = gate.path().join("tidegate-data/room-secret");
+    let keys = keys_in(port.trim(), &["--no-auth-warning", "-a", password.trim()]);
     assert!(keys.contains("sealed.") && !keys.contains("plain."), "{keys}");
     let secret = std::fs::read_to_string(&file).unwrap();
     assert!(!gate.log().contains(secret.trim()), "the secret is in the log");
@@ -233,7 +241,7 @@ fn instances_on_one_store_share_a_secret_they_are_given() {
     let setting = format!("room.secret_file={}", file.path().display());
     let one = Tidegate::start(&redis.url(), &["--set", &setting]);
     let two = Tidegate::start(&redis.url(), &["--set", &setting]);
-    assert!(keys_in(&redis.url()).contains("sealed."));
+    assert!(keys_in(&redis.url(), &[]).contains("sealed."));
     assert!(one.run(&["room", "create", "sale"]).status.success());
     let place = join(&one, "sale");
     let status = ureq::get(format!("{}/api/v1/queues/sale/status", two.base))

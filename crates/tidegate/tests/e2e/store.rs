@@ -53,6 +53,10 @@ fn settings_of_the_store_reach_it_and_shutdown_ends_the_process() {
     ask(&mut stream, "INFO persistence", "aof_enabled:1\r\n");
     ask(&mut stream, "SET kept 1", "+OK\r\n");
 
+    ask(&mut stream, "SHUTDOWN", "-NOPERM");
+    let password = gate.path().join("tidegate-data/store-password");
+    let password = std::fs::read_to_string(password).unwrap();
+    ask(&mut stream, &format!("AUTH {}", password.trim()), "+OK\r\n");
     stream.write_all(b"SHUTDOWN\r\n").unwrap();
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
