@@ -496,7 +496,7 @@ fn a_log_without_its_manifest_is_not_taken_for_an_empty_store() {
     let disk = Memory::default();
     open(&disk).run("SET a 1");
     disk.0.lock().names.remove("manifest");
-    let Err(Error::Invalid { message }) = try_open(&disk, Fsync::Everysec).map(|_| ()) else {
+    let Err(Error::Damaged { message, .. }) = try_open(&disk, Fsync::Everysec).map(|_| ()) else {
         panic!("opened")
     };
     assert!(message.contains("manifest"), "{message}");
