@@ -371,9 +371,7 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
     {
         return Err(error::NO_AUTH);
     }
-    // Many passwords in one transaction would be many guesses for one answer.
-    let forbidden = command.flags & NO_MULTI != 0 || matches!(command.name, "auth" | "hello");
-    if ctx.session.multi.is_some() && forbidden {
+    if ctx.session.multi.is_some() && command.flags & NO_MULTI != 0 {
         return Err(Error::fixed("ERR Command not allowed inside a transaction"));
     }
     if ctx.session.restricted {

@@ -392,14 +392,24 @@ fn run_client(
         let Some(client) = server.clients.get_mut(number) else { return };
         // A script may take long. Until it is back others can be served from within it.
         let (lent, session) = (client.lend(), client.session);
+        let wrong_before = batch.wrong_passwords();
         let outcome = MutexGuard::unlocked(server, || {
             let argv = lent.arguments();
             session.map(|session| batch.execute(session, &argv))
         });
         *left = left.saturating_sub(1);
-        let Server { clients, deadlines, .. } = &mut **server;
+        let wrong = batch.wrong_passwords() - wrong_before;
+        let Server { clients, deadlines, throttle, penalties, .. } = &mut **server;
         let Some(client) = clients.get_mut(number) else { return };
         client.take_back(lent);
+        // Each password in a transaction costs the same as one alone.
+        let now = Instant::now();
+        let until = (0..wrong).map(|_| throttle.fail(client.peer.ip(), now)).last();
+        if let Some(until) = until.filter(|until| *until > now) {
+            client.penalty = Some(until);
+            client.hold();
+            penalties.insert((until, number));
+        }
         if let Some(session) = session {
             client.learn(&*batch, session);
         }

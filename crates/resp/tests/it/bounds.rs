@@ -156,9 +156,12 @@ async fn wrong_passwords_are_counted_and_answered_later_and_later() {
     guesses.until("user is disabled.\r\n");
     guesses.expect("-NOAUTH");
     assert_eq!(served.info("stats", "acl_access_denied_auth").await, "7");
-    // Not many at once in a transaction either.
-    owner.send("MULTI\r\nAUTH secret\r\n");
-    owner.expect("+OK\r\n-ERR");
+    // Many at once in a transaction wait as long as one by one: here 800 ms and 1.6 s.
+    let asked = Instant::now();
+    owner.send("MULTI\r\nAUTH wrong\r\nAUTH wrong\r\nEXEC\r\n");
+    owner.expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n");
+    owner.until("disabled.\r\n-WRONGPASS");
+    assert!(asked.elapsed() >= Duration::from_millis(2_400), "{:?}", asked.elapsed());
 }
 
 #[tokio::test]

@@ -69,6 +69,11 @@ impl Batch<'_> {
         self.state.engine.show_buffers(session, buffers);
     }
 
+    /// Wrong passwords shown so far, by all clients.
+    pub fn wrong_passwords(&self) -> u64 {
+        self.state.engine.wrong_passwords()
+    }
+
     /// The protocol a session speaks, 2 or 3.
     pub fn protocol(&self, session: SessionId) -> u8 {
         self.state.engine.protocol(session)
