@@ -197,7 +197,7 @@ impl Disk for Memory {
     }
 
     fn holds(&self, name: &str, file: &dyn DiskFile) -> bool {
-        self.0.lock().names.get(name).map(|id| (0, *id as u64)) == file.id().ok()
+        self.0.lock().names.get(name).map(|id| (0, *id)) == file.id().ok()
     }
 
     fn reclaim(&self) -> io::Result<()> {
@@ -207,7 +207,7 @@ impl Disk for Memory {
 
 impl DiskFile for MemoryFile {
     fn id(&self) -> io::Result<(u64, u64)> {
-        Ok((0, self.id as u64))
+        Ok((0, self.id))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
