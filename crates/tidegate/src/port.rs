@@ -31,7 +31,6 @@ const FORBIDDEN: &[&str] = &[
     "-config|set",
     "-config|rewrite",
     "-debug",
-    "-failover",
     "-flushall",
     "-flushdb",
     "-monitor",
