@@ -1,6 +1,5 @@
 //! `tidegate store serve` of one's own: the built-in store of the shipped program, over RESP.
 
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use crate::process::{command, text};
@@ -27,12 +26,13 @@ impl Served {
             &["store", "serve", "--store", "embedded:", "--listen", "127.0.0.1:0"],
         );
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        let mut child = command.args(args).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
-        let log = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
-        let port = port.unwrap_or_else(|| panic!("did not start: {line}{}", log()));
+        let child = command.args(args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        // It says on standard error where it listens.
+        let port = testkit::until_blocking("the store tells its port", || {
+            let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+            let line = log.lines().find(|line| line.contains("redis://"))?;
+            line.trim().rsplit(':').next()?.trim_end_matches('/').parse().ok()
+        });
         Served { child, port, _folder: folder }
     }
 
