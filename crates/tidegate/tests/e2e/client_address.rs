@@ -124,7 +124,8 @@ fn a_visitor_is_who_it_is_behind(base: &str, gate: &Tidegate) {
         .iter()
         .filter(|entry| entry["action"] == "session.open" && entry["status"] == 401)
         .collect();
-    assert!(logins.len() >= 5, "{entries}");
+    // The first refusal has a line at once; those that follow are summed up.
+    assert!(!logins.is_empty(), "{entries}");
     for entry in logins {
         assert_eq!(entry["client"], VISITOR, "{entry}");
         assert_ne!(entry["request_id"], "constant");

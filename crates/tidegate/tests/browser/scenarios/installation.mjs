@@ -9,7 +9,7 @@ export default async function (tour) {
   const { tokens } = await tour.api("GET", "/api/v1/tokens");
   await page.getByRole("button", { name: /New token|Make a token|Create/ }).first().click();
   const dialog = page.getByRole("dialog").last();
-  await dialog.getByLabel("Name").fill("on call");
+  await dialog.getByLabel("Name", { exact: true }).fill("on call");
   await dialog.getByLabel("Role").selectOption("operator");
   await tour.look(page, "settings-new-token");
   await dialog.locator("[type=submit]").last().click();
