@@ -45,6 +45,6 @@ fn the_demo_lives_and_leaves_nothing_behind() {
         .unwrap()
         .map(|entry| text(entry.unwrap().file_name().as_encoded_bytes()))
         .collect();
-    let secrets = ["admin-token", "room-secret"];
+    let secrets = ["admin-token", "room-secret", "store-password"];
     assert!(left.iter().all(|name| secrets.contains(&name.as_str())), "data was left: {left:?}");
 }
