@@ -1,6 +1,6 @@
 //! The only crate that knows HTTP and JSON.
 //!
-//! [`app`] turns an [`App`] (handles on the services) into a router that needs no socket, so tests
+//! [`app()`] turns an [`App`] (handles on the services) into a router that needs no socket, so tests
 //! call it directly; [`serve`] puts it behind sockets. Every route is declared in a [`Section`],
 //! which decides who may call it: a route cannot be reachable without that decision.
 //!

@@ -290,7 +290,7 @@ impl<E: fmt::Debug> Outcome for Result<(), E> {
     }
 }
 
-/// Writes a test once and runs it on every store. See [`each_store`](crate::each_store).
+/// Writes a test once and runs it on every store. See [`each_store`](mod@crate::each_store).
 #[macro_export]
 macro_rules! each_store {
     ($($(#[$meta:meta])* async fn $name:ident($($arg:tt)*) $(-> $out:ty)? $body:block)*) => {
@@ -309,7 +309,7 @@ macro_rules! each_store {
 }
 
 /// Writes a test about the standalone layout's own spelling of keys once and runs it on every store.
-/// See [`each_store`](crate::each_store).
+/// See [`each_store`](mod@crate::each_store).
 #[macro_export]
 macro_rules! standalone_keys {
     ($($(#[$meta:meta])* async fn $name:ident($($arg:tt)*) $(-> $out:ty)? $body:block)*) => {

@@ -2,6 +2,7 @@
 //!
 //! Read `cli.rs` (what can be said), `config.rs` (what can be set), `serve.rs` (how it starts),
 //! `shutdown.rs` (how it stops). Every command ends in an exit code documented in `failure.rs`.
+#![allow(rustdoc::bare_urls, reason = "doc comments of flags are help texts, shown as they are")]
 
 mod admin_token;
 mod cli;
