@@ -17,7 +17,7 @@ const SERVICES: &[(&str, &str, &str)] = &[
         "crates/jobs/src/keys.rs",
         "`<namespace>` is `bridge` by default. One that holds a hash tag already is left as it is.",
     ),
-    ("HTTP side", "crates/api/src/keys.rs", "Both layouts spell these the same."),
+    ("HTTP side", "crates/web/src/keys.rs", "Both layouts spell these the same."),
 ];
 
 const HEAD: &str = "\

@@ -225,10 +225,16 @@ fn crates_depend_in_one_direction() {
         ("jobs", &["store"]),
         ("dns", &["store"]),
         ("desk", &["store"]),
-        ("api", &["store", "room", "jobs", "dns", "desk"]),
-        ("tidegate", &["api", "resp", "store", "room", "jobs", "dns", "desk", "engine"]),
+        ("web", &["store", "testkit"]),
+        ("room-web", &["web", "store", "room"]),
+        ("jobs-web", &["web", "store", "jobs"]),
+        ("tidegate", &["web", "room-web", "jobs-web", "resp", "store"]),
         ("testkit", &["store", "engine", "resp"]),
     ];
+    let listed = allowed.iter().map(|(name, _)| (*name).to_owned()).collect::<BTreeSet<_>>();
+    let there = std::fs::read_dir(root().join("crates")).unwrap();
+    let there = there.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(there.collect::<BTreeSet<_>>(), listed, "every crate has its row here");
     let mut found = Vec::new();
     for (name, may) in allowed {
         let manifest =
@@ -243,6 +249,43 @@ fn crates_depend_in_one_direction() {
         }
     }
     complain("crates depend in the direction of ARCHITECTURE.md", &found);
+}
+
+#[test]
+fn only_the_web_crates_know_the_web_framework() {
+    let mut found = Vec::new();
+    for (path, text) in files() {
+        let Some(name) = path.strip_prefix("crates/").and_then(|path| path.split('/').next())
+        else {
+            continue;
+        };
+        if name == "web" || name.ends_with("-web") || !path.ends_with("Cargo.toml") {
+            continue;
+        }
+        let normal = text.split("[dev-dependencies]").next().unwrap_or_default();
+        for framework in ["axum", "maud", "utoipa"] {
+            if normal.lines().any(|line| line.starts_with(framework)) {
+                found.push(format!("{path}: {framework}"));
+            }
+        }
+    }
+    complain("only web and the -web crates know axum and what is built on it", &found);
+}
+
+#[test]
+fn background_tasks_have_an_owner() {
+    let spawn = ["tokio::", "spawn("].concat();
+    let found = lines(
+        &files(),
+        |path| {
+            path.ends_with(".rs")
+                && path.contains("/src/")
+                && !path.contains("/cli/")
+                && (path.starts_with("crates/web/") || path.contains("-web/"))
+        },
+        |line| line.contains(&spawn),
+    );
+    complain("spawn on the tasks of the app, which awaits them", &found);
 }
 
 #[test]
@@ -314,4 +357,52 @@ fn every_page_is_in_the_summary() {
         .map(ToOwned::to_owned)
         .collect();
     complain("a page of docs/ is listed in docs/SUMMARY.md", &found);
+}
+
+/// The pages for people who work on the tree.
+fn is_map(path: &str) -> bool {
+    matches!(path, "ARCHITECTURE.md" | "CONTRIBUTING.md")
+        || path.starts_with("docs/adding-")
+        || path.starts_with("docs/life-of-")
+}
+
+#[test]
+fn the_map_names_files_that_exist() {
+    let files = files();
+    let mut found = Vec::new();
+    let mut named = 0;
+    for (path, text) in files.iter().filter(|(path, _)| is_map(path)) {
+        for word in text.split('`').skip(1).step_by(2) {
+            let place = word.trim_end_matches("/*");
+            let is_path = ["crates/", "xtask/", "docs/", "bench/", "examples/"]
+                .iter()
+                .any(|start| place.starts_with(start));
+            if !is_path || place.contains(['<', '*', '{', ' ']) {
+                continue;
+            }
+            named += 1;
+            if !root().join(place).exists() {
+                found.push(format!("{path}: there is no {place}"));
+            }
+        }
+    }
+    assert!(named > 20, "only {named} files named");
+    complain("ARCHITECTURE, CONTRIBUTING and the how-to pages name files that exist", &found);
+}
+
+#[test]
+fn samples_of_services_are_from_the_service_that_compiles() {
+    let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let source = std::fs::read_to_string(root().join("crates/web/tests/it/service.rs")).unwrap();
+    let source = squeeze(&source);
+    let mut found = Vec::new();
+    for page in ["docs/adding-a-service.md", "docs/adding-an-endpoint.md"] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        for sample in text.split("```rust").skip(1).filter_map(|rest| rest.split("```").next()) {
+            if !source.contains(&squeeze(sample)) {
+                found.push(format!("{page}: {}", sample.trim()));
+            }
+        }
+    }
+    complain("samples are copied from crates/web/tests/it/service.rs", &found);
 }

@@ -342,11 +342,11 @@ impl Contender for Apalis {
 
 /// Microseconds per claim of one job, and per job in claims of 64, behind jobs for others.
 async fn claims_behind(store: &store::Store, ahead: usize, round: usize) -> Result<(f64, f64)> {
-    use jobs::{Config, Jobs, Namespace, Target};
+    use jobs::{Config, Jobs, Namespace, JobTarget};
     let namespace = Namespace::parse(format!("behind-{ahead}-{round}"))?;
     let jobs = Jobs::new(store.clone(), Config { namespace, ..Config::default() })?;
     let (ones, most, calls) = (1_000, 64, 40);
-    let foreign = |i| Ok(NewJob::new("noop", &body(i))?.target(Target::default().capability("gpu")));
+    let foreign = |i| Ok(NewJob::new("noop", &body(i))?.target(JobTarget::default().capability("gpu")));
     let own = |i| Ok(NewJob::new("noop", &body(i))?);
     for first in (0..ahead).step_by(1_000) {
         let batch = (first..ahead.min(first + 1_000)).map(foreign).collect::<Result<Vec<_>>>()?;

@@ -6,7 +6,7 @@ use ::bench as _;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use engine::{Config, Engine, Now, Outcome, Reply, SessionId};
+use engine::{CommandOutcome, Config, Engine, Now, Reply, SessionId};
 
 struct Kit {
     engine: Engine,
@@ -21,21 +21,21 @@ fn clock() -> Duration {
 }
 
 impl Kit {
-    fn run(&mut self, argv: &[String]) -> Outcome {
+    fn run(&mut self, argv: &[String]) -> CommandOutcome {
         let argv: Vec<&[u8]> = argv.iter().map(|a| a.as_bytes()).collect();
         let outcome = self.engine.execute(Now::from_millis(NOW_MS), self.client, &argv);
         self.engine.clear_effects();
         outcome
     }
 
-    fn words(&mut self, words: &str) -> Outcome {
+    fn words(&mut self, words: &str) -> CommandOutcome {
         let argv: Vec<String> = words.split(' ').map(str::to_owned).collect();
         self.run(&argv)
     }
 
     fn load(&mut self, source: String) -> String {
         match self.run(&["SCRIPT".into(), "LOAD".into(), source]) {
-            Outcome::Reply(Reply::Bulk(sha)) => String::from_utf8(sha).unwrap(),
+            CommandOutcome::Reply(Reply::Bulk(sha)) => String::from_utf8(sha).unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -53,7 +53,7 @@ fn id(n: u64) -> String {
 fn measured(kit: &mut Kit, calls: &[Vec<String>]) {
     for call in calls {
         let outcome = kit.run(call);
-        if let Outcome::Reply(Reply::Error(error)) = &outcome {
+        if let CommandOutcome::Reply(Reply::Error(error)) = &outcome {
             panic!("{}", String::from_utf8_lossy(error.text()));
         }
         std::hint::black_box(outcome);

@@ -1,4 +1,4 @@
-//! The waiting room with many waiting: joining, signs of life, questions, the gate, memory, restart.
+//! The waiting room with many waiting: joining, heartbeats, questions, the gate, memory, restart.
 //!
 //!   room fill URL N      fill a queue; ids go to N.ids; ends by SIGKILL
 //!   room lib URL N       open it again (the time is shown) and measure the library
@@ -23,13 +23,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bench::{Disk, Figures, Server, setting};
 use room::{
-    Claim, Level, NewPlace, Options, PositionId, QueueConfig, QueueId, Rate, Room, Visitor,
+    AdmissionRate, NewPosition, Options, PositionId, QueueConfig, QueueId, Room, SessionStart,
+    Visitor, VisitorPriority,
 };
 use store::Store;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Places whose holders call while it is measured: with so many none calls twice in a second, which
+/// Positions whose holders call while it is measured: with so many none calls twice in a second, which
 /// would have nothing to write.
 const SAMPLE: usize = 1_000_000;
 /// Who calls at the same time where our calls are set against the original scripts, on both sides.
@@ -65,12 +66,12 @@ async fn open(url: &str) -> Result<Room> {
     Ok(Room::open(store, Options::default()).await?)
 }
 
-fn newcomer(n: u64) -> NewPlace {
+fn newcomer(n: u64) -> NewPosition {
     let [.., a, b, c] = n.to_be_bytes();
-    NewPlace {
+    NewPosition {
         address: Some(std::net::Ipv4Addr::new(10, a, b, c).into()),
         user_agent: AGENT.to_owned(),
-        ..NewPlace::default()
+        ..NewPosition::default()
     }
 }
 
@@ -81,12 +82,12 @@ async fn fill(url: &str, n: u64) -> Result<()> {
     let config = QueueConfig {
         max_active: 0,
         max_queue_size: 0,
-        admission: Rate { count: 0, per_seconds: 1, burst: 1 },
+        admission: AdmissionRate { count: 0, per_seconds: 1, burst: 1 },
         ..QueueConfig::default()
     };
     room.create_queue(&queue, config).await?;
     // The one the empty bucket lets in.
-    room.join(&queue, newcomer(0)).await?;
+    room.enqueue(&queue, newcomer(0)).await?;
     let before = memory(&room).await?;
     let start = Instant::now();
     let next = Arc::new(AtomicU64::new(0));
@@ -100,7 +101,7 @@ async fn fill(url: &str, n: u64) -> Result<()> {
                 if at >= n {
                     return Ok::<_, room::Error>(ids);
                 }
-                let id = room.join(&queue, newcomer(at)).await?.place.id;
+                let id = room.enqueue(&queue, newcomer(at)).await?.position.id;
                 if at % (n / SAMPLE as u64).max(1) == 0 {
                     ids.push(id.to_string());
                 }
@@ -114,7 +115,7 @@ async fn fill(url: &str, n: u64) -> Result<()> {
     let took = start.elapsed();
     let after = memory(&room).await?;
     println!(
-        "filled {n} in {:.1} s ({:.0} joins/s), {:.0} bytes each",
+        "filled {n} in {:.1} s ({:.0} enqueues/s), {:.0} bytes each",
         took.as_secs_f64(),
         n as f64 / took.as_secs_f64(),
         (after as f64 - before as f64) / n as f64
@@ -154,8 +155,10 @@ async fn passes(room: &Room, queue: &QueueId) -> Result<Vec<String>> {
             bail!("nobody could be let in");
         }
         for id in admitted {
-            match room.claim(queue, &id, &Visitor::default()).await? {
-                Claim::Session { session, .. } => passes.push(room.issue_pass(&session).await?),
+            match room.start_session(queue, &id, &Visitor::default()).await? {
+                SessionStart::Active { session, .. } => {
+                    passes.push(room.issue_pass(&session).await?)
+                }
                 other => bail!("{other:?}"),
             }
         }
@@ -178,7 +181,7 @@ impl Measured {
         self.times.get(at).copied().unwrap_or(0) as f64 / 1e3
     }
 
-    fn show(&self, place: &str, n: u64, what: &str) -> Result<()> {
+    fn show(&self, backend: &str, n: u64, what: &str) -> Result<()> {
         let rate = Figures::of(self.per_second.clone());
         println!(
             "| {n} | {what} | {:.0} ({:.0}–{:.0}) | {:.1} | {:.1} | {:.1} |",
@@ -191,7 +194,7 @@ impl Measured {
         );
         if let Ok(points) = std::env::var("POINTS") {
             let mut file = std::fs::OpenOptions::new().create(true).append(true).open(points)?;
-            writeln!(file, "{n} {place} {what} {:.3}", self.at(0.5))?;
+            writeln!(file, "{n} {backend} {what} {:.3}", self.at(0.5))?;
         }
         Ok(())
     }
@@ -210,8 +213,8 @@ fn draw() -> Result<()> {
     let mut lines: Vec<bench::plot::Line> = Vec::new();
     for row in points.lines() {
         let words: Vec<&str> = row.split(' ').collect();
-        let [n, place, what, time] = words[..] else { bail!("odd line {row:?}") };
-        let name = format!("{what} {place}");
+        let [n, backend, what, time] = words[..] else { bail!("odd line {row:?}") };
+        let name = format!("{what} {backend}");
         let point = (n.parse()?, time.parse()?);
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
@@ -289,19 +292,19 @@ async fn heartbeats(room: &Room, ids: &Arc<Vec<PositionId>>, many: usize) -> Res
     measure(many, move |n| {
         let (room, queue, id) = (room.clone(), queue.clone(), ids[n % ids.len()]);
         async move {
-            room.heartbeat(&queue, &id, Some(Level::NORMAL), None).await?;
+            room.heartbeat(&queue, &id, Some(VisitorPriority::NORMAL), None).await?;
             Ok(())
         }
     })
     .await
 }
 
-async fn joins(room: &Room, many: usize) -> Result<Measured> {
+async fn enqueues(room: &Room, many: usize) -> Result<Measured> {
     let (room, queue) = (room.clone(), queue()?);
     measure(many, move |n| {
         let (room, queue) = (room.clone(), queue.clone());
         async move {
-            room.join(&queue, newcomer(n as u64)).await?;
+            room.enqueue(&queue, newcomer(n as u64)).await?;
             Ok(())
         }
     })
@@ -312,20 +315,20 @@ async fn library(url: &str, n: u64) -> Result<()> {
     let start = Instant::now();
     let room = open(url).await?;
     let (queue, ids) = (queue()?, Arc::new(ids(n)?));
-    let place = room.status(&queue, &ids[ids.len() / 2]).await?;
+    let position = room.status(&queue, &ids[ids.len() / 2]).await?;
     println!(
         "{url}: {n} waiting; open and first answer (position {:?}) after {:.2} s",
-        place.position,
+        position.number,
         start.elapsed().as_secs_f64()
     );
-    let (place, many) = match room.store().embedded() {
+    let (backend, many) = match room.store().embedded() {
         Some(_) => ("built-in", 2),
         None => ("redis", 32),
     };
     let many = usize::try_from(setting("TASKS", many))?;
     head();
     if wanted("heartbeat") {
-        heartbeats(&room, &ids, many).await?.show(place, n, "heartbeat")?;
+        heartbeats(&room, &ids, many).await?.show(backend, n, "heartbeat")?;
     }
     let asked = {
         let (room, queue, ids) = (room.clone(), queue.clone(), Arc::clone(&ids));
@@ -338,10 +341,10 @@ async fn library(url: &str, n: u64) -> Result<()> {
         }
     };
     if wanted("status") {
-        measure(many, asked).await?.show(place, n, "status")?;
+        measure(many, asked).await?.show(backend, n, "status")?;
     }
-    if wanted("join") {
-        joins(&room, many).await?.show(place, n, "join")?;
+    if wanted("enqueue") {
+        enqueues(&room, many).await?.show(backend, n, "enqueue")?;
     }
     if !wanted("gate") {
         return Ok(());
@@ -350,11 +353,11 @@ async fn library(url: &str, n: u64) -> Result<()> {
     let gated = move |n: usize| {
         let (room, queue, passes) = (room.clone(), queue.clone(), Arc::clone(&passes));
         async move {
-            room.gate(&queue, &passes[n % passes.len()]).await?;
+            room.verify_pass(&queue, &passes[n % passes.len()]).await?;
             Ok(())
         }
     };
-    measure(2, gated).await?.show(place, n, "gate")?;
+    measure(2, gated).await?.show(backend, n, "gate")?;
     Ok(())
 }
 
@@ -366,14 +369,17 @@ async fn count(url: &str, n: u64, calls: usize) -> Result<()> {
     let what = std::env::var("ONLY").unwrap_or_else(|_| "heartbeat".to_owned());
     let mut tasks = Vec::new();
     for first in 0..many {
-        let (room, queue, ids, what) = (room.clone(), queue.clone(), Arc::clone(&ids), what.clone());
+        let (room, queue, ids, what) =
+            (room.clone(), queue.clone(), Arc::clone(&ids), what.clone());
         tasks.push(tokio::spawn(async move {
             for n in (first..calls).step_by(many) {
                 let id = &ids[n % ids.len()];
                 match what.as_str() {
-                    "join" => _ = room.join(&queue, newcomer(n as u64)).await?,
+                    "enqueue" => _ = room.enqueue(&queue, newcomer(n as u64)).await?,
                     "status" => _ = room.status(&queue, id).await?,
-                    _ => _ = room.heartbeat(&queue, id, Some(Level::NORMAL), None).await?,
+                    _ => {
+                        _ = room.heartbeat(&queue, id, Some(VisitorPriority::NORMAL), None).await?
+                    }
                 }
             }
             Ok::<_, room::Error>(())
@@ -407,18 +413,21 @@ async fn ratio(url: &str, n: u64) -> Result<()> {
     let many = usize::try_from(setting("TASKS", CALLERS))?;
     for (what, script) in [
         ("heartbeat", include_str!("../../heartbeat.lua")),
-        ("join", include_str!("../../enqueue.lua")),
+        ("enqueue", include_str!("../../enqueue.lua")),
     ] {
         if !wanted(what) {
             continue;
         }
-        let sha: String =
-            store::redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await?;
+        let sha: String = store::redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(script)
+            .query_async(&mut connection)
+            .await?;
         let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..setting("TURNS", 5) {
             let mine = match what {
                 "heartbeat" => heartbeats(&room, &ids, many).await?,
-                _ => joins(&room, many).await?,
+                _ => enqueues(&room, many).await?,
             };
             let mine = Figures::of(mine.per_second).median;
             let other = redis_benchmark(redis.port, n, what, &sha)?;
@@ -444,7 +453,7 @@ fn redis_benchmark(port: u16, n: u64, what: &str, sha: &str) -> Result<f64> {
         "heartbeat" => command
             .args(["-r", &n.to_string(), "EVALSHA", sha, "2", "position:__rand_int__"])
             .args(["heartbeat:active", "__rand_int__", "1704067260", "1800"]),
-        // Names nobody has yet, mostly: each call joins.
+        // Names nobody has yet, mostly: each call enqueues a visitor.
         _ => command
             .args(["-r", "999999999999", "EVALSHA", sha, "5", "queue:bench:waiting:0"])
             .args(["queue:bench:positions", "position:__rand_int__", "ipmap:bench:__rand_int__"])
@@ -467,25 +476,26 @@ async fn serve(url: &str) -> Result<()> {
         .init();
     let room = open(url).await?;
     let stop = tokio_util::sync::CancellationToken::new();
-    let keeper = room::Keeper::new(room.clone());
+    let keeper = room::RoomMaintenance::new(room.clone());
     tokio::spawn({
         let stop = stop.clone();
         async move { keeper.run(stop).await }
     });
-    let app = api::App::new(api::Parts {
+    let app = web::App::new(web::AppParts {
         store: room.store().clone(),
-        services: api::Services { room: Some(room), ..api::Services::default() },
+        services: vec![room_web::RoomService::on(room, 600)],
+        known_services: &[],
         // Every visitor has an address of its own, as behind a proxy.
-        settings: api::Settings {
+        settings: web::Settings {
             trusted_proxies: vec!["127.0.0.1/32".parse()?],
-            ..api::Settings::default()
+            ..web::Settings::default()
         },
         admin_token: None,
         instance: "bench".to_owned(),
         shown_settings: Vec::new(),
     });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    let server = api::serve::Server::new(app, listener);
+    let server = web::serve::Server::new(app, listener);
     println!("{}", server.address()?.port());
     tokio::spawn(server.run(stop, Duration::ZERO));
     tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
@@ -498,7 +508,7 @@ async fn http(url: &str, n: u64) -> Result<()> {
         let room = open(url).await?;
         let mut tokens = Vec::new();
         for id in ids(n)?.iter().take(SAMPLE) {
-            tokens.push(room.place_token(&room.status(&queue, id).await?).await?);
+            tokens.push(room.position_token(&room.status(&queue, id).await?).await?);
         }
         (tokens, passes(&room, &queue).await?)
     };
@@ -534,7 +544,7 @@ async fn http(url: &str, n: u64) -> Result<()> {
         ("heartbeat", call("POST /api/v1/queues/bench/heartbeat", "{}", &bearer)),
         ("status", call("GET /api/v1/queues/bench/status", "", &bearer)),
         ("gate", call("GET /gate/forward/bench", "", &cookie)),
-        ("join", call("POST /api/v1/queues/bench/enqueue", "{}", &vec![String::new(); SAMPLE])),
+        ("enqueue", call("POST /api/v1/queues/bench/enqueue", "{}", &vec![String::new(); SAMPLE])),
     ] {
         if wanted(what) {
             load(port, requests)?.show("http", n, what)?;

@@ -12,7 +12,7 @@ async fn main() -> Result<()> {
     let address = arguments.next().context("served URL ADDRESS")?.parse()?;
     let store = store::Store::open(&url).await?;
     let embedded = store.embedded().context("only the built-in store is served")?;
-    let _listener = resp::Listener::start(embedded.clone(), resp::Config::at(address))?;
+    let _listener = resp::RespListener::start(embedded.clone(), resp::Config::at(address))?;
     // Whoever started this ends it.
     std::future::pending().await
 }

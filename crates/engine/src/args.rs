@@ -33,8 +33,8 @@ pub(crate) fn is(bytes: &[u8], word: &str) -> bool {
     bytes.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// Until when to wait, from a timeout in seconds, fractions allowed (BLPOP and its kin). None is
-/// for ever.
+/// Returns the deadline of a wait, from a timeout in seconds, fractions allowed (BLPOP and its
+/// kin). None is for ever.
 pub(crate) fn timeout(now: Now, bytes: &[u8]) -> Result<Option<i64>, Error> {
     let seconds = LongDouble::parse(bytes)
         .ok_or(Error::fixed("ERR timeout is not a float or out of range"))?;
@@ -42,7 +42,7 @@ pub(crate) fn timeout(now: Now, bytes: &[u8]) -> Result<Option<i64>, Error> {
     until(now, seconds.thousandfold_ceil().unwrap_or(i64::MIN))
 }
 
-/// Until when to wait, from a timeout in whole milliseconds (XREAD BLOCK).
+/// Returns the deadline of a wait, from a timeout in whole milliseconds (XREAD BLOCK).
 pub(crate) fn timeout_ms(now: Now, bytes: &[u8]) -> Result<Option<i64>, Error> {
     let ms = number::parse_i64(bytes)
         .ok_or(Error::fixed("ERR timeout is not an integer or out of range"))?;
@@ -85,7 +85,7 @@ impl<'a> Args<'a> {
         self.argv.get(self.at).copied()
     }
 
-    /// How many are left.
+    /// Number of arguments left.
     pub(crate) fn left(&self) -> usize {
         self.argv.len().saturating_sub(self.at)
     }

@@ -1,4 +1,4 @@
-//! Who waits on which key, who is served first.
+//! Blocked sessions: the keys each waits for, and the order in which they are served.
 //!
 //! A command that finds nothing to take calls [`Ctx::block`] and returns what that returns. When a
 //! key appears that someone waits for ([`Core::key_ready`], called by whatever adds a key), it is
@@ -6,23 +6,23 @@
 //! the order in which they came, by the function their command named, until nothing is left.
 
 use crate::command::{self, Ctx};
-use crate::engine::{Core, Engine, Outcome};
+use crate::engine::{CommandOutcome, Core, Engine};
 use crate::error::Error;
 use crate::{Now, Reply, SessionId};
 
 /// Tries to carry out a blocked command on the key that became ready, in the waiting session's
-/// name: `ctx.argv` is what [`Wait::argv`] said. None if there is nothing for it (the key holds
+/// name: `ctx.argv` is what [`KeyWait::argv`] said. None if there is nothing for it (the key holds
 /// another type, or nothing new): the session waits on.
 pub(crate) type Serve = fn(ctx: &mut Ctx<'_>, key: &[u8]) -> Option<Reply>;
 
-/// What a command waits for.
+/// A wait of a blocking command.
 #[derive(Debug)]
-pub(crate) struct Wait<'k> {
+pub(crate) struct KeyWait<'k> {
     /// The keys, of which any will do.
     pub(crate) keys: &'k [&'k [u8]],
-    /// When to give up, in milliseconds since the epoch; see [`crate::args::timeout`].
+    /// Deadline in milliseconds since the epoch; see [`crate::args::timeout`].
     pub(crate) deadline_ms: Option<i64>,
-    /// How to go on when one of the keys is there.
+    /// Function that goes on when one of the keys is there.
     pub(crate) serve: Serve,
     /// The answer when time is up; also when the command must not wait (in MULTI, in a script).
     pub(crate) on_timeout: Reply,
@@ -32,7 +32,7 @@ pub(crate) struct Wait<'k> {
 
 /// A session that waits.
 #[derive(Debug)]
-pub(crate) struct Blocked {
+pub(crate) struct BlockedSession {
     /// Its place in the order of coming.
     ticket: u64,
     db: usize,
@@ -41,14 +41,14 @@ pub(crate) struct Blocked {
     pub(crate) on_timeout: Reply,
     pub(crate) argv: Vec<Vec<u8>>,
     pub(crate) deadline_ms: Option<i64>,
-    /// How long it took until it waited.
+    /// Run time of the command before it blocked.
     pub(crate) took: std::time::Duration,
 }
 
 impl Ctx<'_> {
     /// Makes the session wait. The command returns at once what this returns: nothing yet, or
     /// the timeout's answer where waiting is not allowed.
-    pub(crate) fn block(&mut self, wait: Wait<'_>) -> Reply {
+    pub(crate) fn block(&mut self, wait: KeyWait<'_>) -> Reply {
         if self.session.in_script || self.session.in_exec {
             return wait.on_timeout;
         }
@@ -62,7 +62,7 @@ impl Ctx<'_> {
             self.db().waiting.entry(key.clone()).or_default().insert(ticket, id);
         }
         self.core.blocked += 1;
-        self.session.blocked = Some(Box::new(Blocked {
+        self.session.blocked = Some(Box::new(BlockedSession {
             ticket,
             db,
             keys,
@@ -81,7 +81,7 @@ impl Ctx<'_> {
         self.core.tickets += 1;
         self.core.postponed.insert(self.core.tickets, self.session.id);
         self.core.blocked += 1;
-        self.session.blocked = Some(Box::new(Blocked {
+        self.session.blocked = Some(Box::new(BlockedSession {
             ticket: self.core.tickets,
             db: self.session.db,
             keys: Vec::new(),
@@ -119,7 +119,7 @@ impl Core {
     }
 
     /// Takes a session that no longer waits out of all queues.
-    pub(crate) fn forget_blocked(&mut self, blocked: &Blocked) {
+    pub(crate) fn forget_blocked(&mut self, blocked: &BlockedSession) {
         self.blocked = self.blocked.saturating_sub(1);
         self.postponed.remove(&blocked.ticket);
         let Some(db) = self.dbs.get_mut(blocked.db) else { return };
@@ -144,7 +144,7 @@ impl Core {
 
     fn serve_key(self: &mut Box<Self>, now: Now, db: usize, key: &[u8]) {
         let Some(queue) = self.dbs.get(db).and_then(|db| db.waiting.get(key)) else { return };
-        // Whoever comes while we serve waits for the next round.
+        // A session that blocks meanwhile waits for the next round.
         for id in queue.values().copied().collect::<Vec<_>>() {
             self.expire_if_due(db, key, now.ms());
             let Some(mut session) = self.sessions.get_mut(&id).and_then(Option::take) else {
@@ -162,7 +162,7 @@ impl Core {
         now: Now,
         db: usize,
         key: &[u8],
-        session: &mut crate::session::Session,
+        session: &mut crate::session::ClientSession,
     ) {
         let Some(blocked) = session.blocked.take() else { return };
         let Some(serve) = blocked.serve else {
@@ -193,7 +193,7 @@ impl Core {
     }
 }
 
-/// How [`Engine::unblock`] ends a wait.
+/// The way [`Engine::unblock`] ends a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unblock {
     /// As if time were up.
@@ -203,8 +203,8 @@ pub enum Unblock {
 }
 
 impl Engine {
-    /// Time is up for a session whose command answered [`Outcome::Blocked`]: ends the wait and
-    /// answers. None if it does not wait (any more): then its answer is among the deliveries of
+    /// Time is up for a session whose command answered [`CommandOutcome::Blocked`]: ends the wait
+    /// and answers. None if it does not wait (any more): then its answer is among the deliveries of
     /// [`Engine::take_output`], or was taken before. Also none if a command that a pause held back
     /// was carried out and now waits for a key: then [`Engine::waits_until`] has changed.
     pub fn timed_out(&mut self, now: Now, id: SessionId) -> Option<Reply> {
@@ -214,15 +214,16 @@ impl Engine {
         if blocked.serve.is_none() {
             let argv: Vec<&[u8]> = blocked.argv.iter().map(Vec::as_slice).collect();
             return match self.execute(now, id, &argv) {
-                Outcome::Reply(reply) => Some(reply),
-                Outcome::Blocked { .. } => None,
+                CommandOutcome::Reply(reply) => Some(reply),
+                CommandOutcome::Blocked { .. } => None,
             };
         }
         let session = self.core.sessions.get(&id)?.as_ref()?;
         Some(if session.silent() { Reply::none() } else { blocked.on_timeout })
     }
 
-    /// Until when a session waits: `Some(None)` for ever, `None` if it does not wait.
+    /// Returns the deadline of a blocked session: `Some(None)` is for ever, `None` if it does not
+    /// wait.
     pub fn waits_until(&self, id: SessionId) -> Option<Option<i64>> {
         let session = self.core.sessions.get(&id)?.as_ref()?;
         session.blocked.as_ref().map(|blocked| blocked.deadline_ms)

@@ -1,7 +1,7 @@
 //! The command table: name, arity, flags, key positions, function; and the way to a function.
 //!
-//! Each `t_*.rs` and its siblings declare their commands as rows; [`commands`] is the one table made
-//! of them, and a command's index in it is its identity. Never compare commands by address.
+//! Each `t_*.rs` and its siblings declare their commands as rows; [`commands`] is the one table
+//! made of them, and a command's index in it is its identity. Never compare commands by address.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -10,19 +10,20 @@ use hashbrown::HashMap;
 
 use crate::engine::Core;
 use crate::error::{self, Error};
-use crate::session::Session;
+use crate::session::ClientSession;
 use crate::{
-    Now, Reply, acl, bitops, client, command_info, config, connection, debug, dump, expire,
-    generic, geo, hyperloglog, info, keys, latency, memory, migrate, multi, pubsub, script, server,
-    slowlog, sort, t_hash, t_list, t_set, t_stream, t_string, t_zset,
+    Now, Reply, admin::acl, admin::client, admin::command_info, admin::config, admin::debug,
+    admin::info, admin::latency, admin::server, admin::slowlog, connection, expire, extra::bitops,
+    extra::dump, extra::geo, extra::hyperloglog, extra::migrate, extra::sort, generic, keys,
+    memory, multi, pubsub, script, t_hash, t_list, t_set, t_stream, t_string, t_zset,
 };
 
-/// What a command's function works with.
+/// The context in which a command runs.
 #[derive(Debug)]
 pub(crate) struct Ctx<'a> {
     /// In a box, so that a script can have it for as long as it runs.
     pub(crate) core: &'a mut Box<Core>,
-    pub(crate) session: &'a mut Session,
+    pub(crate) session: &'a mut ClientSession,
     pub(crate) now: Now,
     /// The command's name and its arguments.
     pub(crate) argv: &'a [&'a [u8]],
@@ -158,7 +159,7 @@ impl CommandRow {
 
 /// A command or subcommand in the one table. It is identified by its number.
 #[derive(Debug)]
-pub(crate) struct Command {
+pub(crate) struct CommandSpec {
     /// Index in [`commands`].
     pub(crate) number: usize,
     /// Lower case; a subcommand has its own name only.
@@ -176,8 +177,8 @@ pub(crate) struct Command {
     pub(crate) parts: Range<usize>,
 }
 
-impl Command {
-    pub(crate) fn subcommands(&self) -> &'static [Command] {
+impl CommandSpec {
+    pub(crate) fn subcommands(&self) -> &'static [CommandSpec] {
         commands().get(self.parts.clone()).unwrap_or_default()
     }
 
@@ -188,11 +189,11 @@ impl Command {
     }
 }
 
-static COMMANDS: LazyLock<Vec<Command>> = LazyLock::new(|| {
+static COMMANDS: LazyLock<Vec<CommandSpec>> = LazyLock::new(|| {
     let mut all = Vec::new();
     let mut add = |row: &CommandRow, container: Option<&str>| {
         let number = all.len();
-        all.push(Command {
+        all.push(CommandSpec {
             number,
             name: row.name,
             full_name: match container {
@@ -218,16 +219,16 @@ static NUMBERS: LazyLock<HashMap<&'static [u8], usize, foldhash::fast::FixedStat
     LazyLock::new(|| all().map(|command| (command.name.as_bytes(), command.number)).collect());
 
 /// The one table: every command, each followed by its subcommands.
-pub(crate) fn commands() -> &'static [Command] {
+pub(crate) fn commands() -> &'static [CommandSpec] {
     &COMMANDS
 }
 
 /// Every command, without subcommands.
-pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
+pub(crate) fn all() -> impl Iterator<Item = &'static CommandSpec> {
     commands().iter().filter(|command| !command.is_subcommand)
 }
 
-/// What each file declares.
+/// Returns the rows that each file declares.
 fn rows() -> impl Iterator<Item = &'static CommandRow> {
     [
         generic::COMMANDS,
@@ -267,7 +268,7 @@ fn rows() -> impl Iterator<Item = &'static CommandRow> {
 }
 
 /// The command of this name, in any case.
-pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
+pub(crate) fn find(name: &[u8]) -> Option<&'static CommandSpec> {
     let mut lower = [0u8; 32];
     let lower = lower.get_mut(..name.len())?;
     lower.copy_from_slice(name);
@@ -277,7 +278,7 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
 
 /// The command that these arguments call: a subcommand where there are any. The error says that
 /// there is none.
-pub(crate) fn find_with_subcommand(argv: &[&[u8]]) -> Result<&'static Command, Error> {
+pub(crate) fn find_with_subcommand(argv: &[&[u8]]) -> Result<&'static CommandSpec, Error> {
     let Some(command) = find(argv.first().copied().unwrap_or_default()) else {
         return Err(unknown(argv));
     };
@@ -339,7 +340,7 @@ pub(crate) fn process(ctx: &mut Ctx<'_>) -> Reply {
 
 /// The command's flags as they count now: EXEC adds those of what it will run, and a script that
 /// declares flags says what it does.
-fn flags_now(ctx: &Ctx<'_>, command: &Command) -> u32 {
+fn flags_now(ctx: &Ctx<'_>, command: &CommandSpec) -> u32 {
     let core = &ctx.core;
     let asked = core.pause.is_some()
         || core.memory.on
@@ -354,7 +355,7 @@ fn flags_now(ctx: &Ctx<'_>, command: &Command) -> u32 {
 }
 
 /// May this session run the command with these arguments now?
-fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
+fn check(ctx: &mut Ctx<'_>, command: &'static CommandSpec) -> Result<(), Error> {
     if !command.arity_fits(ctx.argv.len()) {
         return Err(Error::arity(&command.full_name));
     }
@@ -418,7 +419,7 @@ fn check(ctx: &mut Ctx<'_>, command: &'static Command) -> Result<(), Error> {
 }
 
 /// Commands that a RESP2 session may run while it listens.
-fn while_subscribed(command: &'static Command) -> bool {
+fn while_subscribed(command: &'static CommandSpec) -> bool {
     let named = matches!(
         command.name,
         "ping"
@@ -435,13 +436,13 @@ fn while_subscribed(command: &'static Command) -> bool {
 }
 
 /// Commands that run at once even between MULTI and EXEC.
-fn outside_of_transactions(command: &'static Command) -> bool {
+fn outside_of_transactions(command: &'static CommandSpec) -> bool {
     matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
         && !command.is_subcommand
 }
 
 /// The command is not run; a transaction it stands in will not be either.
-fn refuse(ctx: &mut Ctx<'_>, command: Option<&'static Command>, error: Error) -> Reply {
+fn refuse(ctx: &mut Ctx<'_>, command: Option<&'static CommandSpec>, error: Error) -> Reply {
     if let Some(command) = command {
         ctx.core.stats.of_mut(command).rejected += 1;
     }
@@ -481,7 +482,7 @@ fn unknown(argv: &[&[u8]]) -> Error {
     Error::new(text)
 }
 
-fn unknown_subcommand(command: &Command, word: &[u8]) -> Error {
+fn unknown_subcommand(command: &CommandSpec, word: &[u8]) -> Error {
     let mut text = b"ERR unknown subcommand '".to_vec();
     let word = error::c_string(word);
     text.extend_from_slice(word.get(..128).unwrap_or(word));
@@ -492,7 +493,7 @@ fn unknown_subcommand(command: &Command, word: &[u8]) -> Error {
 }
 
 /// Runs a command that may run, for a client, a transaction or a script, and gathers its effect.
-pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
+pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static CommandSpec) -> Reply {
     if command.flags & WRITE != 0
         && let Some(error) = &ctx.core.deny_writes
         && !ctx.session.loading
@@ -524,7 +525,7 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
     reply
 }
 
-/// What a running script may do, and what it has done. Made once per EVAL.
+/// The permissions of a running script, and what it has done so far. Made once per EVAL.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptRules {
     /// The keys in KEYS, if only those may be touched (strict mode without the script's
@@ -542,7 +543,7 @@ pub(crate) struct ScriptRules {
 }
 
 /// The command that `redis.call` with these arguments calls.
-pub(crate) fn find_for_script(argv: &[&[u8]]) -> Result<&'static Command, Error> {
+pub(crate) fn find_for_script(argv: &[&[u8]]) -> Result<&'static CommandSpec, Error> {
     find_with_subcommand(argv)
         .map_err(|_| Error::fixed("ERR Unknown Redis command called from script"))
 }
@@ -551,7 +552,7 @@ pub(crate) fn find_for_script(argv: &[&[u8]]) -> Result<&'static Command, Error>
 /// Errors are as Redis words them for scripts, code first.
 pub(crate) fn check_from_script(
     ctx: &mut Ctx<'_>,
-    command: &'static Command,
+    command: &'static CommandSpec,
     rules: &mut ScriptRules,
 ) -> Result<(), Error> {
     let checked = check_in_script(ctx, command, rules);
@@ -564,7 +565,7 @@ pub(crate) fn check_from_script(
 
 fn check_in_script(
     ctx: &mut Ctx<'_>,
-    command: &'static Command,
+    command: &'static CommandSpec,
     rules: &mut ScriptRules,
 ) -> Result<(), Error> {
     if !command.arity_fits(ctx.argv.len()) {
@@ -574,7 +575,7 @@ fn check_in_script(
         return Err(Error::fixed("ERR This Redis command is not allowed from script"));
     }
     if ctx.session.restricted {
-        ctx.permit(command, acl::Where::Script).map_err(acl::Denied::error_in_script)?;
+        ctx.permit(command, acl::DenialContext::Script).map_err(acl::Denial::error_in_script)?;
     }
     if rules.read_only && command.flags & (WRITE | MAY_REPLICATE) != 0 {
         return Err(Error::fixed("ERR Write commands are not allowed from read-only scripts."));

@@ -1,9 +1,9 @@
-//! What a client says about its own connection: PING ECHO QUIT RESET SELECT AUTH HELLO.
+//! Commands about the client's own connection: PING ECHO QUIT RESET SELECT AUTH HELLO.
 
 use crate::command::{ALLOW_BUSY, CommandRow, Ctx, FAST, LOADING, NO_AUTH, NOSCRIPT, STALE};
 use crate::error::{Error, SYNTAX};
 use crate::session::Replies;
-use crate::{Reply, acl, args, client, number};
+use crate::{Reply, admin::acl, admin::client, args, number};
 
 /// The version of Redis whose behaviour this is.
 pub(crate) const VERSION: &str = "7.0.15";

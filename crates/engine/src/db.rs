@@ -1,9 +1,9 @@
 //! The keyspace: lookup for reading and writing, adding, deleting; expiry on access.
 //!
 //! Nobody sees a key, or a field of a hash, past its deadline: every lookup through [`Ctx`] checks
-//! it first and deletes what is due. Commands reach keys only through the methods of `Ctx` below, and say what they
-//! changed with [`Ctx::changed`] or [`Ctx::changed_by`], which is what wakes WATCHers, counts as
-//! dirty and sends keyspace events.
+//! it first and deletes what is due. Commands reach keys only through the methods of `Ctx` below,
+//! and say what they changed with [`Ctx::changed`] or [`Ctx::changed_by`], which is what wakes
+//! WATCHers, counts as dirty and sends keyspace events.
 
 use std::collections::BTreeMap;
 
@@ -16,29 +16,29 @@ use crate::error::Error;
 use crate::expire::{NO_TIMER, Timers};
 use crate::memory;
 use crate::notify::Class;
-use crate::table::{Keyed, Place, Table};
-use crate::value::{Kind, Value};
+use crate::table::{Table, TableEntry, TableSlot};
+use crate::value::{Value, ValueType};
 
 /// No deadline.
 pub(crate) const NEVER: i64 = i64::MAX;
 
 /// One key with its value, deadline and age.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct KeyEntry {
     pub(crate) key: Box<[u8]>,
     pub(crate) value: Value,
     /// Milliseconds since the epoch at which the key dies; [`NEVER`] for most.
     pub(crate) expires_at: i64,
     /// Seconds since the epoch (low bits) of the last access, for OBJECT IDLETIME and LRU.
     pub(crate) used_at: u32,
-    /// Which timer will look at the key; `expire.rs` alone reads and writes it.
+    /// Number of the timer that will look at the key; `expire.rs` alone reads and writes it.
     pub(crate) timer: u32,
 }
 
-impl Entry {
+impl KeyEntry {
     /// An entry that has just been made.
-    pub(crate) fn new(key: &[u8], value: Value, expires_at: i64, used_at: u32) -> Entry {
-        Entry { key: key.into(), value, expires_at, used_at, timer: NO_TIMER }
+    pub(crate) fn new(key: &[u8], value: Value, expires_at: i64, used_at: u32) -> KeyEntry {
+        KeyEntry { key: key.into(), value, expires_at, used_at, timer: NO_TIMER }
     }
 
     /// Is it past its deadline, or is every field of the hash?
@@ -47,7 +47,7 @@ impl Entry {
     }
 }
 
-impl Keyed for Entry {
+impl TableEntry for KeyEntry {
     fn key(&self) -> &[u8] {
         &self.key
     }
@@ -56,12 +56,12 @@ impl Keyed for Entry {
 /// One of the numbered databases.
 #[derive(Debug, Default)]
 pub(crate) struct Db {
-    pub(crate) keys: Table<Entry>,
-    /// How many keys have a deadline.
+    pub(crate) keys: Table<KeyEntry>,
+    /// Number of keys with a deadline.
     pub(crate) expiring: usize,
-    /// When to look at which of them.
+    /// Timers of those keys.
     pub(crate) timers: Timers,
-    /// When to look at which hashes that have fields with a deadline.
+    /// Timers of hashes that have fields with a deadline.
     pub(crate) field_timers: Timers,
     /// Sessions that WATCH a key. Belongs to the number, not to the content: SWAPDB leaves it.
     pub(crate) watched: HashMap<Box<[u8]>, Vec<SessionId>>,
@@ -113,7 +113,7 @@ impl Core {
     }
 
     /// Takes a key out of the keyspace, without events. The one place where keys go.
-    pub(crate) fn remove_entry(&mut self, db: usize, key: &[u8]) -> Option<Entry> {
+    pub(crate) fn remove_entry(&mut self, db: usize, key: &[u8]) -> Option<KeyEntry> {
         let number = db;
         let db = self.dbs.get_mut(number)?;
         let entry = db.keys.remove(key)?;
@@ -126,8 +126,8 @@ impl Core {
         Some(entry)
     }
 
-    /// Who waits to read a stream with a group must be told when the stream goes.
-    fn stream_gone(&mut self, db: usize, entry: &Entry) {
+    /// Wakes sessions that wait to read the stream with a group: the stream is gone.
+    fn stream_gone(&mut self, db: usize, entry: &KeyEntry) {
         if matches!(entry.value, Value::Stream(_)) {
             self.key_ready(db, &entry.key);
         }
@@ -158,7 +158,7 @@ impl Core {
         let db = self.dbs.get_mut(number)?;
         let (name, place) = db.keys.named_place(key);
         let Some(place) = place else {
-            let mut entry = Entry::new(key, value, expires_at, used_at);
+            let mut entry = KeyEntry::new(key, value, expires_at, used_at);
             if expires_at != NEVER {
                 db.expiring += 1;
                 db.timers.arm(name, expires_at, &mut entry.timer, now_ms);
@@ -188,7 +188,7 @@ impl Core {
         Some(old)
     }
 
-    fn mark_used(&mut self, db: usize, place: Place, now_ms: i64) {
+    fn mark_used(&mut self, db: usize, place: TableSlot, now_ms: i64) {
         if self.config.maxmemory_policy.counts_uses() {
             let entry = self.dbs.get(db).and_then(|db| db.keys.at(place));
             let mark = entry.map_or(0, |entry| entry.used_at);
@@ -202,7 +202,7 @@ impl Core {
     }
 
     /// The live entry of a key in any database, without marks, statistics or accounting.
-    pub(crate) fn peek(&self, db: usize, key: &[u8], now_ms: i64) -> Option<&Entry> {
+    pub(crate) fn peek(&self, db: usize, key: &[u8], now_ms: i64) -> Option<&KeyEntry> {
         self.dbs.get(db)?.keys.get(key).filter(|entry| !entry.is_due(now_ms))
     }
 }
@@ -223,7 +223,7 @@ impl Ctx<'_> {
     }
 
     /// The live entry of a key, for reading: counts hits and misses, marks it used.
-    pub(crate) fn entry(&mut self, key: &[u8]) -> Option<&Entry> {
+    pub(crate) fn entry(&mut self, key: &[u8]) -> Option<&KeyEntry> {
         let (db, now) = (self.session.db, self.now.ms());
         let core = &mut *self.core;
         let mut place = core.dbs.get(db)?.keys.place(key);
@@ -250,7 +250,7 @@ impl Ctx<'_> {
     }
 
     /// As [`Ctx::entry`], but without marking it used (TTL, OBJECT, TYPE).
-    pub(crate) fn entry_untouched(&mut self, key: &[u8]) -> Option<&Entry> {
+    pub(crate) fn entry_untouched(&mut self, key: &[u8]) -> Option<&KeyEntry> {
         let before = std::mem::replace(&mut self.session.no_touch, true);
         let found = self.entry(key).is_some();
         self.session.no_touch = before;
@@ -261,13 +261,13 @@ impl Ctx<'_> {
     }
 
     /// The live entry of a key, for writing: no hit or miss is counted.
-    pub(crate) fn entry_mut(&mut self, key: &[u8]) -> Option<&mut Entry> {
+    pub(crate) fn entry_mut(&mut self, key: &[u8]) -> Option<&mut KeyEntry> {
         let place = self.place_mut(key)?;
         self.core.dbs.get_mut(self.session.db)?.keys.at_mut(place)
     }
 
-    /// Where the live entry of a key lies, for writing.
-    fn place_mut(&mut self, key: &[u8]) -> Option<Place> {
+    /// Returns the slot of the live entry of a key, for writing.
+    fn place_mut(&mut self, key: &[u8]) -> Option<TableSlot> {
         let (db, now) = (self.session.db, self.now.ms());
         let core = &mut *self.core;
         let mut place = core.dbs.get(db)?.keys.place(key)?;
@@ -294,18 +294,18 @@ impl Ctx<'_> {
     }
 
     /// The typed value of a key for reading; `WRONGTYPE` if it holds another type.
-    pub(crate) fn read<K: Kind>(&mut self, key: &[u8]) -> Result<Option<&K>, Error> {
+    pub(crate) fn read<K: ValueType>(&mut self, key: &[u8]) -> Result<Option<&K>, Error> {
         self.entry(key).map(|entry| K::of(&entry.value)).transpose()
     }
 
     /// The typed value of a key for writing, if it exists.
-    pub(crate) fn write<K: Kind>(&mut self, key: &[u8]) -> Result<Option<&mut K>, Error> {
+    pub(crate) fn write<K: ValueType>(&mut self, key: &[u8]) -> Result<Option<&mut K>, Error> {
         self.entry_mut(key).map(|entry| K::of_mut(&mut entry.value)).transpose()
     }
 
     /// The typed value of a key for writing, made with `make` when absent.
-    /// Whoever makes one must leave it non-empty or call [`Ctx::drop_if`].
-    pub(crate) fn write_or<K: Kind>(
+    /// A caller that creates one must leave it non-empty or call [`Ctx::drop_if`].
+    pub(crate) fn write_or<K: ValueType>(
         &mut self,
         key: &[u8],
         make: impl FnOnce() -> K,
@@ -365,7 +365,7 @@ impl Ctx<'_> {
     }
 
     /// As [`Ctx::remove`], and gives what was there.
-    pub(crate) fn take(&mut self, key: &[u8]) -> Option<Entry> {
+    pub(crate) fn take(&mut self, key: &[u8]) -> Option<KeyEntry> {
         let (db, now) = (self.session.db, self.now.ms());
         if self.core.expire_if_due(db, key, now) {
             return None;
@@ -373,7 +373,7 @@ impl Ctx<'_> {
         self.core.remove_entry(db, key)
     }
 
-    /// A command changed the key: one more dirty, WATCHers are told, the event is sent.
+    /// Records a change of the key: counts it, invalidates WATCH and caches, publishes the event.
     pub(crate) fn changed(&mut self, class: Class, event: &str, key: &[u8]) {
         self.changed_by(1, class, event, key);
     }

@@ -1,16 +1,16 @@
-//! What a command, a script or a transaction changed, as commands that bring about the same change
-//! again whenever they are run: the content of one record of the log.
+//! Effects: the changes of a command, a script or a transaction, as commands that make the same
+//! change again whenever they are run: the content of one record of the log.
 //!
 //! By default a command that changed something is its own effect. One that depends on time or
 //! chance replaces itself with [`crate::command::Ctx::effect`] (`EXPIRE` by `PEXPIREAT`, `SPOP` by
 //! `SREM`, `INCRBYFLOAT` by `SET`).
 
-/// Effects gathered since they were last taken. Encoded as, for each effect:
+/// Effects recorded since they were last taken. Encoded as, for each effect:
 /// database `u32`, number of arguments `u32`, then each argument as length `u32` and bytes; all
 /// little endian.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// Gather at all? A store that is never written to disk does without.
+    /// True if effects are recorded; a store that is never written to disk needs none.
     pub(crate) enabled: bool,
     bytes: Vec<u8>,
     /// The running command said itself what its effects are.
@@ -18,7 +18,7 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    /// Nothing gathered yet.
+    /// Creates an empty list of effects.
     pub(crate) fn new(enabled: bool) -> Effects {
         Effects { enabled, ..Effects::default() }
     }
@@ -38,17 +38,17 @@ impl Effects {
         }
     }
 
-    /// Takes what was gathered; empty if nothing changed.
+    /// Takes the recorded effects; empty if nothing changed.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 
-    /// What was gathered so far.
+    /// Returns the effects recorded so far.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Forgets what was gathered, and keeps the room for more unless it was unusually much.
+    /// Clears the recorded effects, and keeps the buffer unless it is unusually large.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         if self.bytes.capacity() > 1 << 20 {

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::client::Pause;
-use crate::command::{self, Command, Ctx};
-use crate::config::Config;
+use crate::admin::client::ClientPause;
+use crate::admin::config::Config;
+use crate::admin::latency::{Histogram, Latency};
+use crate::admin::slowlog::Slowlog;
+use crate::command::{self, CommandSpec, Ctx};
 use crate::db::Db;
 use crate::effect::Effects;
-use crate::latency::{Histogram, Latency};
+use crate::extra::tracking::Tracking;
 use crate::lazyfree::Lazyfree;
-use crate::memory::Memory;
+use crate::memory::MemoryUsage;
 use crate::pubsub::Pubsub;
 use crate::script::{ScriptControl, Scripts};
-use crate::session::{Replies, Session, SessionId};
-use crate::slowlog::Slowlog;
-use crate::tracking::Tracking;
+use crate::session::{ClientSession, Replies, SessionId};
 use crate::{Now, Reply};
 
 /// An in-memory Redis.
@@ -36,22 +36,22 @@ pub struct Engine {
     pub(crate) core: Box<Core>,
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum CommandOutcome {
     /// It was carried out (or queued, or refused): this is the answer.
     Reply(Reply),
     /// The session waits for a key. The answer comes later by [`Engine::take_output`], or by
     /// [`Engine::timed_out`] when `deadline_ms` passes first.
     Blocked {
-        /// When waiting ends, in milliseconds since the epoch; never if absent.
+        /// Deadline of the wait in milliseconds since the epoch; none is for ever.
         deadline_ms: Option<i64>,
     },
 }
 
-/// What commands caused besides their own replies, to be taken after each call.
+/// Side effects of commands besides their own replies, to be taken after each call.
 #[derive(Debug, Default)]
-pub struct Output {
+pub struct EngineOutput {
     /// Effects for the log, empty if nothing changed. See `effect.rs` for the encoding.
     pub effects: Vec<u8>,
     /// Replies and messages for other sessions, in order. Messages for the session that ran the
@@ -59,7 +59,7 @@ pub struct Output {
     pub deliveries: Vec<(SessionId, Reply)>,
     /// Sessions that must be disconnected once their deliveries are sent (`CLIENT KILL`, `QUIT`).
     pub closing: Vec<SessionId>,
-    /// What scripts said with `redis.log`, oldest first: level (0 debug to 3 warning) and text.
+    /// Lines of scripts' `redis.log`, oldest first: level (0 debug to 3 warning) and text.
     pub script_logs: Vec<(u8, Vec<u8>)>,
     /// Someone asked for a snapshot (`SAVE`, `BGSAVE`, `BGREWRITEAOF`).
     pub snapshot: bool,
@@ -69,11 +69,11 @@ pub struct Output {
     pub durable: bool,
     /// Settings were changed (`CONFIG SET`); see [`Engine::setting`].
     pub settings: bool,
-    /// What was flushed. Freeing it may take long: drop it where nobody waits.
+    /// Flushed values. Freeing them may take long: drop them where nobody waits.
     pub garbage: Garbage,
 }
 
-impl Output {
+impl EngineOutput {
     /// A script logs something. What nobody takes is bounded.
     pub(crate) fn script_log(&mut self, level: u8, text: Vec<u8>) {
         const MOST: usize = 100;
@@ -105,13 +105,13 @@ impl std::fmt::Debug for Garbage {
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) dbs: Vec<Db>,
-    pub(crate) sessions: HashMap<SessionId, Option<Box<Session>>, foldhash::fast::FixedState>,
+    pub(crate) sessions: HashMap<SessionId, Option<Box<ClientSession>>, foldhash::fast::FixedState>,
     pub(crate) next_session: u64,
-    pub(crate) stats: Stats,
+    pub(crate) stats: EngineStats,
     /// Changes since the start.
     pub(crate) dirty: u64,
     pub(crate) effects: Effects,
-    pub(crate) output: Output,
+    pub(crate) output: EngineOutput,
     pub(crate) rng: fastrand::Rng,
     /// Commands that write are refused with this; see [`Engine::deny_writes`].
     pub(crate) deny_writes: Option<crate::Error>,
@@ -128,34 +128,34 @@ pub(crate) struct Core {
     pub(crate) pubsub: Pubsub,
     pub(crate) tracking: Tracking,
     pub(crate) scripts: Scripts,
-    pub(crate) memory: Memory,
+    pub(crate) memory: MemoryUsage,
     /// Was memory full when the running command started?
     pub(crate) out_of_memory: bool,
     /// Tickets given to sessions that began to wait.
     pub(crate) tickets: u64,
-    /// How many wait now.
+    /// Number of blocked sessions.
     pub(crate) blocked: usize,
     /// Keys that became ready while someone waits for them.
     pub(crate) ready: Vec<(usize, Box<[u8]>)>,
     /// Sessions that wait for the end of a pause, in the order of coming.
     pub(crate) postponed: BTreeMap<u64, SessionId>,
     /// `CLIENT PAUSE`
-    pub(crate) pause: Option<Pause>,
+    pub(crate) pause: Option<ClientPause>,
     /// Sessions that see every command.
     pub(crate) monitors: Vec<SessionId>,
-    pub(crate) acl: crate::acl::Acl,
+    pub(crate) acl: crate::admin::acl::Acl,
     pub(crate) slowlog: Slowlog,
     pub(crate) latency: Latency,
     pub(crate) lazyfree: Lazyfree,
     /// The command that ran last, until it is said how long it took.
-    pub(crate) called: Option<&'static Command>,
+    pub(crate) called: Option<&'static CommandSpec>,
     /// Settings that are only kept, by name.
     pub(crate) settings: HashMap<&'static str, Vec<u8>>,
-    pub(crate) hook: crate::config::Hook,
-    pub(crate) messenger: crate::migrate::Messenger,
-    /// What is known of the log.
-    pub(crate) keeping: crate::persist::Keeping,
-    /// When the first command came, and when a snapshot was last made.
+    pub(crate) hook: crate::admin::config::Hook,
+    pub(crate) messenger: crate::extra::migrate::Messenger,
+    /// Status of the log.
+    pub(crate) keeping: crate::persist::LogStatus,
+    /// Times of the first command and of the last snapshot.
     pub(crate) started_ms: i64,
     pub(crate) saved_at_ms: i64,
     /// Does the sweep run? `DEBUG SET-ACTIVE-EXPIRE` stops it for tests.
@@ -164,7 +164,7 @@ pub(crate) struct Core {
 
 /// Counters for INFO.
 #[derive(Debug, Default)]
-pub(crate) struct Stats {
+pub(crate) struct EngineStats {
     pub(crate) connections: u64,
     pub(crate) commands: u64,
     pub(crate) keyspace_hits: u64,
@@ -187,7 +187,7 @@ pub(crate) struct CommandStats {
     pub(crate) calls: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
-    /// How long it took, together and each time, as far as that was told.
+    /// Time taken, in total and per call, as far as it was reported.
     pub(crate) total: std::time::Duration,
     pub(crate) took: Histogram,
 }
@@ -195,9 +195,9 @@ pub(crate) struct CommandStats {
 /// More error codes than this are counted together, so that scripts cannot fill memory with them.
 const ERROR_CODES_MAX: usize = 128;
 
-impl Stats {
+impl EngineStats {
     /// Counters of a command, to change.
-    pub(crate) fn of_mut(&mut self, command: &'static Command) -> &mut CommandStats {
+    pub(crate) fn of_mut(&mut self, command: &'static CommandSpec) -> &mut CommandStats {
         let number = command.number;
         if self.per_command.len() <= number {
             self.per_command.resize_with(number + 1, CommandStats::default);
@@ -206,7 +206,7 @@ impl Stats {
     }
 
     /// Counters of a command; none if it was never tried.
-    pub(crate) fn of(&self, command: &'static Command) -> Option<&CommandStats> {
+    pub(crate) fn of(&self, command: &'static CommandSpec) -> Option<&CommandStats> {
         self.per_command.get(command.number).filter(|stats| stats.calls + stats.rejected > 0)
     }
 
@@ -251,10 +251,10 @@ impl Engine {
     }
 
     /// Carries out one command for a session.
-    pub fn execute(&mut self, now: Now, id: SessionId, argv: &[&[u8]]) -> Outcome {
+    pub fn execute(&mut self, now: Now, id: SessionId, argv: &[&[u8]]) -> CommandOutcome {
         let core = &mut self.core;
         let Some(mut session) = core.sessions.get_mut(&id).and_then(Option::take) else {
-            return Outcome::Reply(Reply::Error(crate::Error::fixed("ERR no such session")));
+            return CommandOutcome::Reply(Reply::Error(crate::Error::fixed("ERR no such session")));
         };
         let before = core.output.deliveries.len();
         core.keeps_expired = !session.trusted && core.is_paused(now);
@@ -273,8 +273,8 @@ impl Engine {
         }
         core.tell_trackers();
         let outcome = match outcome {
-            Outcome::Reply(reply) if pushes && core.output.deliveries.len() > before => {
-                Outcome::Reply(core.with_own_messages(id, before, replied, reply))
+            CommandOutcome::Reply(reply) if pushes && core.output.deliveries.len() > before => {
+                CommandOutcome::Reply(core.with_own_messages(id, before, replied, reply))
             }
             outcome => outcome,
         };
@@ -284,7 +284,7 @@ impl Engine {
         outcome
     }
 
-    /// How many scripts were refused so far because their keys do not share a cluster slot.
+    /// Number of scripts refused so far because their keys do not share a cluster slot.
     pub fn slots_crossed(&self) -> u64 {
         self.core.stats.slots_crossed
     }
@@ -306,9 +306,9 @@ impl Engine {
         }
     }
 
-    /// Deletes keys and fields of hashes whose deadline has passed, looking at no more than `budget`
-    /// of them, and answers how many it looked at: if it was all of the budget, there is more to do at once. To be
-    /// called every 50 ms or so.
+    /// Deletes keys and fields of hashes whose deadline has passed, looking at no more than
+    /// `budget` of them, and answers how many it looked at: if it was all of the budget, there is
+    /// more to do at once. To be called every 50 ms or so.
     pub fn sweep(&mut self, now: Now, budget: usize) -> usize {
         if self.core.tracking.clients() > 0 {
             self.core.limit_tracking();
@@ -326,8 +326,8 @@ impl Engine {
         self.core.session(id).map_or(2, |session| session.resp)
     }
 
-    /// What the last calls caused besides their replies.
-    pub fn take_output(&mut self) -> Output {
+    /// Takes the side effects of the last calls.
+    pub fn take_output(&mut self) -> EngineOutput {
         let mut output = std::mem::take(&mut self.core.output);
         output.effects = self.core.effects.take();
         output
@@ -336,19 +336,19 @@ impl Engine {
 
 pub(crate) fn run(
     core: &mut Box<Core>,
-    session: &mut Session,
+    session: &mut ClientSession,
     now: Now,
     argv: &[&[u8]],
-) -> Outcome {
+) -> CommandOutcome {
     if argv.is_empty() {
-        return Outcome::Reply(Reply::none());
+        return CommandOutcome::Reply(Reply::none());
     }
     if session.blocked.is_some() {
-        // Whoever embeds the engine reads no further while a session waits.
-        return Outcome::Reply(Reply::Error(crate::Error::fixed("ERR this session waits")));
+        // The embedding program reads no further input while a session is blocked.
+        return CommandOutcome::Reply(Reply::Error(crate::Error::fixed("ERR this session waits")));
     }
     if session.closing {
-        return Outcome::Reply(Reply::none());
+        return CommandOutcome::Reply(Reply::none());
     }
     let now_ms = now.ms();
     if session.last_ms == 0 {
@@ -361,7 +361,7 @@ pub(crate) fn run(
     }
     let reply = command::process(&mut Ctx { core, session, now, argv });
     if let Some(blocked) = &session.blocked {
-        return Outcome::Blocked { deadline_ms: blocked.deadline_ms };
+        return CommandOutcome::Blocked { deadline_ms: blocked.deadline_ms };
     }
     let silent = session.silent();
     session.replies = match session.replies {
@@ -369,7 +369,7 @@ pub(crate) fn run(
         Replies::Skip => Replies::On,
         same => same,
     };
-    Outcome::Reply(if silent { reply.only_pushed() } else { reply })
+    CommandOutcome::Reply(if silent { reply.only_pushed() } else { reply })
 }
 
 impl Core {
@@ -378,7 +378,7 @@ impl Core {
         self.stats.connections += 1;
         self.next_session += 1;
         let id = SessionId(self.next_session);
-        let mut session = Session::new(id, address.to_owned());
+        let mut session = ClientSession::new(id, address.to_owned());
         session.become_default(&self.acl);
         self.sessions.insert(id, Some(Box::new(session)));
         id
@@ -447,7 +447,7 @@ impl Core {
     }
 
     /// Sends a session the answer it waited for.
-    pub(crate) fn deliver(&mut self, session: &Session, reply: Reply) {
+    pub(crate) fn deliver(&mut self, session: &ClientSession, reply: Reply) {
         if let Reply::Error(error) = &reply {
             self.stats.count_error(error);
         }

@@ -61,7 +61,7 @@ impl Error {
     }
 }
 
-/// What C takes for the string: all before the first zero byte.
+/// Returns the bytes before the first zero byte, which C takes for the string.
 pub(crate) fn c_string(bytes: &[u8]) -> &[u8] {
     let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
     bytes.get(..end).unwrap_or_default()

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashSet;
 
 use crate::command::{CommandRow, Ctx, FAST, READONLY, WRITE};
-use crate::db::{Db, Entry, NEVER};
+use crate::db::{Db, KeyEntry, NEVER};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::notify::Class;
@@ -22,35 +22,36 @@ use crate::{Now, Reply, args, number};
 pub(crate) const NO_TIMER: u32 = u32::MAX;
 /// Timers of this many milliseconds share a bucket, which fires when all of them are due.
 const BUCKET_MS: i64 = 32;
-/// How far back a clock may be put before sweeping gets late.
+/// Largest step back of a clock after which sweeping is still on time.
 const CLOCK_BACK_MS: i64 = 24 * 60 * 60 * 1000;
 /// A bucket with more timers than this is searched by hash, not one by one.
 const SMALL: usize = 32;
 
-/// When to look at which key, by the key's name in its table.
+/// Timers: the time at which to look at each key, by the key's number in its table.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     /// Buckets count from here, so that their numbers are small.
     base_ms: i64,
-    buckets: BTreeMap<u32, Bucket>,
-    /// Some keys with a deadline have no timer yet, because they were loaded: there is no time then.
+    buckets: BTreeMap<u32, TimerBucket>,
+    /// Some keys with a deadline have no timer yet, because they were loaded: there is no time
+    /// then.
     unarmed: bool,
 }
 
 #[derive(Debug)]
-enum Bucket {
+enum TimerBucket {
     Few(Vec<u64>),
     Many(HashSet<u64>),
 }
 
-impl Bucket {
+impl TimerBucket {
     fn add(&mut self, name: u64) {
         match self {
-            Bucket::Few(names) if names.len() < SMALL => names.push(name),
-            Bucket::Few(names) => {
-                *self = Bucket::Many(names.drain(..).chain([name]).collect());
+            TimerBucket::Few(names) if names.len() < SMALL => names.push(name),
+            TimerBucket::Few(names) => {
+                *self = TimerBucket::Many(names.drain(..).chain([name]).collect());
             }
-            Bucket::Many(names) => {
+            TimerBucket::Many(names) => {
                 names.insert(name);
             }
         }
@@ -58,12 +59,12 @@ impl Bucket {
 
     fn remove(&mut self, name: u64) {
         match self {
-            Bucket::Few(names) => {
+            TimerBucket::Few(names) => {
                 if let Some(at) = names.iter().position(|n| *n == name) {
                     names.swap_remove(at);
                 }
             }
-            Bucket::Many(names) => {
+            TimerBucket::Many(names) => {
                 names.remove(&name);
             }
         }
@@ -71,8 +72,8 @@ impl Bucket {
 
     fn pop(&mut self) -> Option<u64> {
         match self {
-            Bucket::Few(names) => names.pop(),
-            Bucket::Many(names) => {
+            TimerBucket::Few(names) => names.pop(),
+            TimerBucket::Many(names) => {
                 let name = *names.iter().next()?;
                 names.take(&name)
             }
@@ -81,8 +82,8 @@ impl Bucket {
 
     fn is_empty(&self) -> bool {
         match self {
-            Bucket::Few(names) => names.is_empty(),
-            Bucket::Many(names) => names.is_empty(),
+            TimerBucket::Few(names) => names.is_empty(),
+            TimerBucket::Many(names) => names.is_empty(),
         }
     }
 }
@@ -111,7 +112,7 @@ impl Timers {
         }
         self.disarm(name, *timer);
         *timer = number;
-        self.buckets.entry(number).or_insert_with(|| Bucket::Few(Vec::new())).add(name);
+        self.buckets.entry(number).or_insert_with(|| TimerBucket::Few(Vec::new())).add(name);
     }
 
     /// As [`Timers::arm`], for the first deadline of the value's fields, if it has any.
@@ -140,8 +141,10 @@ impl Timers {
         let (first, last) = (self.buckets.first_key_value()?.0, self.buckets.last_key_value()?.0);
         let (number, bucket) = self.buckets.range(rng.u32(*first..=*last)..).next()?;
         let name = match bucket {
-            Bucket::Few(names) => names.get(rng.usize(..names.len().max(1))).copied(),
-            Bucket::Many(names) => names.iter().nth(rng.usize(..names.len().min(STEPS))).copied(),
+            TimerBucket::Few(names) => names.get(rng.usize(..names.len().max(1))).copied(),
+            TimerBucket::Many(names) => {
+                names.iter().nth(rng.usize(..names.len().min(STEPS))).copied()
+            }
         };
         Some((*number, name?))
     }
@@ -164,7 +167,7 @@ impl Timers {
 
 impl Db {
     /// A few keys that have a deadline, chosen by chance.
-    pub(crate) fn some_expiring(&self, rng: &mut fastrand::Rng, most: usize) -> Vec<&Entry> {
+    pub(crate) fn some_expiring(&self, rng: &mut fastrand::Rng, most: usize) -> Vec<&KeyEntry> {
         /// Tries for each key wanted. Where fewer have a deadline, their timers name them.
         const TRIES: usize = 16;
         let mut found = Vec::with_capacity(most);
@@ -188,11 +191,11 @@ impl Db {
 
     /// A few of the keys whose timers fire first. Their deadlines are about the next to come: a
     /// timer is never later than the deadline.
-    pub(crate) fn first_expiring(&self, most: usize) -> Vec<&Entry> {
+    pub(crate) fn first_expiring(&self, most: usize) -> Vec<&KeyEntry> {
         let names = self.timers.buckets.iter().flat_map(|(number, bucket)| {
             let names: Vec<u64> = match bucket {
-                Bucket::Few(names) => names.clone(),
-                Bucket::Many(names) => names.iter().take(most).copied().collect(),
+                TimerBucket::Few(names) => names.clone(),
+                TimerBucket::Many(names) => names.iter().take(most).copied().collect(),
             };
             names.into_iter().map(|name| (*number, name))
         });
@@ -219,7 +222,7 @@ impl Db {
     }
 
     /// The entry is gone: so are its timers.
-    pub(crate) fn forget_timers(&mut self, entry: &Entry) {
+    pub(crate) fn forget_timers(&mut self, entry: &KeyEntry) {
         let of_fields = entry.value.field_timer();
         if entry.timer != NO_TIMER || of_fields != NO_TIMER {
             let name = self.keys.name_of(&entry.key);

@@ -1,10 +1,10 @@
 //! Commands on keys of any type: DEL EXISTS TYPE RENAME COPY MOVE SCAN KEYS OBJECT …
 
 use crate::command::{CommandRow, Ctx, FAST, LOADING, READONLY, STALE, WRITE, container, help};
-use crate::db::Entry;
+use crate::db::KeyEntry;
 use crate::error::{Error, NO_SUCH_KEY, SYNTAX};
 use crate::notify::Class;
-use crate::scan::{Scan, matches};
+use crate::scan::{ScanRequest, matches};
 use crate::t_string::Str;
 use crate::value::Value;
 use crate::{Reply, args, memory};
@@ -194,7 +194,7 @@ fn keys(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn scan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let scan = Scan::read(ctx, 1)?;
+    let scan = ScanRequest::read(ctx, 1)?;
     let (db, now_ms) = (ctx.db_index(), ctx.now.ms());
     let (mut found, mut due) = (Vec::new(), Vec::new());
     let next = ctx.db().keys.scan(scan.cursor, scan.count, |entry| {
@@ -213,11 +213,11 @@ fn scan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     for key in due {
         ctx.core.expire_if_due(db, &key, now_ms);
     }
-    Ok(Scan::reply(next, found))
+    Ok(ScanRequest::reply(next, found))
 }
 
 /// The entry that OBJECT asks about; asking is no use of the key.
-fn object<'c>(ctx: &'c mut Ctx<'_>) -> Option<&'c Entry> {
+fn object<'c>(ctx: &'c mut Ctx<'_>) -> Option<&'c KeyEntry> {
     let key = ctx.arg(2);
     ctx.entry_untouched(key)
 }

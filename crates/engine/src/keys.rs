@@ -1,9 +1,9 @@
-//! Which arguments of a command are keys, and which cluster slot a key belongs to.
+//! Key extraction: the arguments of a command that are keys, and the cluster slot of a key.
 
 use smallvec::SmallVec;
 
 use crate::args;
-use crate::command::{Command, MOVABLE_KEYS};
+use crate::command::{CommandSpec, MOVABLE_KEYS};
 use crate::number::parse_i64;
 
 /// Positions of arguments that are keys.
@@ -11,7 +11,7 @@ pub(crate) type Positions = SmallVec<[usize; 8]>;
 
 /// The positions of the keys of a command. None if the arguments make no sense (a number of keys
 /// that is none, or too large).
-pub(crate) fn positions(command: &Command, argv: &[&[u8]]) -> Option<Positions> {
+pub(crate) fn positions(command: &CommandSpec, argv: &[&[u8]]) -> Option<Positions> {
     if command.flags & MOVABLE_KEYS == 0 {
         return Some(range(command.keys, argv.len()));
     }

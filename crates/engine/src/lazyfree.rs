@@ -2,13 +2,13 @@
 //! `lazyfree-*` settings say.
 //!
 //! The engine starts no thread. It hands such values out with [`Output::garbage`](crate::Output),
-//! and counts them when whoever took them drops them.
+//! and counts them when the caller drops them.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::db::Entry;
+use crate::db::KeyEntry;
 use crate::engine::Core;
 use crate::value::Value;
 
@@ -17,7 +17,7 @@ const WORTH: usize = 64;
 /// Elements of a long list that go with one call to the allocator, about.
 const PER_NODE: usize = 128;
 
-/// What is known of values that are freed later.
+/// Counters of values that are freed later.
 #[derive(Debug, Default)]
 pub(crate) struct Lazyfree {
     counts: Arc<Counts>,
@@ -36,13 +36,13 @@ struct Counts {
 }
 
 /// A value that counts itself when it is dropped.
-struct Counted {
+struct CountedValue {
     value: Option<Box<dyn Any + Send>>,
     objects: u64,
     counts: Arc<Counts>,
 }
 
-impl Drop for Counted {
+impl Drop for CountedValue {
     fn drop(&mut self) {
         self.value = None;
         self.counts.freed.fetch_add(self.objects, Ordering::Relaxed);
@@ -51,12 +51,12 @@ impl Drop for Counted {
 }
 
 impl Lazyfree {
-    /// How many values are still to be freed.
+    /// Number of values still to be freed.
     pub(crate) fn pending(&self) -> u64 {
         self.counts.pending.load(Ordering::Relaxed)
     }
 
-    /// How many were freed since the counters were last set to zero.
+    /// Number of values freed since the counters were last set to zero.
     pub(crate) fn freed(&self) -> u64 {
         self.counts.freed.load(Ordering::Relaxed)
     }
@@ -83,11 +83,11 @@ impl Core {
     pub(crate) fn free_later(&mut self, value: Box<dyn Any + Send>, objects: u64) {
         let counts = Arc::clone(&self.lazyfree.counts);
         counts.pending.fetch_add(objects, Ordering::Relaxed);
-        self.output.garbage.0.push(Box::new(Counted { value: Some(value), objects, counts }));
+        self.output.garbage.0.push(Box::new(CountedValue { value: Some(value), objects, counts }));
     }
 
     /// Frees what a key held: later if that takes long.
-    pub(crate) fn free_entry(&mut self, entry: Entry) {
+    pub(crate) fn free_entry(&mut self, entry: KeyEntry) {
         if entry.value.parts() > WORTH {
             self.free_later(Box::new(entry), 1);
         }

@@ -1,6 +1,6 @@
 //! Memory: how much the keyspace takes, and what goes when there is too little.
 //!
-//! Bytes are counted only while `maxmemory` is set. Then `Memory::used` is the sum of
+//! Bytes are counted only while `maxmemory` is set. Then `MemoryUsage::used` is the sum of
 //! [`entry_size`] over all entries: what a command may change is measured before it changes and
 //! again when the command is over ([`Core::settle_memory`]).
 
@@ -8,26 +8,26 @@ use hashbrown::HashMap;
 
 use crate::args;
 use crate::command::{self, CommandRow, Ctx, READONLY};
-use crate::db::{Entry, NEVER};
+use crate::db::{KeyEntry, NEVER};
 use crate::engine::Core;
 use crate::error::{Error, SYNTAX};
 use crate::notify::Class;
 use crate::{Now, Reply};
 
 /// Bytes that a place in the hash table takes (entry, control byte, empty places).
-const PLACE: usize = size_of::<Entry>() * 8 / 7 + 1;
+const PLACE: usize = size_of::<KeyEntry>() * 8 / 7 + 1;
 /// Bytes that an empty engine is said to take, so that a limit below is never met.
 const BASE: usize = 64 * 1024;
 /// Bytes that a session is said to take.
 const SESSION: usize = 1024;
-/// How many keys to evict at most before a command; the next one goes on.
+/// Most keys evicted before one command; the next command goes on.
 const EVICT_MAX: usize = 1000;
 /// A new key's count of uses, so that it is not the first to go.
 const LFU_START: u8 = 5;
 
-/// What is known of memory.
+/// Memory accounting.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryUsage {
     /// Is anything counted?
     pub(crate) on: bool,
     /// Bytes of all entries, as of the last settlement.
@@ -46,13 +46,13 @@ pub(crate) struct Memory {
 /// The worst keys seen by the policy, best first.
 #[derive(Debug, Default)]
 struct EvictionPool {
-    policy: Policy,
-    candidates: Vec<Candidate>,
+    policy: EvictionPolicy,
+    candidates: Vec<EvictionCandidate>,
 }
 
 /// A key that may go next. The lower its worth, the sooner.
 #[derive(Debug)]
-struct Candidate {
+struct EvictionCandidate {
     worth: i64,
     db: usize,
     key: Box<[u8]>,
@@ -73,17 +73,17 @@ impl EvictionPool {
             self.candidates.remove(0);
         }
         let at = self.candidates.partition_point(|candidate| candidate.worth > worth);
-        self.candidates.insert(at, Candidate { worth, db, key: key.into() });
+        self.candidates.insert(at, EvictionCandidate { worth, db, key: key.into() });
     }
 
-    fn take(&mut self) -> Option<Candidate> {
+    fn take(&mut self) -> Option<EvictionCandidate> {
         self.candidates.pop()
     }
 }
 
 /// `maxmemory-policy`: which keys go when memory is full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum EvictionPolicy {
     /// None: writes are refused.
     #[default]
     NoEviction,
@@ -93,9 +93,9 @@ pub enum Policy {
     AllKeysLfu,
     /// Any.
     AllKeysRandom,
-    /// As [`Policy::AllKeysLru`], among keys with a deadline.
+    /// As [`EvictionPolicy::AllKeysLru`], among keys with a deadline.
     VolatileLru,
-    /// As [`Policy::AllKeysLfu`], among keys with a deadline.
+    /// As [`EvictionPolicy::AllKeysLfu`], among keys with a deadline.
     VolatileLfu,
     /// Any with a deadline.
     VolatileRandom,
@@ -103,62 +103,67 @@ pub enum Policy {
     VolatileTtl,
 }
 
-impl Policy {
+impl EvictionPolicy {
     /// All of them by the names CONFIG knows.
-    pub(crate) const NAMES: [(&'static str, Policy); 8] = [
-        ("volatile-lru", Policy::VolatileLru),
-        ("volatile-lfu", Policy::VolatileLfu),
-        ("volatile-random", Policy::VolatileRandom),
-        ("volatile-ttl", Policy::VolatileTtl),
-        ("allkeys-lru", Policy::AllKeysLru),
-        ("allkeys-lfu", Policy::AllKeysLfu),
-        ("allkeys-random", Policy::AllKeysRandom),
-        ("noeviction", Policy::NoEviction),
+    pub(crate) const NAMES: [(&'static str, EvictionPolicy); 8] = [
+        ("volatile-lru", EvictionPolicy::VolatileLru),
+        ("volatile-lfu", EvictionPolicy::VolatileLfu),
+        ("volatile-random", EvictionPolicy::VolatileRandom),
+        ("volatile-ttl", EvictionPolicy::VolatileTtl),
+        ("allkeys-lru", EvictionPolicy::AllKeysLru),
+        ("allkeys-lfu", EvictionPolicy::AllKeysLfu),
+        ("allkeys-random", EvictionPolicy::AllKeysRandom),
+        ("noeviction", EvictionPolicy::NoEviction),
     ];
 
     /// The name CONFIG knows it by.
     pub fn name(self) -> &'static str {
-        Policy::NAMES.iter().find(|(_, policy)| *policy == self).map_or("noeviction", |p| p.0)
+        EvictionPolicy::NAMES
+            .iter()
+            .find(|(_, policy)| *policy == self)
+            .map_or("noeviction", |p| p.0)
     }
 
     /// The policy of this name.
-    pub fn parse(name: &str) -> Option<Policy> {
-        Policy::NAMES.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|p| p.1)
+    pub fn parse(name: &str) -> Option<EvictionPolicy> {
+        EvictionPolicy::NAMES.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|p| p.1)
     }
 
     /// Does `used_at` hold a count of uses?
     pub(crate) fn counts_uses(self) -> bool {
-        matches!(self, Policy::AllKeysLfu | Policy::VolatileLfu)
+        matches!(self, EvictionPolicy::AllKeysLfu | EvictionPolicy::VolatileLfu)
     }
 
     /// May equal small integers be one object (as Redis reports it)?
     pub(crate) fn shares(self) -> bool {
-        !self.counts_uses() && !matches!(self, Policy::AllKeysLru | Policy::VolatileLru)
+        !self.counts_uses()
+            && !matches!(self, EvictionPolicy::AllKeysLru | EvictionPolicy::VolatileLru)
     }
 
     fn volatile(self) -> bool {
         matches!(
             self,
-            Policy::VolatileLru
-                | Policy::VolatileLfu
-                | Policy::VolatileRandom
-                | Policy::VolatileTtl
+            EvictionPolicy::VolatileLru
+                | EvictionPolicy::VolatileLfu
+                | EvictionPolicy::VolatileRandom
+                | EvictionPolicy::VolatileTtl
         )
     }
 }
 
 /// Bytes that an entry takes, its place in the table included.
-pub(crate) fn entry_size(entry: &Entry) -> usize {
+pub(crate) fn entry_size(entry: &KeyEntry) -> usize {
     PLACE + allocated(entry.key.len()) + entry.value.heap_size()
 }
 
-/// What an allocator takes for a request of `size` bytes: multiples of 16 for small ones.
+/// Returns the bytes an allocator takes for a request of `size` bytes: multiples of 16 for small
+/// ones.
 pub(crate) fn allocated(size: usize) -> usize {
     if size == 0 { 0 } else { size.next_multiple_of(16) }
 }
 
 /// The mark an entry gets when it is made.
-pub(crate) fn first_use(policy: Policy, now_ms: i64) -> u32 {
+pub(crate) fn first_use(policy: EvictionPolicy, now_ms: i64) -> u32 {
     match policy.counts_uses() {
         true => minutes(now_ms) << 8 | u32::from(LFU_START),
         false => (now_ms / 1000) as u32,
@@ -167,7 +172,7 @@ pub(crate) fn first_use(policy: Policy, now_ms: i64) -> u32 {
 
 /// The mark of a key that RESTORE says was last used some time ago, or often.
 pub(crate) fn restored_use(
-    policy: Policy,
+    policy: EvictionPolicy,
     now_ms: i64,
     idle_seconds: Option<i64>,
     frequency: Option<u8>,
@@ -184,7 +189,7 @@ fn minutes(now_ms: i64) -> u32 {
     (now_ms / 60_000) as u32 & 0xffff
 }
 
-/// How often a key was used, on a logarithmic scale that falls while it is not.
+/// Returns the LFU counter of a key: logarithmic, decaying while the key is not used.
 pub(crate) fn uses(mark: u32, now_ms: i64, decay_minutes: u32) -> u8 {
     let since = minutes(now_ms).wrapping_sub(mark >> 8) & 0xffff;
     let periods = since.checked_div(decay_minutes).unwrap_or(0);
@@ -217,7 +222,7 @@ impl Core {
     }
 
     /// An entry went.
-    pub(crate) fn memory_gone(&mut self, db: usize, entry: &Entry) {
+    pub(crate) fn memory_gone(&mut self, db: usize, entry: &KeyEntry) {
         if self.memory.on {
             // It may have changed since it was counted.
             let counted = self.memory.before.remove(&(db, entry.key.clone()));
@@ -270,7 +275,7 @@ impl Core {
             return rest + self.memory.used;
         }
         let mut rng = fastrand::Rng::with_seed(self.config.seed);
-        let estimate = |keys: &crate::table::Table<Entry>| {
+        let estimate = |keys: &crate::table::Table<KeyEntry>| {
             let sample = 32usize.min(keys.len());
             let sizes = (0..sample).filter_map(|_| keys.random(&mut rng).map(entry_size));
             sizes.sum::<usize>() * keys.len() / sample.max(1)
@@ -297,8 +302,8 @@ impl Core {
     /// The key to go next.
     fn victim(&mut self, now: Now) -> Option<(usize, Box<[u8]>)> {
         match self.config.maxmemory_policy {
-            Policy::NoEviction => None,
-            Policy::AllKeysRandom | Policy::VolatileRandom => {
+            EvictionPolicy::NoEviction => None,
+            EvictionPolicy::AllKeysRandom | EvictionPolicy::VolatileRandom => {
                 self.samples(1).into_iter().next().map(|(db, entry)| (db, entry.key.clone()))
             }
             _ => self.worst(now),
@@ -306,7 +311,7 @@ impl Core {
     }
 
     /// A few keys of each database that the policy lets go, by chance.
-    fn samples(&mut self, most: usize) -> Vec<(usize, &Entry)> {
+    fn samples(&mut self, most: usize) -> Vec<(usize, &KeyEntry)> {
         let policy = self.config.maxmemory_policy;
         let rng = &mut self.rng;
         let mut found = Vec::new();
@@ -314,7 +319,7 @@ impl Core {
             if db.keys.is_empty() || (policy.volatile() && db.expiring == 0) {
                 continue;
             }
-            if policy == Policy::VolatileTtl {
+            if policy == EvictionPolicy::VolatileTtl {
                 found.extend(db.first_expiring(most).into_iter().map(|entry| (number, entry)));
             }
             if policy.volatile() {
@@ -332,9 +337,9 @@ impl Core {
     fn worst(&mut self, now: Now) -> Option<(usize, Box<[u8]>)> {
         let policy = self.config.maxmemory_policy;
         let decay = self.config.lfu_decay_time;
-        let worth = |entry: &Entry| match policy {
-            Policy::AllKeysLru | Policy::VolatileLru => i64::from(entry.used_at),
-            Policy::AllKeysLfu | Policy::VolatileLfu => {
+        let worth = |entry: &KeyEntry| match policy {
+            EvictionPolicy::AllKeysLru | EvictionPolicy::VolatileLru => i64::from(entry.used_at),
+            EvictionPolicy::AllKeysLfu | EvictionPolicy::VolatileLfu => {
                 i64::from(uses(entry.used_at, now.ms(), decay))
             }
             _ => entry.expires_at,
@@ -348,9 +353,9 @@ impl Core {
         }
         let found = loop {
             let Some(candidate) = pool.take() else { break None };
-            let Candidate { worth: then, db, key } = candidate;
+            let EvictionCandidate { worth: then, db, key } = candidate;
             let entry = self.dbs.get(db).and_then(|db| db.keys.get(&key));
-            let fits = |entry: &&Entry| !policy.volatile() || entry.expires_at != NEVER;
+            let fits = |entry: &&KeyEntry| !policy.volatile() || entry.expires_at != NEVER;
             // One that was used since is no candidate any more.
             if entry.filter(fits).is_some_and(|entry| worth(entry) <= then) {
                 break Some((db, key));

@@ -1,12 +1,12 @@
 //! MULTI EXEC DISCARD WATCH UNWATCH.
 
 use crate::command::{
-    self, ALLOW_BUSY, Command, CommandRow, Ctx, FAST, LOADING, NOSCRIPT, SKIP_SLOWLOG, STALE,
+    self, ALLOW_BUSY, CommandRow, CommandSpec, Ctx, FAST, LOADING, NOSCRIPT, SKIP_SLOWLOG, STALE,
 };
 use crate::engine::Core;
 use crate::error::{self, Error};
-use crate::session::Session;
-use crate::{Reply, SessionId, acl};
+use crate::session::ClientSession;
+use crate::{Reply, SessionId, admin::acl};
 
 /// The commands queued since MULTI.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ fn exec(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         let mut inner =
             Ctx { core: &mut *ctx.core, session: &mut *ctx.session, now: ctx.now, argv: &argv };
         let reply = match command::find_with_subcommand(&argv) {
-            Ok(command) => match inner.permit(command, acl::Where::Multi) {
+            Ok(command) => match inner.permit(command, acl::DenialContext::Multi) {
                 Err(denied) => {
                     let error = denied.error_in_exec();
                     inner.core.count_error(&error, false);
@@ -87,7 +87,7 @@ fn exec(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 /// Runs a command of a transaction and notes how long it took.
-fn run_queued(ctx: &mut Ctx<'_>, command: &'static Command) -> Reply {
+fn run_queued(ctx: &mut Ctx<'_>, command: &'static CommandSpec) -> Reply {
     let began = ctx.core.clock();
     let reply = command::call(ctx, command);
     if let (Some(began), Some(now)) = (began, ctx.core.clock()) {
@@ -120,7 +120,7 @@ fn unwatch(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 
 impl Core {
     /// Ends MULTI without carrying anything out.
-    pub(crate) fn discard_transaction(&mut self, session: &mut Session) {
+    pub(crate) fn discard_transaction(&mut self, session: &mut ClientSession) {
         session.multi = None;
         let queued = std::mem::take(&mut session.queued_bytes);
         self.memory.clients = self.memory.clients.saturating_sub(queued);
@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// The session watches nothing any more.
-    pub(crate) fn unwatch_all(&mut self, session: &mut Session) {
+    pub(crate) fn unwatch_all(&mut self, session: &mut ClientSession) {
         if session.watching.is_empty() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Keyspace events: what a command changed, told to whoever subscribes to the key or the event.
+//! Keyspace notifications: changes, published to subscribers of the key or the event.
 
 use crate::engine::Core;
 

@@ -1,9 +1,8 @@
 //! Numbers as Redis reads and prints them: canonical integers, `strtod`, `%.17g`, and the 80-bit
 //! long double that INCRBYFLOAT and HINCRBYFLOAT compute with.
 
-pub(crate) mod long_double;
-
-pub(crate) use long_double::LongDouble;
+use crate::extra::long_double;
+pub(crate) use crate::extra::long_double::LongDouble;
 
 /// A signed 64-bit integer in its one canonical form.
 pub(crate) fn parse_i64(bytes: &[u8]) -> Option<i64> {
@@ -127,7 +126,7 @@ pub fn format_g(value: f64, precision: usize) -> Vec<u8> {
     out
 }
 
-fn strip_sign(bytes: &[u8]) -> (bool, &[u8]) {
+pub(crate) fn strip_sign(bytes: &[u8]) -> (bool, &[u8]) {
     match bytes {
         [b'-', rest @ ..] => (true, rest),
         [b'+', rest @ ..] => (false, rest),
@@ -135,21 +134,21 @@ fn strip_sign(bytes: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// What `strtod` found, without its sign.
-enum Literal<'a> {
+/// A literal as `strtod` reads it, without its sign.
+pub(crate) enum Literal<'a> {
     Infinite,
     Hex(Hex),
     Decimal(&'a str),
 }
 
 /// A hexadecimal float: `mantissa × 2^exponent`, with a mark for nonzero digits cut off.
-struct Hex {
-    mantissa: u128,
-    exponent: i64,
-    sticky: bool,
+pub(crate) struct Hex {
+    pub(crate) mantissa: u128,
+    pub(crate) exponent: i64,
+    pub(crate) sticky: bool,
 }
 
-fn literal(unsigned: &[u8]) -> Option<Literal<'_>> {
+pub(crate) fn literal(unsigned: &[u8]) -> Option<Literal<'_>> {
     if unsigned.eq_ignore_ascii_case(b"inf") || unsigned.eq_ignore_ascii_case(b"infinity") {
         return Some(Literal::Infinite);
     }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::number;
 
-pub(crate) mod words;
+pub(crate) mod interned;
 
 /// First byte of an encoding, up to here: the length of the bytes that follow.
 const SHORT_MAX: u8 = 0x7f;
@@ -67,7 +67,7 @@ impl<'a> Code<'a> {
 
     /// The encoding as a shared word, if these bytes are one.
     pub(crate) fn word(bytes: &[u8]) -> Option<Code<'a>> {
-        words::find(bytes).map(Code::of_word)
+        interned::find(bytes).map(Code::of_word)
     }
 
     /// The shortest encoding; words seen often become shared on the way.
@@ -76,7 +76,7 @@ impl<'a> Code<'a> {
         if plain.tail.is_empty() {
             return plain;
         }
-        words::note(bytes).map_or(plain, Code::of_word)
+        interned::note(bytes).map_or(plain, Code::of_word)
     }
 
     fn of_word(number: u16) -> Code<'a> {
@@ -193,7 +193,7 @@ impl<'a> Elem<'a> {
             INT..=0xcf => Elem::Int(read_int(body)),
             WORD..=0xdf => {
                 let low = body.first().copied().unwrap_or_default();
-                Elem::Bytes(words::word(u16::from_le_bytes([low, first & 0x0f])))
+                Elem::Bytes(interned::word(u16::from_le_bytes([low, first & 0x0f])))
             }
             UUID => Elem::Uuid(body),
             _ => Elem::Bytes(body.get(4..).unwrap_or_default()),
@@ -237,7 +237,7 @@ impl<'a> Elem<'a> {
         }
     }
 
-    /// How many bytes the element has.
+    /// Length of the element in bytes.
     pub(crate) fn byte_len(self) -> usize {
         self.bytes(&mut [0; 36]).len()
     }
@@ -282,7 +282,7 @@ pub(crate) fn size_of_elem(bytes: &[u8]) -> usize {
     }
 }
 
-/// Where the dashes are in the text of a UUID.
+/// Positions of the dashes in the text of a UUID.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
 /// The sixteen bytes of a UUID in its canonical form; nothing for anything else.
@@ -339,7 +339,7 @@ pub(crate) struct Pack {
 pub(crate) const PACK_MAX: usize = u16::MAX as usize;
 
 impl Pack {
-    /// How many elements there are.
+    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         count_of(&self.bytes)
     }
@@ -354,7 +354,7 @@ impl Pack {
         crate::memory::allocated(self.bytes.len())
     }
 
-    /// Where the first element starts.
+    /// Offset of the first element.
     pub(crate) fn start(&self) -> usize {
         HEADER.min(self.bytes.len())
     }
@@ -396,7 +396,7 @@ impl Pack {
     }
 
     /// Begins a change that makes the pack about `more` bytes longer.
-    pub(crate) fn edit(&mut self, more: usize) -> Edit<'_> {
+    pub(crate) fn edit(&mut self, more: usize) -> PackEdit<'_> {
         let mut bytes = std::mem::take(&mut self.bytes).into_vec();
         if bytes.is_empty() {
             bytes.reserve_exact(HEADER + more);
@@ -404,7 +404,7 @@ impl Pack {
         } else {
             bytes.reserve_exact(more);
         }
-        Edit { pack: self, bytes }
+        PackEdit { pack: self, bytes }
     }
 }
 
@@ -449,12 +449,12 @@ impl<'a> Iterator for Iter<'a> {
 
 /// A change to a pack, complete when dropped.
 #[derive(Debug)]
-pub(crate) struct Edit<'a> {
+pub(crate) struct PackEdit<'a> {
     pack: &'a mut Pack,
     bytes: Vec<u8>,
 }
 
-impl Edit<'_> {
+impl PackEdit<'_> {
     /// See [`Pack::find`].
     pub(crate) fn find(
         &self,
@@ -465,12 +465,12 @@ impl Edit<'_> {
         find(&self.bytes, plain, word, step)
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         count_of(&self.bytes)
     }
 
-    /// Where the first element starts.
+    /// Offset of the first element.
     pub(crate) fn start(&self) -> usize {
         HEADER
     }
@@ -556,7 +556,7 @@ impl Edit<'_> {
     }
 }
 
-impl Drop for Edit<'_> {
+impl Drop for PackEdit<'_> {
     fn drop(&mut self) {
         self.pack.bytes = std::mem::take(&mut self.bytes).into_boxed_slice();
     }
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum PackStep {
         Insert(usize, Vec<u8>),
         Replace(usize, Vec<u8>),
         Remove(usize, usize),
@@ -641,11 +641,11 @@ mod tests {
         ]
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = PackStep> {
         prop_oneof![
-            3 => (any::<usize>(), element()).prop_map(|(at, e)| Step::Insert(at, e)),
-            1 => (any::<usize>(), element()).prop_map(|(at, e)| Step::Replace(at, e)),
-            1 => (any::<usize>(), 1usize..4).prop_map(|(at, n)| Step::Remove(at, n)),
+            3 => (any::<usize>(), element()).prop_map(|(at, e)| PackStep::Insert(at, e)),
+            1 => (any::<usize>(), element()).prop_map(|(at, e)| PackStep::Replace(at, e)),
+            1 => (any::<usize>(), 1usize..4).prop_map(|(at, n)| PackStep::Remove(at, n)),
         ]
     }
 
@@ -655,19 +655,19 @@ mod tests {
             let (mut pack, mut model) = (Pack::default(), Vec::<Vec<u8>>::new());
             for step in steps {
                 match step {
-                    Step::Insert(at, element) => {
+                    PackStep::Insert(at, element) => {
                         let at = at % (model.len() + 1);
                         let offset = pack.offset(at);
                         pack.edit(10).insert(offset.max(HEADER), &[Code::of(&element)]);
                         model.insert(at, element);
                     }
-                    Step::Replace(at, element) if !model.is_empty() => {
+                    PackStep::Replace(at, element) if !model.is_empty() => {
                         let at = at % model.len();
                         let offset = pack.offset(at);
                         pack.edit(0).replace(offset, &Code::of(&element));
                         model[at] = element;
                     }
-                    Step::Remove(at, count) if !model.is_empty() => {
+                    PackStep::Remove(at, count) if !model.is_empty() => {
                         let at = at % model.len();
                         let count = count.min(model.len() - at);
                         let offset = pack.offset(at);

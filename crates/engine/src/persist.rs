@@ -1,21 +1,27 @@
-//! What goes to disk and comes back: bytes in, bytes out. Files are opened elsewhere.
+//! Persistence: encodes and decodes the log and snapshots, bytes in, bytes out. Files are opened
+//! elsewhere.
 //!
 //! The log is a sequence of records, each the effects of one command, script or transaction, framed
 //! with its length, a checksum and its number (`persist/log.rs`). A snapshot is the same kind of
 //! records, holding commands that rebuild every key (`persist/snapshot.rs`). Both are read back by
 //! running the effects (`persist/load.rs`), so there is one way into the keyspace. What clients ask
-//! for is in `persist/commands.rs`. Invariant:
-//! whatever the bytes are, reading them ends with the state as of some record, or with an error;
-//! never with a panic, and never with a value nobody wrote.
+//! for is in `persist/commands.rs`, and how a log is replayed for a part of the keyspace at a time
+//! in `persist/parts.rs`. Invariant: whatever the bytes are, reading them ends with the state as of
+//! some record, or with an error; never with a panic, and never with a value nobody wrote.
 
 mod commands;
 mod load;
 mod log;
+mod parts;
 mod snapshot;
 
-pub(crate) use commands::{COMMANDS, Keeping, Saving};
-pub use load::{Applied, BadEffects};
-pub use log::{Decoded, Fault, HEADER, Kind, MOST, append_mark, append_record, decode, resync};
+pub(crate) use commands::{COMMANDS, LogStatus, SaveReason};
+pub use load::{ApplyCounts, BadEffects};
+pub use log::{
+    DecodedRecord, HEADER, MOST, RecordFault, RecordKind, append_mark, append_record, decode,
+    frames, resync,
+};
+pub use parts::{KeyParts, Part, PartPlan};
 pub use snapshot::{SnapshotCursor, SnapshotStep};
 
 use crate::{Engine, Error, SessionId};
@@ -45,17 +51,17 @@ impl Engine {
             || !output.garbage.0.is_empty()
     }
 
-    /// Effects gathered since they were last cleared, for the log; see `effect.rs`.
+    /// Effects recorded since they were last cleared, for the log; see `effect.rs`.
     pub fn effects(&self) -> &[u8] {
         self.core.effects.bytes()
     }
 
-    /// Forgets the gathered effects.
+    /// Clears the recorded effects.
     pub fn clear_effects(&mut self) {
         self.core.effects.clear();
     }
 
-    /// How many keys there are, in all databases.
+    /// Number of keys in all databases.
     pub fn key_count(&self) -> usize {
         self.core.dbs.iter().map(|db| db.keys.len()).sum()
     }

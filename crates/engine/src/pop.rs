@@ -1,7 +1,7 @@
 //! Pops from the first of several keys that has something, at once or when one comes: what lists
 //! and sorted sets do alike (`LMPOP` and `ZMPOP`, `BLPOP` and `BZPOPMIN`, `BLMPOP` and `BZMPOP`).
 
-use crate::blocked::{Serve, Wait};
+use crate::blocked::{KeyWait, Serve};
 use crate::command::Ctx;
 use crate::error::{Error, SYNTAX};
 use crate::{Reply, args};
@@ -38,7 +38,7 @@ pub(crate) fn blocking_one<E: PopEnd>(ctx: &mut Ctx<'_>, end: E) -> Result<Reply
         return Ok(reply);
     }
     let (serve, on_timeout) = (end.serve_one(), Reply::NilArray);
-    Ok(ctx.block(Wait { keys, deadline_ms, serve, on_timeout, argv: None }))
+    Ok(ctx.block(KeyWait { keys, deadline_ms, serve, on_timeout, argv: None }))
 }
 
 /// `timeout numkeys key … end [COUNT count]`
@@ -53,7 +53,7 @@ pub(crate) fn blocking_many<E: PopEnd>(ctx: &mut Ctx<'_>) -> Result<Reply, Error
         serve(ctx, key, end, Some(count))
     };
     let on_timeout = Reply::NilArray;
-    Ok(ctx.block(Wait { keys, deadline_ms, serve: serve_many, on_timeout, argv: None }))
+    Ok(ctx.block(KeyWait { keys, deadline_ms, serve: serve_many, on_timeout, argv: None }))
 }
 
 /// Pops for a session that waited for this key; nothing if it holds another type.

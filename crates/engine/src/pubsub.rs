@@ -5,10 +5,10 @@ use hashbrown::HashMap;
 use crate::command::{CommandRow, Ctx, FAST, LOADING, MAY_REPLICATE, NOSCRIPT, PUBSUB, STALE};
 use crate::engine::Core;
 use crate::error::Error;
-use crate::session::Session;
+use crate::session::ClientSession;
 use crate::{Reply, SessionId, scan};
 
-/// Who listens to what, in the order of subscribing.
+/// Subscriptions by channel and pattern, in the order of subscribing.
 #[derive(Debug, Default)]
 pub(crate) struct Pubsub {
     channels: HashMap<Box<[u8]>, Vec<SessionId>>,
@@ -17,7 +17,7 @@ pub(crate) struct Pubsub {
 }
 
 impl Pubsub {
-    /// How many channels, patterns and shard channels have subscribers.
+    /// Numbers of channels, patterns and shard channels with subscribers.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         (self.channels.len(), self.patterns.len(), self.shards.len())
     }
@@ -25,51 +25,53 @@ impl Pubsub {
 
 /// The three kinds of subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SubscriptionKind {
     Channel,
     Pattern,
     Shard,
 }
 
-impl Kind {
+impl SubscriptionKind {
     fn subscribed(self) -> &'static str {
         match self {
-            Kind::Channel => "subscribe",
-            Kind::Pattern => "psubscribe",
-            Kind::Shard => "ssubscribe",
+            SubscriptionKind::Channel => "subscribe",
+            SubscriptionKind::Pattern => "psubscribe",
+            SubscriptionKind::Shard => "ssubscribe",
         }
     }
 
     fn unsubscribed(self) -> &'static str {
         match self {
-            Kind::Channel => "unsubscribe",
-            Kind::Pattern => "punsubscribe",
-            Kind::Shard => "sunsubscribe",
+            SubscriptionKind::Channel => "unsubscribe",
+            SubscriptionKind::Pattern => "punsubscribe",
+            SubscriptionKind::Shard => "sunsubscribe",
         }
     }
 
     fn listeners(self, pubsub: &mut Pubsub) -> &mut HashMap<Box<[u8]>, Vec<SessionId>> {
         match self {
-            Kind::Channel => &mut pubsub.channels,
-            Kind::Pattern => &mut pubsub.patterns,
-            Kind::Shard => &mut pubsub.shards,
+            SubscriptionKind::Channel => &mut pubsub.channels,
+            SubscriptionKind::Pattern => &mut pubsub.patterns,
+            SubscriptionKind::Shard => &mut pubsub.shards,
         }
     }
 
-    fn of(self, session: &mut Session) -> &mut hashbrown::HashSet<Box<[u8]>> {
+    fn of(self, session: &mut ClientSession) -> &mut hashbrown::HashSet<Box<[u8]>> {
         match self {
-            Kind::Channel => &mut session.subscriptions.channels,
-            Kind::Pattern => &mut session.subscriptions.patterns,
-            Kind::Shard => &mut session.subscriptions.shards,
+            SubscriptionKind::Channel => &mut session.subscriptions.channels,
+            SubscriptionKind::Pattern => &mut session.subscriptions.patterns,
+            SubscriptionKind::Shard => &mut session.subscriptions.shards,
         }
     }
 
     /// The number told with each (un)subscription.
-    fn count(self, session: &Session) -> usize {
+    fn count(self, session: &ClientSession) -> usize {
         let s = &session.subscriptions;
         match self {
-            Kind::Channel | Kind::Pattern => s.channels.len() + s.patterns.len(),
-            Kind::Shard => s.shards.len(),
+            SubscriptionKind::Channel | SubscriptionKind::Pattern => {
+                s.channels.len() + s.patterns.len()
+            }
+            SubscriptionKind::Shard => s.shards.len(),
         }
     }
 }
@@ -115,15 +117,16 @@ impl Core {
     }
 
     /// The session hears nothing any more, and is not told so.
-    pub(crate) fn unsubscribe_all(&mut self, session: &mut Session) {
-        for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
+    pub(crate) fn unsubscribe_all(&mut self, session: &mut ClientSession) {
+        for kind in [SubscriptionKind::Channel, SubscriptionKind::Pattern, SubscriptionKind::Shard]
+        {
             for name in std::mem::take(kind.of(session)) {
                 self.stop_listening(kind, session.id, &name);
             }
         }
     }
 
-    fn stop_listening(&mut self, kind: Kind, id: SessionId, name: &[u8]) {
+    fn stop_listening(&mut self, kind: SubscriptionKind, id: SessionId, name: &[u8]) {
         let all = kind.listeners(&mut self.pubsub);
         if let Some(listeners) = all.get_mut(name) {
             listeners.retain(|listener| *listener != id);
@@ -138,25 +141,29 @@ const FLAGS: u32 = PUBSUB | NOSCRIPT | LOADING | STALE;
 
 /// The commands of this file.
 pub(crate) const COMMANDS: &[CommandRow] = &[
-    CommandRow::new("subscribe", -2, FLAGS, |ctx| subscribe(ctx, Kind::Channel)),
-    CommandRow::new("psubscribe", -2, FLAGS, |ctx| subscribe(ctx, Kind::Pattern)),
-    CommandRow::new("ssubscribe", -2, FLAGS, |ctx| subscribe(ctx, Kind::Shard)).keys(1, -1, 1),
-    CommandRow::new("unsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, Kind::Channel)),
-    CommandRow::new("punsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, Kind::Pattern)),
-    CommandRow::new("sunsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, Kind::Shard)).keys(1, -1, 1),
+    CommandRow::new("subscribe", -2, FLAGS, |ctx| subscribe(ctx, SubscriptionKind::Channel)),
+    CommandRow::new("psubscribe", -2, FLAGS, |ctx| subscribe(ctx, SubscriptionKind::Pattern)),
+    CommandRow::new("ssubscribe", -2, FLAGS, |ctx| subscribe(ctx, SubscriptionKind::Shard))
+        .keys(1, -1, 1),
+    CommandRow::new("unsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, SubscriptionKind::Channel)),
+    CommandRow::new("punsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, SubscriptionKind::Pattern)),
+    CommandRow::new("sunsubscribe", -1, FLAGS, |ctx| unsubscribe(ctx, SubscriptionKind::Shard))
+        .keys(1, -1, 1),
     CommandRow::new("publish", 3, PUBSUB | LOADING | STALE | FAST | MAY_REPLICATE, publish),
     CommandRow::new("spublish", 3, PUBSUB | LOADING | STALE | FAST | MAY_REPLICATE, spublish)
         .keys(1, 1, 1),
     CommandRow::new("pubsub", -2, 0, crate::command::container).subcommands(&[
         CommandRow::new("channels", -2, PUBSUB | LOADING | STALE, |ctx| {
-            channels(ctx, Kind::Channel)
+            channels(ctx, SubscriptionKind::Channel)
         }),
         CommandRow::new("shardchannels", -2, PUBSUB | LOADING | STALE, |ctx| {
-            channels(ctx, Kind::Shard)
+            channels(ctx, SubscriptionKind::Shard)
         }),
-        CommandRow::new("numsub", -2, PUBSUB | LOADING | STALE, |ctx| numsub(ctx, Kind::Channel)),
+        CommandRow::new("numsub", -2, PUBSUB | LOADING | STALE, |ctx| {
+            numsub(ctx, SubscriptionKind::Channel)
+        }),
         CommandRow::new("shardnumsub", -2, PUBSUB | LOADING | STALE, |ctx| {
-            numsub(ctx, Kind::Shard)
+            numsub(ctx, SubscriptionKind::Shard)
         }),
         CommandRow::new("numpat", 2, PUBSUB | LOADING | STALE, |ctx| {
             Ok(ctx.core.pubsub.patterns.len().into())
@@ -165,12 +172,12 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     ]),
 ];
 
-fn subscribe(ctx: &mut Ctx<'_>, kind: Kind) -> Result<Reply, Error> {
+fn subscribe(ctx: &mut Ctx<'_>, kind: SubscriptionKind) -> Result<Reply, Error> {
     if ctx.session.in_exec && ctx.session.resp == 2 && !ctx.session.in_script {
         return Err(Error::fixed(match kind {
-            Kind::Channel => "ERR SUBSCRIBE isn't allowed for a DENY BLOCKING client",
-            Kind::Pattern => "ERR PSUBSCRIBE isn't allowed for a DENY BLOCKING client",
-            Kind::Shard => "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client",
+            SubscriptionKind::Channel => "ERR SUBSCRIBE isn't allowed for a DENY BLOCKING client",
+            SubscriptionKind::Pattern => "ERR PSUBSCRIBE isn't allowed for a DENY BLOCKING client",
+            SubscriptionKind::Shard => "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client",
         }));
     }
     let id = ctx.session.id;
@@ -189,7 +196,7 @@ fn subscribe(ctx: &mut Ctx<'_>, kind: Kind) -> Result<Reply, Error> {
     Ok(Reply::Several(replies))
 }
 
-fn unsubscribe(ctx: &mut Ctx<'_>, kind: Kind) -> Result<Reply, Error> {
+fn unsubscribe(ctx: &mut Ctx<'_>, kind: SubscriptionKind) -> Result<Reply, Error> {
     let names: Vec<Box<[u8]>> = if ctx.argv.len() > 1 {
         ctx.argv.iter().skip(1).map(|name| Box::from(*name)).collect()
     } else {
@@ -221,7 +228,7 @@ fn spublish(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(ctx.core.publish_shard(ctx.arg(1), ctx.arg(2)).into())
 }
 
-fn channels(ctx: &mut Ctx<'_>, kind: Kind) -> Result<Reply, Error> {
+fn channels(ctx: &mut Ctx<'_>, kind: SubscriptionKind) -> Result<Reply, Error> {
     if ctx.argv.len() > 3 {
         return Err(Error::subcommand(ctx.argv));
     }
@@ -231,7 +238,7 @@ fn channels(ctx: &mut Ctx<'_>, kind: Kind) -> Result<Reply, Error> {
     Ok(Reply::bulks(all.keys().filter(|name| fits(name))))
 }
 
-fn numsub(ctx: &mut Ctx<'_>, kind: Kind) -> Result<Reply, Error> {
+fn numsub(ctx: &mut Ctx<'_>, kind: SubscriptionKind) -> Result<Reply, Error> {
     let all = kind.listeners(&mut ctx.core.pubsub);
     let mut replies = Vec::with_capacity(ctx.argv.len() * 2);
     for name in ctx.argv.iter().skip(2) {

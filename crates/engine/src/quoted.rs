@@ -1,8 +1,8 @@
 //! Words in quotes, as people type them in an inline command or in the first line of a library.
 
 /// The words of a line, where quotes keep a word together as in a shell: `"a\x20b"` knows escapes,
-/// `'a b'` only `\'`. None if a quote is not closed or something follows on it. A zero byte ends the
-/// line.
+/// `'a b'` only `\'`. None if a quote is not closed or something follows on it. A zero byte ends
+/// the line.
 ///
 /// ```
 /// let words = engine::split_quoted(br#"lua name="a b""#);
@@ -93,7 +93,7 @@ fn single_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]>
     }
 }
 
-/// What C's `isspace` calls a space.
+/// Returns true for the bytes of C's `isspace`.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }

@@ -1,10 +1,10 @@
-//! Reply values, the same for RESP2, RESP3, Lua and redis-rs: whoever sends them encodes them.
+//! Reply values, the same for RESP2, RESP3, Lua and redis-rs: the sender encodes them.
 
 use std::borrow::Cow;
 
 use crate::Error;
 
-/// What a command answers.
+/// The reply to a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// `+OK`
@@ -69,7 +69,7 @@ impl Reply {
         Reply::Several(Vec::new())
     }
 
-    /// What goes out also when replies are off: messages, and the confirmations of subscriptions.
+    /// Keeps only what is sent while replies are off: messages, and confirmations of subscriptions.
     pub(crate) fn only_pushed(self) -> Reply {
         match self {
             Reply::Push(_) => self,

@@ -4,10 +4,10 @@ use crate::command::Ctx;
 use crate::error::{Error, NOT_INTEGER, SYNTAX};
 use crate::{Reply, args, number};
 
-/// What SCAN, HSCAN, SSCAN, ZSCAN were asked.
+/// The arguments of SCAN, HSCAN, SSCAN and ZSCAN.
 #[derive(Debug)]
-pub(crate) struct Scan<'a> {
-    /// Where to go on; 0 at the start.
+pub(crate) struct ScanRequest<'a> {
+    /// Cursor; 0 at the start.
     pub(crate) cursor: u64,
     /// About how many entries to look at.
     pub(crate) count: usize,
@@ -19,12 +19,13 @@ pub(crate) struct Scan<'a> {
     pub(crate) no_values: bool,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> ScanRequest<'a> {
     /// Reads the cursor, which is argument `at`, and the options after it. `TYPE` is an option
     /// of SCAN itself, where the cursor is argument 1.
-    pub(crate) fn read(ctx: &Ctx<'a>, at: usize) -> Result<Scan<'a>, Error> {
+    pub(crate) fn read(ctx: &Ctx<'a>, at: usize) -> Result<ScanRequest<'a>, Error> {
         let cursor = cursor(ctx.arg(at))?;
-        let mut scan = Scan { cursor, count: 10, pattern: None, type_name: None, no_values: false };
+        let mut scan =
+            ScanRequest { cursor, count: 10, pattern: None, type_name: None, no_values: false };
         let mut options = ctx.argv.get(at + 1..).unwrap_or_default().iter();
         while let Some(word) = options.next() {
             if args::is(word, "NOVALUES") && args::is(ctx.arg(0), "HSCAN") {

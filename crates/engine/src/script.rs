@@ -1,50 +1,48 @@
 //! Scripts: EVAL EVALSHA EVAL_RO EVALSHA_RO SCRIPT.
 //!
 //! A script runs alone and to its end, as one command: what it wrote is one record of the log, and
-//! stays if it fails half way. `script/lua.rs` holds the interpreter, `script/prelude.lua` what
+//! stays if it fails half way. `script/lua.rs` holds the interpreter, `script/prelude/` what
 //! scripts find in it, `script/control.rs` says when one must stop; the rest are the libraries and
 //! the ways in and out for values.
 
+mod busy;
 mod cache;
-mod cjson;
-mod cmsgpack;
+pub(crate) mod cjson;
 mod control;
 mod convert;
 mod functions;
 mod lua;
-mod meanwhile;
-mod order;
+pub(crate) mod order;
 mod pattern;
 mod random;
 mod source;
-mod structs;
-mod wire;
+pub(crate) mod wire;
 
 use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+pub use self::busy::BusyContext;
 use self::cache::Cache;
 use self::control::Control;
 pub use self::control::ScriptControl;
-use self::convert::Answer;
+use self::convert::LuaReply;
 pub(crate) use self::functions::{COMMANDS as FUNCTIONS, Functions};
-use self::lua::{Chunk, Vm};
-pub use self::meanwhile::Meanwhile;
-use self::source::Flags;
-use self::wire::{Packed, Value};
+use self::lua::{ChunkRef, Vm};
+use self::source::ScriptFlags;
+use self::wire::{LuaValue, PackedValue};
 use crate::args;
 use crate::command::{
-    self, ALLOW_BUSY, Command, CommandRow, Ctx, DENYOOM, FAST, LOADING, MAY_REPLICATE,
+    self, ALLOW_BUSY, CommandRow, CommandSpec, Ctx, DENYOOM, FAST, LOADING, MAY_REPLICATE,
     MOVABLE_KEYS, NO_MANDATORY_KEYS, NOSCRIPT, READONLY, SKIP_MONITOR, STALE, ScriptRules, WRITE,
 };
 use crate::engine::Core;
 use crate::error::{self, Error};
-use crate::session::Session;
+use crate::session::ClientSession;
 use crate::{Config, Now, Reply, keys, number};
 
-/// What scripts are told the version is.
+/// Redis version that scripts see.
 const VERSION: &str = "7.0.15";
 const VERSION_NUM: u32 = 0x0007_000f;
 
@@ -74,7 +72,7 @@ pub(crate) struct Scripts {
     /// Made with the first script.
     vm: Option<Box<Vm>>,
     cache: Cache,
-    /// What FCALL calls.
+    /// The functions FCALL can call.
     pub(crate) functions: Functions,
     /// Absent only in a core that is moved out.
     control: Option<Arc<Control>>,
@@ -85,7 +83,7 @@ impl Scripts {
         Scripts { control: Some(Arc::new(Control::new(config))), ..Scripts::default() }
     }
 
-    /// How many scripts are cached.
+    /// Number of cached scripts.
     pub(crate) fn count(&self) -> usize {
         self.cache.len()
     }
@@ -193,7 +191,7 @@ fn eval_sha(ctx: &mut Ctx<'_>, read_only: bool) -> Result<Reply, Error> {
     run(ctx, id, keys, read_only)
 }
 
-/// How many of the arguments are keys.
+/// Reads the number of arguments that are keys.
 fn key_count(ctx: &Ctx<'_>) -> Result<usize, Error> {
     let count = args::int(ctx.arg(2))?;
     let given = ctx.argv.len().saturating_sub(3);
@@ -207,7 +205,7 @@ fn key_count(ctx: &Ctx<'_>) -> Result<usize, Error> {
 }
 
 /// May a script with these flags run now?
-fn admit(ctx: &Ctx<'_>, flags: Flags, read_only: bool) -> Result<(), Error> {
+fn admit(ctx: &Ctx<'_>, flags: ScriptFlags, read_only: bool) -> Result<(), Error> {
     if flags.compatible || flags.no_writes {
         return Ok(());
     }
@@ -234,7 +232,7 @@ fn admit(ctx: &Ctx<'_>, flags: Flags, read_only: bool) -> Result<(), Error> {
 }
 
 /// The flags of a command; of one that runs a script which declares what it does, as it declares.
-pub(crate) fn flags(ctx: &Ctx<'_>, command: &Command) -> u32 {
+pub(crate) fn flags(ctx: &Ctx<'_>, command: &CommandSpec) -> u32 {
     let scripts = &ctx.core.scripts;
     let declared = match command.name {
         "eval" | "eval_ro" => match scripts.cache.find_body(ctx.arg(1)) {
@@ -256,10 +254,10 @@ pub(crate) fn flags(ctx: &Ctx<'_>, command: &Command) -> u32 {
     flags
 }
 
-/// What the script may do.
+/// The permissions of the script.
 fn rules(
     config: &Config,
-    flags: Flags,
+    flags: ScriptFlags,
     keys: &[&[u8]],
     read_only: bool,
 ) -> Result<ScriptRules, Error> {
@@ -292,14 +290,14 @@ fn run(ctx: &mut Ctx<'_>, id: u32, key_count: usize, read_only: bool) -> Result<
         .map_err(Error::new)?;
     let Some(script) = scripts.cache.get(id) else { return Err(NO_VM) };
     let (flags, name) = (script.flags, Arc::clone(&script.sha));
-    run_chunk(ctx, Chunk::Script(id), flags, name, key_count, read_only)
+    run_chunk(ctx, ChunkRef::Script(id), flags, name, key_count, read_only)
 }
 
 /// Runs what is compiled, with the keys and arguments that follow the third word.
 fn run_chunk(
     ctx: &mut Ctx<'_>,
-    chunk: Chunk,
-    flags: Flags,
+    chunk: ChunkRef,
+    flags: ScriptFlags,
     name: Arc<str>,
     key_count: usize,
     read_only: bool,
@@ -314,7 +312,7 @@ fn run_chunk(
     if !ctx.core.monitors.is_empty() {
         ctx.show_monitors();
     }
-    let lent = Lent::new(ctx, chunk, rules, name);
+    let lent = CoreLoan::new(ctx, chunk, rules, name);
     let (outcome, resp3) = lent.run(keys, arguments);
     drop(lent);
     ctx.core.tracking.script_ends();
@@ -328,32 +326,37 @@ fn run_chunk(
 }
 
 /// The core while it is with the interpreter. Comes back even if something panics.
-struct Lent<'c> {
+struct CoreLoan<'c> {
     home: &'c mut Box<Core>,
     vm: Option<Box<Vm>>,
-    chunk: Chunk,
+    chunk: ChunkRef,
     memory: usize,
 }
 
-impl<'c> Lent<'c> {
-    fn new(ctx: &'c mut Ctx<'_>, chunk: Chunk, rules: ScriptRules, name: Arc<str>) -> Lent<'c> {
+impl<'c> CoreLoan<'c> {
+    fn new(
+        ctx: &'c mut Ctx<'_>,
+        chunk: ChunkRef,
+        rules: ScriptRules,
+        name: Arc<str>,
+    ) -> CoreLoan<'c> {
         let home = &mut *ctx.core;
         let memory = home.config.script_memory;
         let vm = place_of_vm(home, chunk).take();
         if let Some(vm) = &vm {
-            vm.control().begin(&home.config, matches!(chunk, Chunk::Function(_)));
+            vm.control().begin(&home.config, matches!(chunk, ChunkRef::Function(_)));
             vm.lend(home, |running| running.begin(ctx.session, ctx.now, rules, name));
         }
-        Lent { home, vm, chunk, memory }
+        CoreLoan { home, vm, chunk, memory }
     }
 
-    fn run(&self, keys: &[&[u8]], arguments: &[&[u8]]) -> (lua::Outcome, bool) {
-        let Some(vm) = self.vm.as_deref() else { return (lua::Outcome::Nil, false) };
+    fn run(&self, keys: &[&[u8]], arguments: &[&[u8]]) -> (lua::ScriptOutcome, bool) {
+        let Some(vm) = self.vm.as_deref() else { return (lua::ScriptOutcome::Nil, false) };
         (vm.run(self.chunk, keys, arguments, self.memory), vm.resp3())
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for CoreLoan<'_> {
     fn drop(&mut self) {
         if let Some(vm) = self.vm.take() {
             vm.take_back(self.home);
@@ -364,31 +367,31 @@ impl Drop for Lent<'_> {
 }
 
 /// Scripts and functions have an interpreter each.
-fn place_of_vm(core: &mut Core, chunk: Chunk) -> &mut Option<Box<Vm>> {
+fn place_of_vm(core: &mut Core, chunk: ChunkRef) -> &mut Option<Box<Vm>> {
     match chunk {
-        Chunk::Script(_) => &mut core.scripts.vm,
-        Chunk::Function(_) => &mut core.scripts.functions.vm,
+        ChunkRef::Script(_) => &mut core.scripts.vm,
+        ChunkRef::Function(_) => &mut core.scripts.functions.vm,
     }
 }
 
 /// The script that is running, with everything it can reach.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningScript {
     world: World,
     /// Of the script, for errors.
     name: Arc<str>,
     /// Commands that have a number, as scripts spell them.
-    numbered: Vec<(&'static Command, Box<[u8]>)>,
+    numbered: Vec<(&'static CommandSpec, Box<[u8]>)>,
 }
 
-/// What the commands of a script work on.
+/// The engine state that the commands of a script work on.
 #[derive(Debug)]
 struct World {
     /// The engine's while a script runs, an empty one at other times.
     core: Box<Core>,
     lent: bool,
     /// Not the caller's: a script can SELECT another database without the caller seeing it.
-    session: Session,
+    session: ClientSession,
     now: Now,
     rules: ScriptRules,
 }
@@ -396,21 +399,21 @@ struct World {
 /// Spellings of commands that get a number; others are looked up by name each time.
 const NUMBERED_MOST: usize = 1000;
 
-impl Running {
+impl RunningScript {
     /// Nothing runs yet.
-    fn idle() -> Running {
+    fn idle() -> RunningScript {
         let world = World {
             core: Box::default(),
             lent: false,
-            session: Session::new(crate::SessionId(0), String::new()),
+            session: ClientSession::new(crate::SessionId(0), String::new()),
             now: Now::from_millis(0),
             rules: ScriptRules::default(),
         };
-        Running { world, name: Arc::default(), numbered: Vec::new() }
+        RunningScript { world, name: Arc::default(), numbered: Vec::new() }
     }
 
     /// A script begins that `caller` has called.
-    fn begin(&mut self, caller: &Session, now: Now, rules: ScriptRules, name: Arc<str>) {
+    fn begin(&mut self, caller: &ClientSession, now: Now, rules: ScriptRules, name: Arc<str>) {
         let session = &mut self.world.session;
         session.id = caller.id;
         session.db = caller.db;
@@ -434,19 +437,19 @@ impl Running {
     }
 
     /// `redis.call` with the packed list of `count` arguments.
-    fn call(&mut self, control: &Control, packed: &[u8], count: usize) -> Answer {
-        let Some(Packed::Tree(Value::Table(list))) = Packed::tree(packed) else {
-            return Answer::Misuse(BAD_ARGUMENTS.to_vec());
+    fn call(&mut self, control: &Control, packed: &[u8], count: usize) -> LuaReply {
+        let Some(PackedValue::Tree(LuaValue::Table(list))) = PackedValue::tree(packed) else {
+            return LuaReply::Misuse(BAD_ARGUMENTS.to_vec());
         };
         let Some(numbers) = texts_of_numbers(&list.array, count) else {
-            return Answer::Misuse(BAD_ARGUMENTS.to_vec());
+            return LuaReply::Misuse(BAD_ARGUMENTS.to_vec());
         };
         let argv = argv_of(&list.array, &numbers);
         match command::find_for_script(&argv) {
             Ok(command) => self.world.run(control, command, &argv),
             Err(error) => {
                 self.world.core.count_error_in_script(&error);
-                Answer::Error(convert::error_text(&error))
+                LuaReply::Error(convert::error_text(&error))
             }
         }
     }
@@ -464,9 +467,9 @@ impl Running {
     }
 
     /// `redis.call` of a numbered command with arguments that are all strings.
-    fn call_numbered(&mut self, control: &Control, number: u32, args: &[&[u8]]) -> Answer {
+    fn call_numbered(&mut self, control: &Control, number: u32, args: &[&[u8]]) -> LuaReply {
         let Some((command, name)) = self.numbered.get((number >> 1) as usize) else {
-            return Answer::Misuse(BAD_ARGUMENTS.to_vec());
+            return LuaReply::Misuse(BAD_ARGUMENTS.to_vec());
         };
         let mut argv: SmallVec<[&[u8]; 16]> = SmallVec::new();
         argv.push(name);
@@ -476,7 +479,9 @@ impl Running {
 
     /// May the script call this? None if there is no such command.
     fn may_call(&self, packed: &[u8]) -> Option<bool> {
-        let Some(Packed::Tree(Value::Table(list))) = Packed::tree(packed) else { return None };
+        let Some(PackedValue::Tree(LuaValue::Table(list))) = PackedValue::tree(packed) else {
+            return None;
+        };
         let numbers = texts_of_numbers(&list.array, list.array.len())?;
         let argv = argv_of(&list.array, &numbers);
         let command = command::find_with_subcommand(&argv).ok()?;
@@ -492,18 +497,23 @@ impl Running {
 }
 
 impl World {
-    fn run(&mut self, control: &Control, command: &'static Command, argv: &[&[u8]]) -> Answer {
+    fn run(
+        &mut self,
+        control: &Control,
+        command: &'static CommandSpec,
+        argv: &[&[u8]],
+    ) -> LuaReply {
         if !self.lent {
-            return Answer::Error(
+            return LuaReply::Error(
                 b"ERR redis.call/pcall can only be called inside a script invocation".to_vec(),
             );
         }
         let mut ctx = Ctx { core: &mut self.core, session: &mut self.session, now: self.now, argv };
         if let Err(error) = command::check_from_script(&mut ctx, command, &mut self.rules) {
-            return Answer::Error(convert::error_text(&error));
+            return LuaReply::Error(convert::error_text(&error));
         }
         if command.flags & WRITE != 0 && control.begin_write().is_err() {
-            return Answer::Killed;
+            return LuaReply::Killed;
         }
         let reply = command::call(&mut ctx, command);
         convert::answer(reply, self.session.resp == 3)
@@ -513,7 +523,7 @@ impl World {
 const BAD_ARGUMENTS: &[u8] = b"ERR Lua redis lib command arguments must be strings or integers";
 
 /// The numbers among the arguments as text. None if there is anything but strings and numbers.
-fn texts_of_numbers(values: &[Value<'_>], count: usize) -> Option<SmallVec<[Vec<u8>; 4]>> {
+fn texts_of_numbers(values: &[LuaValue<'_>], count: usize) -> Option<SmallVec<[Vec<u8>; 4]>> {
     // Nils at the end do not show up in the list.
     if values.len() != count {
         return None;
@@ -521,8 +531,8 @@ fn texts_of_numbers(values: &[Value<'_>], count: usize) -> Option<SmallVec<[Vec<
     let mut texts = SmallVec::new();
     for value in values {
         match value {
-            Value::String(_) => {}
-            Value::Number(n) => texts.push(number::format_f64(*n)),
+            LuaValue::String(_) => {}
+            LuaValue::Number(n) => texts.push(number::format_f64(*n)),
             _ => return None,
         }
     }
@@ -530,10 +540,10 @@ fn texts_of_numbers(values: &[Value<'_>], count: usize) -> Option<SmallVec<[Vec<
 }
 
 /// The arguments of a call, with the numbers among them as text.
-fn argv_of<'a>(values: &[Value<'a>], numbers: &'a [Vec<u8>]) -> SmallVec<[&'a [u8]; 16]> {
+fn argv_of<'a>(values: &[LuaValue<'a>], numbers: &'a [Vec<u8>]) -> SmallVec<[&'a [u8]; 16]> {
     let mut numbers = numbers.iter();
-    let text = |value: &Value<'a>| match value {
-        Value::String(s) => *s,
+    let text = |value: &LuaValue<'a>| match value {
+        LuaValue::String(s) => *s,
         _ => numbers.next().map(Vec::as_slice).unwrap_or_default(),
     };
     values.iter().map(text).collect()

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use crate::acl::User;
-use crate::blocked::Blocked;
-use crate::command::Command;
+use crate::admin::acl::User;
+use crate::blocked::BlockedSession;
+use crate::command::CommandSpec;
 use crate::engine::{Core, Engine};
 use crate::multi::Multi;
 
@@ -14,9 +14,9 @@ use crate::multi::Multi;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// What the engine knows of one client.
+/// The state of one client.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct ClientSession {
     pub(crate) id: SessionId,
     /// The selected database.
     pub(crate) db: usize,
@@ -50,8 +50,8 @@ pub(crate) struct Session {
     pub(crate) multi: Option<Box<Multi>>,
     /// Keys under WATCH, each with its database.
     pub(crate) watching: Vec<(usize, Box<[u8]>)>,
-    /// What the session waits for.
-    pub(crate) blocked: Option<Box<Blocked>>,
+    /// The wait of a blocked session.
+    pub(crate) blocked: Option<Box<BlockedSession>>,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) replies: Replies,
     /// To be closed once its replies are sent.
@@ -62,24 +62,24 @@ pub(crate) struct Session {
     pub(crate) created_ms: i64,
     pub(crate) last_ms: i64,
     /// Its last command.
-    pub(crate) last_command: Option<&'static Command>,
+    pub(crate) last_command: Option<&'static CommandSpec>,
     pub(crate) buffers: Buffers,
     /// Bytes of the commands queued since MULTI.
     pub(crate) queued_bytes: usize,
 }
 
-/// What the connection of a session holds, in bytes; see [`Engine::show_buffers`].
+/// Buffer sizes of a session's connection, in bytes; see [`Engine::show_buffers`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Buffers {
-    /// What came and is not run yet.
+    /// Input that is not run yet.
     pub unread: usize,
     /// Room for more of that.
     pub room: usize,
-    /// What was answered and is not sent yet.
+    /// Output that is not sent yet.
     pub unsent: usize,
 }
 
-/// What a session listens to.
+/// The subscriptions of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     pub(crate) channels: HashSet<Box<[u8]>>,
@@ -99,9 +99,9 @@ pub(crate) enum Replies {
     Off,
 }
 
-impl Session {
-    pub(crate) fn new(id: SessionId, address: String) -> Session {
-        Session {
+impl ClientSession {
+    pub(crate) fn new(id: SessionId, address: String) -> ClientSession {
+        ClientSession {
             id,
             db: 0,
             resp: 2,
@@ -152,7 +152,7 @@ impl Session {
 
 impl Core {
     /// A session, unless its own command is running.
-    pub(crate) fn session(&self, id: SessionId) -> Option<&Session> {
+    pub(crate) fn session(&self, id: SessionId) -> Option<&ClientSession> {
         self.sessions.get(&id).and_then(Option::as_ref).map(|session| &**session)
     }
 }
@@ -181,7 +181,7 @@ impl Engine {
 
     /// Does the session listen to channels?
     pub fn is_subscribed(&self, id: SessionId) -> bool {
-        self.core.session(id).is_some_and(Session::subscribed)
+        self.core.session(id).is_some_and(ClientSession::subscribed)
     }
 
     /// Is the session over once its replies are sent? Nothing more of it may run.

@@ -7,17 +7,17 @@
 
 pub(crate) mod expiry;
 
-use self::expiry::Deadlines;
+use self::expiry::FieldDeadlines;
 use crate::Reply;
+use crate::admin::config::Config;
 use crate::args;
 use crate::command::{CommandRow, Ctx, DENYOOM, FAST, READONLY, WRITE};
-use crate::config::Config;
 use crate::error::{Error, NOT_FLOAT, OVERFLOW, SYNTAX};
 use crate::notify::Class;
 use crate::number::LongDouble;
 use crate::pack::{Code, Elem, PACK_MAX, Pack};
-use crate::scan::{self, Scan};
-use crate::table::{Keyed, Table};
+use crate::scan::{self, ScanRequest};
+use crate::table::{Table, TableEntry};
 
 /// Fields up to which a hash past Redis's limits stays packed.
 const PACKED_FIELDS: usize = 128;
@@ -36,36 +36,36 @@ pub(crate) enum Hash {
     /// Fields and values in turn.
     Packed(Pack),
     /// Too many or too long for that.
-    Table(Box<Big>),
+    Table(Box<LargeHash>),
 }
 
 /// A large hash.
 #[derive(Debug, Clone)]
-pub(crate) struct Big {
-    fields: Table<Field>,
+pub(crate) struct LargeHash {
+    fields: Table<HashField>,
     /// Bytes of heap of all fields.
     bytes: usize,
     /// There once a field has a deadline.
-    deadlines: Option<Box<Deadlines>>,
+    deadlines: Option<Box<FieldDeadlines>>,
 }
 
 /// A field and its value in one allocation: length of the name (one byte, or 255 and four), name,
 /// value.
 #[derive(Debug, Clone)]
-struct Field(Box<[u8]>);
+struct HashField(Box<[u8]>);
 
 /// The limits of `OBJECT ENCODING`, and what a table needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct HashLimits {
     entries: usize,
     value: usize,
     seed: u64,
 }
 
-impl Limits {
+impl HashLimits {
     /// The limits for hashes.
-    pub(crate) fn of(config: &Config) -> Limits {
-        Limits {
+    pub(crate) fn of(config: &Config) -> HashLimits {
+        HashLimits {
             entries: config.hash_max_listpack_entries,
             value: config.hash_max_listpack_value,
             seed: config.seed,
@@ -73,8 +73,8 @@ impl Limits {
     }
 }
 
-impl Field {
-    fn new(name: &[u8], value: &[u8]) -> Field {
+impl HashField {
+    fn new(name: &[u8], value: &[u8]) -> HashField {
         let mut bytes = Vec::with_capacity(name.len() + value.len() + 5);
         match u8::try_from(name.len()) {
             Ok(len) if len < u8::MAX => bytes.push(len),
@@ -86,7 +86,7 @@ impl Field {
         }
         bytes.extend_from_slice(name);
         bytes.extend_from_slice(value);
-        Field(bytes.into_boxed_slice())
+        HashField(bytes.into_boxed_slice())
     }
 
     fn parts(&self) -> (&[u8], &[u8]) {
@@ -106,7 +106,7 @@ impl Field {
     }
 }
 
-impl Keyed for Field {
+impl TableEntry for HashField {
     fn key(&self) -> &[u8] {
         self.parts().0
     }
@@ -119,7 +119,7 @@ impl Default for Hash {
 }
 
 impl Hash {
-    /// How many fields there are.
+    /// Number of fields.
     pub(crate) fn len(&self) -> usize {
         match self {
             Hash::Packed(pack) => pack.len() / 2,
@@ -141,8 +141,8 @@ impl Hash {
             Hash::Packed(pack) => pack.heap_size(),
             Hash::Table(big) => {
                 let deadlines = big.deadlines.as_ref().map_or(0, |all| all.heap_size());
-                let places = big.fields.len() * (size_of::<Field>() + 1) * 4 / 3;
-                size_of::<Big>() + big.bytes + places + deadlines
+                let places = big.fields.len() * (size_of::<HashField>() + 1) * 4 / 3;
+                size_of::<LargeHash>() + big.bytes + places + deadlines
             }
         }
     }
@@ -161,7 +161,7 @@ impl Hash {
 
     /// Sets fields, given as name and value in turn, and lifts their deadlines; answers how many
     /// are new.
-    pub(crate) fn set(&mut self, pairs: &[&[u8]], limits: Limits) -> usize {
+    pub(crate) fn set(&mut self, pairs: &[&[u8]], limits: HashLimits) -> usize {
         let mut created = 0;
         let mut rest = pairs.as_chunks::<2>().0;
         if let Hash::Packed(pack) = self {
@@ -229,7 +229,7 @@ impl Hash {
             let elements = packed.as_mut()?;
             Some((elements.next()?, elements.next()?))
         });
-        packed.chain(fields.into_iter().flatten().map(Field::pair))
+        packed.chain(fields.into_iter().flatten().map(HashField::pair))
     }
 
     /// A field by chance, each as likely as any other.
@@ -240,7 +240,7 @@ impl Hash {
                 Some((name, pack.at(after)?.0))
             }
             Hash::Packed(_) => None,
-            Hash::Table(big) => big.fields.random(rng).map(Field::pair),
+            Hash::Table(big) => big.fields.random(rng).map(HashField::pair),
         }
     }
 
@@ -263,9 +263,9 @@ impl Hash {
         }
     }
 
-    fn table(&mut self, seed: u64) -> &mut Big {
+    fn table(&mut self, seed: u64) -> &mut LargeHash {
         if let Hash::Packed(_) = self {
-            let mut big = Big { fields: Table::with_seed(seed), bytes: 0, deadlines: None };
+            let mut big = LargeHash { fields: Table::with_seed(seed), bytes: 0, deadlines: None };
             for (name, value) in self.iter() {
                 big.set(name.bytes(&mut [0; 36]), value.bytes(&mut [0; 36]));
             }
@@ -278,9 +278,9 @@ impl Hash {
     }
 }
 
-impl Big {
+impl LargeHash {
     fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
-        let field = Field::new(name, value);
+        let field = HashField::new(name, value);
         self.bytes += field.0.len();
         match self.fields.insert(field) {
             Some(old) => {
@@ -336,7 +336,7 @@ fn set_fields(ctx: &mut Ctx<'_>, name: &str) -> Result<usize, Error> {
     if pairs.len() % 2 != 0 {
         return Err(Error::arity(name));
     }
-    let limits = Limits::of(&ctx.core.config);
+    let limits = HashLimits::of(&ctx.core.config);
     let created = ctx.write_or(key, Hash::default)?.set(pairs, limits);
     ctx.changed_by(pairs.len() as u64 / 2, Class::Hash, "hset", key);
     Ok(created)
@@ -347,7 +347,7 @@ fn hsetnx(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     if ctx.write::<Hash>(key)?.is_some_and(|hash| hash.get(name).is_some()) {
         return Ok(Reply::Int(0));
     }
-    let limits = Limits::of(&ctx.core.config);
+    let limits = HashLimits::of(&ctx.core.config);
     ctx.write_or(key, Hash::default)?.set(&[name, value], limits);
     ctx.changed(Class::Hash, "hset", key);
     Ok(Reply::Int(1))
@@ -427,7 +427,7 @@ fn hincrby(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
             .map_err(|_| Error::fixed("ERR hash value is not an integer"))?,
     };
     let new = old.checked_add(by).ok_or(OVERFLOW)?;
-    let limits = Limits::of(&ctx.core.config);
+    let limits = HashLimits::of(&ctx.core.config);
     let text = crate::number::format_i64(new);
     ctx.write_or(key, Hash::default)?.set_and_keep_deadline(name, &text, limits);
     ctx.changed(Class::Hash, "hincrby", key);
@@ -449,7 +449,7 @@ fn hincrbyfloat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let sum = old.add(by).filter(|sum| sum.is_finite());
     let sum = sum.ok_or(Error::fixed("ERR increment would produce NaN or Infinity"))?;
     let text = sum.to_human();
-    let limits = Limits::of(&ctx.core.config);
+    let limits = HashLimits::of(&ctx.core.config);
     let hash = ctx.write_or(key, Hash::default)?;
     let deadline = hash.set_and_keep_deadline(name, &text, limits);
     ctx.changed(Class::Hash, "hincrbyfloat", key);
@@ -464,8 +464,8 @@ fn hincrbyfloat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn hscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let key = ctx.arg(1);
     let cursor = scan::cursor(ctx.arg(2))?;
-    let scan = Scan::read(ctx, 2);
-    let Some(hash) = ctx.read::<Hash>(key)? else { return Ok(Scan::reply(0, Vec::new())) };
+    let scan = ScanRequest::read(ctx, 2);
+    let Some(hash) = ctx.read::<Hash>(key)? else { return Ok(ScanRequest::reply(0, Vec::new())) };
     // Options are looked at only when there is something to scan.
     let scan = scan?;
     let mut found = Vec::new();
@@ -477,7 +477,7 @@ fn hscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
             }
         }
     });
-    Ok(Scan::reply(next, found))
+    Ok(ScanRequest::reply(next, found))
 }
 
 fn hrandfield(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use crate::Reply;
 use crate::args;
-use crate::blocked::{Serve, Wait};
+use crate::blocked::{KeyWait, Serve};
 use crate::command::{
     BLOCKING, CommandRow, Ctx, DENYOOM, FAST, MOVABLE_KEYS, NOSCRIPT, READONLY, WRITE,
 };
@@ -30,7 +30,7 @@ pub(crate) enum List {
 
 /// One end of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ListEnd {
     Left,
     Right,
 }
@@ -42,7 +42,7 @@ impl Default for List {
 }
 
 impl List {
-    /// How many elements there are.
+    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         match self {
             List::Packed(pack) => pack.len(),
@@ -64,7 +64,7 @@ impl List {
     }
 
     /// Adds elements at one end, one after the other.
-    pub(crate) fn push(&mut self, end: End, elements: &[&[u8]]) {
+    pub(crate) fn push(&mut self, end: ListEnd, elements: &[&[u8]]) {
         let mut rest = elements;
         if let List::Packed(pack) = self {
             let more: usize = elements.iter().map(|e| e.len() + 1).sum();
@@ -75,8 +75,8 @@ impl List {
                     break;
                 }
                 match end {
-                    End::Left => edit.insert(edit.start(), &[code]),
-                    End::Right => edit.push(&code),
+                    ListEnd::Left => edit.insert(edit.start(), &[code]),
+                    ListEnd::Right => edit.push(&code),
                 }
                 rest = after;
             }
@@ -88,12 +88,12 @@ impl List {
     }
 
     /// Takes an element from one end.
-    pub(crate) fn pop(&mut self, end: End) -> Option<Vec<u8>> {
+    pub(crate) fn pop(&mut self, end: ListEnd) -> Option<Vec<u8>> {
         match self {
             List::Packed(pack) => {
                 let at = match end {
-                    End::Left => pack.start(),
-                    End::Right => pack.offset(pack.len().checked_sub(1)?),
+                    ListEnd::Left => pack.start(),
+                    ListEnd::Right => pack.offset(pack.len().checked_sub(1)?),
                 };
                 let element = pack.at(at)?.0.to_vec();
                 pack.edit(0).remove(at, 1);
@@ -143,11 +143,11 @@ impl List {
     }
 
     /// Drops elements from one end.
-    pub(crate) fn drop_from(&mut self, end: End, count: usize) {
+    pub(crate) fn drop_from(&mut self, end: ListEnd, count: usize) {
         match self {
             List::Packed(pack) => {
                 let count = count.min(pack.len());
-                let first = if end == End::Left { 0 } else { pack.len() - count };
+                let first = if end == ListEnd::Left { 0 } else { pack.len() - count };
                 let at = pack.offset(first);
                 if count > 0 {
                     pack.edit(0).remove(at, count);
@@ -158,15 +158,15 @@ impl List {
     }
 
     /// Takes out elements equal to `element`, at most `most`, from one end on; answers how many.
-    pub(crate) fn remove_equal(&mut self, element: &[u8], most: usize, from: End) -> usize {
+    pub(crate) fn remove_equal(&mut self, element: &[u8], most: usize, from: ListEnd) -> usize {
         let code = Code::of(element);
         match self {
             List::Packed(_) => {
                 let (mut found, mut index) = (Vec::new(), 0);
-                let start = if from == End::Left { 0 } else { self.len().saturating_sub(1) };
+                let start = if from == ListEnd::Left { 0 } else { self.len().saturating_sub(1) };
                 self.walk(start, from.other(), |_, encoding| {
                     if code.starts(encoding) {
-                        found.push(if from == End::Left { index } else { start - index });
+                        found.push(if from == ListEnd::Left { index } else { start - index });
                     }
                     index += 1;
                     if found.len() == most {
@@ -191,12 +191,12 @@ impl List {
     pub(crate) fn walk<'l>(
         &'l self,
         index: usize,
-        towards: End,
+        towards: ListEnd,
         mut visit: impl FnMut(Elem<'l>, &'l [u8]) -> ControlFlow<()>,
     ) {
         match self {
             List::Packed(pack) if index < pack.len() => match towards {
-                End::Right => {
+                ListEnd::Right => {
                     let mut offset = pack.offset(index);
                     while let Some((elem, after)) = pack.at(offset) {
                         if visit(elem, pack.rest(offset)).is_break() {
@@ -205,7 +205,7 @@ impl List {
                         offset = after;
                     }
                 }
-                End::Left => {
+                ListEnd::Left => {
                     let mut offsets = Vec::with_capacity(index + 1);
                     let mut offset = pack.start();
                     while let Some((elem, after)) =
@@ -227,7 +227,7 @@ impl List {
     }
 
     /// `count` elements as replies, from an index towards one end.
-    pub(crate) fn replies(&self, index: usize, towards: End, count: usize) -> Vec<Reply> {
+    pub(crate) fn replies(&self, index: usize, towards: ListEnd, count: usize) -> Vec<Reply> {
         let mut found = Vec::with_capacity(count.min(self.len()));
         if count > 0 {
             self.walk(index, towards, |elem, _| {
@@ -246,7 +246,7 @@ impl List {
     fn position(&self, element: &[u8]) -> Option<usize> {
         let code = Code::of(element);
         let (mut index, mut found) = (0, None);
-        self.walk(0, End::Right, |_, encoding| {
+        self.walk(0, ListEnd::Right, |_, encoding| {
             if code.starts(encoding) {
                 found = Some(index);
                 return ControlFlow::Break(());
@@ -261,7 +261,7 @@ impl List {
         if let List::Packed(pack) = self {
             let mut deque = Deque::default();
             for elem in pack.iter() {
-                deque.push(End::Right, &Code::of(elem.bytes(&mut [0; 36])));
+                deque.push(ListEnd::Right, &Code::of(elem.bytes(&mut [0; 36])));
             }
             *self = List::Long(Box::new(deque));
         }
@@ -272,24 +272,24 @@ impl List {
     }
 }
 
-impl End {
-    fn other(self) -> End {
-        if self == End::Left { End::Right } else { End::Left }
+impl ListEnd {
+    fn other(self) -> ListEnd {
+        if self == ListEnd::Left { ListEnd::Right } else { ListEnd::Left }
     }
 
     fn push_event(self) -> &'static str {
-        if self == End::Left { "lpush" } else { "rpush" }
+        if self == ListEnd::Left { "lpush" } else { "rpush" }
     }
 
     fn pop_event(self) -> &'static str {
-        if self == End::Left { "lpop" } else { "rpop" }
+        if self == ListEnd::Left { "lpop" } else { "rpop" }
     }
 
-    fn parse(bytes: &[u8]) -> Result<End, Error> {
+    fn parse(bytes: &[u8]) -> Result<ListEnd, Error> {
         if args::is(bytes, "LEFT") {
-            Ok(End::Left)
+            Ok(ListEnd::Left)
         } else if args::is(bytes, "RIGHT") {
-            Ok(End::Right)
+            Ok(ListEnd::Right)
         } else {
             Err(SYNTAX)
         }
@@ -314,45 +314,45 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     CommandRow::new("lpos", -3, READONLY, lpos).keys(1, 1, 1),
     CommandRow::new("lmove", 5, WRITE | DENYOOM, lmove).keys(1, 2, 1),
     CommandRow::new("rpoplpush", 3, WRITE | DENYOOM, rpoplpush).keys(1, 2, 1),
-    CommandRow::new("lmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<End>),
+    CommandRow::new("lmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<ListEnd>),
     CommandRow::new("blpop", -3, WRITE | NOSCRIPT | BLOCKING, |ctx| {
-        pop::blocking_one(ctx, End::Left)
+        pop::blocking_one(ctx, ListEnd::Left)
     })
     .keys(1, -2, 1),
     CommandRow::new("brpop", -3, WRITE | NOSCRIPT | BLOCKING, |ctx| {
-        pop::blocking_one(ctx, End::Right)
+        pop::blocking_one(ctx, ListEnd::Right)
     })
     .keys(1, -2, 1),
     CommandRow::new("blmove", 6, WRITE | DENYOOM | NOSCRIPT | BLOCKING, blmove).keys(1, 2, 1),
     CommandRow::new("brpoplpush", 4, WRITE | DENYOOM | NOSCRIPT | BLOCKING, brpoplpush)
         .keys(1, 2, 1),
-    CommandRow::new("blmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<End>),
+    CommandRow::new("blmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<ListEnd>),
 ];
 
 fn lpush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    push(ctx, End::Left)
+    push(ctx, ListEnd::Left)
 }
 
 fn rpush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    push(ctx, End::Right)
+    push(ctx, ListEnd::Right)
 }
 
 fn lpushx(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    push_if_exists(ctx, End::Left)
+    push_if_exists(ctx, ListEnd::Left)
 }
 
 fn rpushx(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    push_if_exists(ctx, End::Right)
+    push_if_exists(ctx, ListEnd::Right)
 }
 
-fn push_if_exists(ctx: &mut Ctx<'_>, end: End) -> Result<Reply, Error> {
+fn push_if_exists(ctx: &mut Ctx<'_>, end: ListEnd) -> Result<Reply, Error> {
     if ctx.write::<List>(ctx.arg(1))?.is_none() {
         return Ok(Reply::Int(0));
     }
     push(ctx, end)
 }
 
-fn push(ctx: &mut Ctx<'_>, end: End) -> Result<Reply, Error> {
+fn push(ctx: &mut Ctx<'_>, end: ListEnd) -> Result<Reply, Error> {
     let (key, elements) = (ctx.arg(1), ctx.argv.get(2..).unwrap_or_default());
     let list = ctx.write_or(key, List::default)?;
     list.push(end, elements);
@@ -362,14 +362,14 @@ fn push(ctx: &mut Ctx<'_>, end: End) -> Result<Reply, Error> {
 }
 
 fn lpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    pop(ctx, End::Left, "lpop")
+    pop(ctx, ListEnd::Left, "lpop")
 }
 
 fn rpop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    pop(ctx, End::Right, "rpop")
+    pop(ctx, ListEnd::Right, "rpop")
 }
 
-fn pop(ctx: &mut Ctx<'_>, end: End, name: &str) -> Result<Reply, Error> {
+fn pop(ctx: &mut Ctx<'_>, end: ListEnd, name: &str) -> Result<Reply, Error> {
     let key = ctx.arg(1);
     let count = match ctx.argv.get(2..) {
         None | Some([]) => None,
@@ -397,9 +397,14 @@ fn positive(bytes: &[u8], error: Error) -> Result<usize, Error> {
 }
 
 /// Takes up to `count` elements from one end of a list that exists.
-fn pop_many(ctx: &mut Ctx<'_>, key: &[u8], end: End, count: usize) -> Result<Vec<Reply>, Error> {
+fn pop_many(
+    ctx: &mut Ctx<'_>,
+    key: &[u8],
+    end: ListEnd,
+    count: usize,
+) -> Result<Vec<Reply>, Error> {
     let Some(list) = ctx.write::<List>(key)? else { return Ok(Vec::new()) };
-    let start = if end == End::Left { 0 } else { list.len().saturating_sub(1) };
+    let start = if end == ListEnd::Left { 0 } else { list.len().saturating_sub(1) };
     let elements = list.replies(start, end.other(), count);
     list.drop_from(end, elements.len());
     let empty = list.len() == 0;
@@ -408,7 +413,7 @@ fn pop_many(ctx: &mut Ctx<'_>, key: &[u8], end: End, count: usize) -> Result<Vec
 }
 
 /// Says that elements were taken from one end, and deletes the key if none is left.
-fn removed(ctx: &mut Ctx<'_>, key: &[u8], end: End, count: usize, empty: bool) {
+fn removed(ctx: &mut Ctx<'_>, key: &[u8], end: ListEnd, count: usize, empty: bool) {
     ctx.changed_by(count as u64, Class::List, end.pop_event(), key);
     ctx.drop_if(key, empty);
 }
@@ -450,7 +455,7 @@ fn lrange(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (start, end) = (args::int(ctx.arg(2))?, args::int(ctx.arg(3))?);
     let Some(list) = ctx.read::<List>(key)? else { return Ok(Reply::Array(Vec::new())) };
     let (start, count) = range_in(start, end, list.len());
-    Ok(Reply::Array(list.replies(start, End::Right, count)))
+    Ok(Reply::Array(list.replies(start, ListEnd::Right, count)))
 }
 
 fn ltrim(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
@@ -460,8 +465,8 @@ fn ltrim(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let len = list.len();
     let (start, count) = range_in(start, end, len);
     let start = if count == 0 { len } else { start };
-    list.drop_from(End::Left, start);
-    list.drop_from(End::Right, len - start - count);
+    list.drop_from(ListEnd::Left, start);
+    list.drop_from(ListEnd::Right, len - start - count);
     ctx.changed_by((len - count) as u64, Class::List, "ltrim", key);
     ctx.drop_if(key, count == 0);
     Ok(Reply::Ok)
@@ -471,7 +476,7 @@ fn lrem(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (key, element) = (ctx.arg(1), ctx.arg(3));
     let count = args::int(ctx.arg(2))?;
     let Some(list) = ctx.write::<List>(key)? else { return Ok(Reply::Int(0)) };
-    let from = if count < 0 { End::Right } else { End::Left };
+    let from = if count < 0 { ListEnd::Right } else { ListEnd::Left };
     let most = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let removed = list.remove_equal(element, if most == 0 { usize::MAX } else { most }, from);
     let empty = list.len() == 0;
@@ -537,7 +542,7 @@ fn lpos(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     }
     let none = if count.is_some() { Reply::Array(Vec::new()) } else { Reply::Nil };
     let Some(list) = ctx.read::<List>(key)? else { return Ok(none) };
-    let towards = if rank < 0 { End::Left } else { End::Right };
+    let towards = if rank < 0 { ListEnd::Left } else { ListEnd::Right };
     let start = if rank < 0 { list.len().saturating_sub(1) } else { 0 };
     let wanted = match count {
         None => 1,
@@ -566,15 +571,15 @@ fn lpos(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn lmove(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let (from, to) = (End::parse(ctx.arg(3))?, End::parse(ctx.arg(4))?);
+    let (from, to) = (ListEnd::parse(ctx.arg(3))?, ListEnd::parse(ctx.arg(4))?);
     move_one(ctx, from, to)
 }
 
 fn rpoplpush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    move_one(ctx, End::Right, End::Left)
+    move_one(ctx, ListEnd::Right, ListEnd::Left)
 }
 
-fn move_one(ctx: &mut Ctx<'_>, from: End, to: End) -> Result<Reply, Error> {
+fn move_one(ctx: &mut Ctx<'_>, from: ListEnd, to: ListEnd) -> Result<Reply, Error> {
     let (source, target) = (ctx.arg(1), ctx.arg(2));
     if ctx.write::<List>(source)?.is_none() {
         return Ok(Reply::Nil);
@@ -590,9 +595,9 @@ fn move_one(ctx: &mut Ctx<'_>, from: End, to: End) -> Result<Reply, Error> {
     Ok(Reply::Bulk(element))
 }
 
-impl PopEnd for End {
-    fn read(word: &[u8]) -> Result<End, Error> {
-        End::parse(word)
+impl PopEnd for ListEnd {
+    fn read(word: &[u8]) -> Result<ListEnd, Error> {
+        ListEnd::parse(word)
     }
 
     fn pop_first(
@@ -606,7 +611,7 @@ impl PopEnd for End {
                 continue;
             }
             let mut elements = pop_many(ctx, key, self, count.unwrap_or(1))?;
-            let name: &[u8] = if self == End::Left { b"LPOP" } else { b"RPOP" };
+            let name: &[u8] = if self == ListEnd::Left { b"LPOP" } else { b"RPOP" };
             let second = match count {
                 None => {
                     ctx.effect(&[name, key]);
@@ -625,38 +630,39 @@ impl PopEnd for End {
 
     fn serve_one(self) -> Serve {
         match self {
-            End::Left => |ctx, key| pop::serve(ctx, key, End::Left, None),
-            End::Right => |ctx, key| pop::serve(ctx, key, End::Right, None),
+            ListEnd::Left => |ctx, key| pop::serve(ctx, key, ListEnd::Left, None),
+            ListEnd::Right => |ctx, key| pop::serve(ctx, key, ListEnd::Right, None),
         }
     }
 }
 
 fn blmove(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    let (from, to) = (End::parse(ctx.arg(3))?, End::parse(ctx.arg(4))?);
+    let (from, to) = (ListEnd::parse(ctx.arg(3))?, ListEnd::parse(ctx.arg(4))?);
     let deadline_ms = args::timeout(ctx.now, ctx.arg(5))?;
     blocking_move(ctx, from, to, deadline_ms, |ctx, key| {
-        let (from, to) = (End::parse(ctx.arg(3)).ok()?, End::parse(ctx.arg(4)).ok()?);
+        let (from, to) = (ListEnd::parse(ctx.arg(3)).ok()?, ListEnd::parse(ctx.arg(4)).ok()?);
         serve_move(ctx, key, from, to)
     })
 }
 
 fn brpoplpush(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let deadline_ms = args::timeout(ctx.now, ctx.arg(3))?;
-    blocking_move(ctx, End::Right, End::Left, deadline_ms, |ctx, key| {
-        serve_move(ctx, key, End::Right, End::Left)
+    blocking_move(ctx, ListEnd::Right, ListEnd::Left, deadline_ms, |ctx, key| {
+        serve_move(ctx, key, ListEnd::Right, ListEnd::Left)
     })
 }
 
 fn blocking_move(
     ctx: &mut Ctx<'_>,
-    from: End,
-    to: End,
+    from: ListEnd,
+    to: ListEnd,
     deadline_ms: Option<i64>,
     serve: Serve,
 ) -> Result<Reply, Error> {
     let source = ctx.arg(1);
     if ctx.write::<List>(source)?.is_none() {
-        let wait = Wait { keys: &[source], deadline_ms, serve, on_timeout: Reply::Nil, argv: None };
+        let wait =
+            KeyWait { keys: &[source], deadline_ms, serve, on_timeout: Reply::Nil, argv: None };
         return Ok(ctx.block(wait));
     }
     let reply = move_one(ctx, from, to)?;
@@ -665,7 +671,7 @@ fn blocking_move(
 }
 
 /// Moves for a session that waited; a target of another type is its error.
-fn serve_move(ctx: &mut Ctx<'_>, key: &[u8], from: End, to: End) -> Option<Reply> {
+fn serve_move(ctx: &mut Ctx<'_>, key: &[u8], from: ListEnd, to: ListEnd) -> Option<Reply> {
     if ctx.write::<List>(key).ok().flatten().is_none_or(|list| list.len() == 0) {
         return None;
     }
@@ -679,7 +685,7 @@ fn serve_move(ctx: &mut Ctx<'_>, key: &[u8], from: End, to: End) -> Option<Reply
 }
 
 /// The effect of a move that might have waited: the move itself.
-fn move_effect(ctx: &mut Ctx<'_>, from: End, to: End) {
-    let name = |end| if end == End::Left { &b"LEFT"[..] } else { b"RIGHT" };
+fn move_effect(ctx: &mut Ctx<'_>, from: ListEnd, to: ListEnd) {
+    let name = |end| if end == ListEnd::Left { &b"LEFT"[..] } else { b"RIGHT" };
     ctx.effect(&[b"LMOVE", ctx.arg(1), ctx.arg(2), name(from), name(to)]);
 }

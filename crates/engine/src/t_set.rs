@@ -8,19 +8,19 @@ mod ints;
 use std::collections::HashSet;
 
 use crate::Reply;
+use crate::admin::config::Config;
 use crate::args;
 use crate::command::{CommandRow, Ctx, DENYOOM, FAST, MOVABLE_KEYS, READONLY, WRITE};
-use crate::config::Config;
 use crate::db::NEVER;
 use crate::engine::Core;
 use crate::error::{Error, NOT_POSITIVE, SYNTAX};
 use crate::notify::Class;
 use crate::number;
 use crate::pack::{Code, Elem, Pack};
-use crate::scan::{self, Scan};
+use crate::scan::{self, ScanRequest};
 use crate::t_hash::{REPEATED_MAX, TOO_OFTEN, sample};
-use crate::table::{Keyed, Table};
-use crate::value::{Kind, Value};
+use crate::table::{Table, TableEntry};
+use crate::value::{Value, ValueType};
 use ints::Ints;
 
 /// Members up to which a set that is no `intset` stays packed.
@@ -33,12 +33,12 @@ const PACKED_BYTES: usize = 128;
 pub(crate) enum Set {
     Ints(Ints),
     Packed(Pack),
-    Table(Box<Big>),
+    Table(Box<LargeSet>),
 }
 
 /// A large set.
 #[derive(Debug, Clone)]
-pub(crate) struct Big {
+pub(crate) struct LargeSet {
     members: Table<Member>,
     /// Bytes of heap of all members.
     bytes: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Big {
 #[derive(Debug, Clone)]
 struct Member(Box<[u8]>);
 
-impl Keyed for Member {
+impl TableEntry for Member {
     fn key(&self) -> &[u8] {
         &self.0
     }
@@ -55,15 +55,15 @@ impl Keyed for Member {
 
 /// The limit of an `intset`, and what a table needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct SetLimits {
     ints: usize,
     seed: u64,
 }
 
-impl Limits {
+impl SetLimits {
     /// The limits for sets.
-    pub(crate) fn of(config: &Config) -> Limits {
-        Limits { ints: config.set_max_intset_entries.min(1 << 30), seed: config.seed }
+    pub(crate) fn of(config: &Config) -> SetLimits {
+        SetLimits { ints: config.set_max_intset_entries.min(1 << 30), seed: config.seed }
     }
 }
 
@@ -74,7 +74,7 @@ impl Default for Set {
 }
 
 impl Set {
-    /// How many members there are.
+    /// Number of members.
     pub(crate) fn len(&self) -> usize {
         match self {
             Set::Ints(ints) => ints.len(),
@@ -94,7 +94,9 @@ impl Set {
             Set::Ints(ints) => ints.heap_size(),
             Set::Packed(pack) => pack.heap_size(),
             Set::Table(big) => {
-                size_of::<Big>() + big.bytes + big.members.len() * (size_of::<Member>() + 1) * 4 / 3
+                size_of::<LargeSet>()
+                    + big.bytes
+                    + big.members.len() * (size_of::<Member>() + 1) * 4 / 3
             }
         }
     }
@@ -116,7 +118,7 @@ impl Set {
     }
 
     /// Puts a member in; true if it is new.
-    pub(crate) fn add(&mut self, member: &[u8], limits: Limits) -> bool {
+    pub(crate) fn add(&mut self, member: &[u8], limits: SetLimits) -> bool {
         if let Set::Ints(ints) = self {
             if let Some(n) = number::parse_i64(member) {
                 let new = ints.insert(n);
@@ -136,7 +138,7 @@ impl Set {
                 pack.edit(code.len()).push(&code);
                 return true;
             }
-            let mut big = Big { members: Table::with_seed(limits.seed), bytes: 0 };
+            let mut big = LargeSet { members: Table::with_seed(limits.seed), bytes: 0 };
             for elem in pack.iter() {
                 big.add(elem.bytes(&mut [0; 36]));
             }
@@ -213,7 +215,7 @@ impl Set {
         }
     }
 
-    fn leave_ints(&mut self, limits: Limits) {
+    fn leave_ints(&mut self, limits: SetLimits) {
         if let Set::Ints(ints) = std::mem::replace(self, Set::Packed(Pack::default())) {
             for n in ints.iter() {
                 self.add(itoa::Buffer::new().format(n).as_bytes(), limits);
@@ -222,7 +224,7 @@ impl Set {
     }
 }
 
-impl Big {
+impl LargeSet {
     fn add(&mut self, member: &[u8]) -> bool {
         if self.members.contains(member) {
             return false;
@@ -256,7 +258,7 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
 
 fn sadd(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (key, argv) = (ctx.arg(1), ctx.argv);
-    let limits = Limits::of(&ctx.core.config);
+    let limits = SetLimits::of(&ctx.core.config);
     let set = ctx.write_or(key, Set::default)?;
     let added = argv.iter().skip(2).filter(|member| set.add(member, limits)).count();
     if added > 0 {
@@ -288,7 +290,7 @@ fn smove(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     if source == target || !there {
         return Ok(there.into());
     }
-    let limits = Limits::of(&ctx.core.config);
+    let limits = SetLimits::of(&ctx.core.config);
     let empty = ctx.write::<Set>(source)?.is_some_and(|set| {
         set.remove(member);
         set.len() == 0
@@ -334,7 +336,7 @@ fn spop(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         }
         Some(_) => return Err(SYNTAX),
     };
-    let limits = Limits::of(&ctx.core.config);
+    let limits = SetLimits::of(&ctx.core.config);
     let Some(set) = ctx.write::<Set>(key)? else {
         return Ok(if count.is_some() { Reply::Set(Vec::new()) } else { Reply::Nil });
     };
@@ -422,8 +424,8 @@ fn srandmember(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn sscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let key = ctx.arg(1);
     let cursor = scan::cursor(ctx.arg(2))?;
-    let scan = Scan::read(ctx, 2);
-    let Some(set) = ctx.read::<Set>(key)? else { return Ok(Scan::reply(0, Vec::new())) };
+    let scan = ScanRequest::read(ctx, 2);
+    let Some(set) = ctx.read::<Set>(key)? else { return Ok(ScanRequest::reply(0, Vec::new())) };
     // Options are looked at only when there is something to scan.
     let scan = scan?;
     let mut found = Vec::new();
@@ -432,7 +434,7 @@ fn sscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
             found.push(bulk(member));
         }
     });
-    Ok(Scan::reply(next, found))
+    Ok(ScanRequest::reply(next, found))
 }
 
 fn sinter(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
@@ -489,7 +491,7 @@ pub(crate) fn limit_of(mut options: &[&[u8]]) -> Result<usize, Error> {
 }
 
 /// The value of a key that was looked up just before, without any marks.
-pub(crate) fn peek<'c, K: Kind>(core: &'c Core, db: usize, key: &[u8]) -> Option<&'c K> {
+pub(crate) fn peek<'c, K: ValueType>(core: &'c Core, db: usize, key: &[u8]) -> Option<&'c K> {
     core.dbs.get(db)?.keys.get(key).and_then(|entry| K::of(&entry.value).ok())
 }
 
@@ -521,7 +523,7 @@ fn intersect(
 
 fn sinterstore(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let keys = ctx.argv.get(2..).unwrap_or_default();
-    let limits = Limits::of(&ctx.core.config);
+    let limits = SetLimits::of(&ctx.core.config);
     let mut set = Set::default();
     intersect(ctx, keys, |elem| {
         set.add(elem.bytes(&mut [0; 36]), limits);
@@ -575,7 +577,7 @@ fn union(ctx: &mut Ctx<'_>, keys: &[&[u8]]) -> Result<Set, Error> {
     for key in keys {
         ctx.read::<Set>(key)?;
     }
-    let limits = Limits::of(&ctx.core.config);
+    let limits = SetLimits::of(&ctx.core.config);
     let mut all = Set::default();
     for set in keys.iter().filter_map(|key| peek::<Set>(ctx.core, ctx.session.db, key)) {
         for elem in set.iter() {
@@ -601,7 +603,7 @@ fn difference(ctx: &mut Ctx<'_>, keys: &[&[u8]]) -> Result<Set, Error> {
     for key in keys {
         ctx.read::<Set>(key)?;
     }
-    let limits = Limits::of(&ctx.core.config);
+    let limits = SetLimits::of(&ctx.core.config);
     let (core, db) = (&*ctx.core, ctx.session.db);
     let mut result = Set::default();
     let Some((first, others)) = keys.split_first() else { return Ok(result) };

@@ -14,19 +14,19 @@ mod read;
 use std::collections::BTreeMap;
 
 use crate::Reply;
+use crate::admin::config::Config;
 use crate::command::{
     BLOCKING, CommandRow, DENYOOM, FAST, LOADING, MOVABLE_KEYS, READONLY, STALE, WRITE, container,
 };
-use crate::config::Config;
-pub(crate) use group::{Consumer, Group, Pending};
+pub(crate) use group::{Consumer, Group, PendingStreamEntry};
 pub(crate) use id::Id;
-pub(crate) use node::Node;
-pub(crate) use node::{Entry, NodeLimits};
+pub(crate) use node::StreamNode;
+pub(crate) use node::{NodeLimits, StreamEntry};
 
 /// A stream.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stream {
-    nodes: BTreeMap<Id, Node>,
+    nodes: BTreeMap<Id, StreamNode>,
     len: u64,
     /// The greatest id ever given.
     pub(crate) last: Id,
@@ -41,7 +41,7 @@ pub(crate) struct Stream {
     bytes: usize,
 }
 
-/// What to trim to.
+/// Target of a trim.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum TrimTo {
     Length(u64),
@@ -49,7 +49,7 @@ pub(crate) enum TrimTo {
     Id(Id),
 }
 
-/// How to trim.
+/// Options of a trim.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trim {
     pub(crate) to: TrimTo,
@@ -66,7 +66,7 @@ impl NodeLimits {
 }
 
 impl Stream {
-    /// How many entries there are.
+    /// Number of entries.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -80,7 +80,7 @@ impl Stream {
     /// Bytes of heap, about.
     pub(crate) fn heap_size(&self) -> usize {
         let groups: usize = self.groups.values().map(Group::heap_size).sum();
-        self.bytes + self.nodes.len() * (size_of::<Node>() + size_of::<Id>()) * 3 / 2 + groups
+        self.bytes + self.nodes.len() * (size_of::<StreamNode>() + size_of::<Id>()) * 3 / 2 + groups
     }
 
     /// Adds an entry with an id greater than all before. Fields are name and value in turn.
@@ -96,7 +96,7 @@ impl Stream {
             }
         }
         if fresh {
-            self.nodes.insert(id, Node::new(id, fields));
+            self.nodes.insert(id, StreamNode::new(id, fields));
         }
         if let Some(mut node) = self.nodes.last_entry() {
             let node = node.get_mut();
@@ -115,7 +115,7 @@ impl Stream {
     }
 
     /// Entries from `start` to `end`, both included.
-    pub(crate) fn range(&self, start: Id, end: Id) -> impl Iterator<Item = Entry<'_>> {
+    pub(crate) fn range(&self, start: Id, end: Id) -> impl Iterator<Item = StreamEntry<'_>> {
         let from = self.nodes.range(..=start).next_back().map_or(start, |(id, _)| *id);
         let nodes = (start <= end).then(|| self.nodes.range(from..=end));
         let entries = nodes.into_iter().flatten().flat_map(|(_, node)| node.iter());
@@ -123,7 +123,7 @@ impl Stream {
     }
 
     /// Entries from `end` to `start`, both included.
-    pub(crate) fn range_back(&self, start: Id, end: Id) -> impl Iterator<Item = Entry<'_>> {
+    pub(crate) fn range_back(&self, start: Id, end: Id) -> impl Iterator<Item = StreamEntry<'_>> {
         let from = self.nodes.range(..=start).next_back().map_or(start, |(id, _)| *id);
         let nodes = (start <= end).then(|| self.nodes.range(from..=end).rev());
         let entries = nodes
@@ -134,7 +134,7 @@ impl Stream {
     }
 
     /// Is there an entry with this id?
-    pub(crate) fn get(&self, id: Id) -> Option<Entry<'_>> {
+    pub(crate) fn get(&self, id: Id) -> Option<StreamEntry<'_>> {
         self.range(id, id).next()
     }
 
@@ -230,7 +230,7 @@ impl Stream {
     }
 
     /// The nodes, in order.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Node> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &StreamNode> {
         self.nodes.values()
     }
 
@@ -240,7 +240,7 @@ impl Stream {
             return None;
         }
         let fields: Vec<&[u8]> = names.iter().flat_map(|name| [name.as_slice(), b""]).collect();
-        let node = Node::new(base, &fields);
+        let node = StreamNode::new(base, &fields);
         self.bytes += node.heap_size();
         self.nodes.insert(base, node);
         Some(())
@@ -271,9 +271,9 @@ impl Stream {
         Some(())
     }
 
-    /// How many entries were ever added up to this id, if that can be known.
+    /// Number of entries ever added up to this id, if that can be known.
     pub(crate) fn entries_up_to(&self, id: Id) -> Option<i64> {
-        group::Position::of(self).distance(id)
+        group::StreamExtent::of(self).distance(id)
     }
 
     /// Tells the commands that rebuild the stream, for a snapshot.
@@ -308,7 +308,7 @@ impl Stream {
 }
 
 /// An entry as a reply: its id, then names and values in one row.
-fn entry_reply(entry: &Entry<'_>) -> Reply {
+fn entry_reply(entry: &StreamEntry<'_>) -> Reply {
     let fields = entry.fields().map(|elem| Reply::Bulk(elem.to_vec())).collect();
     Reply::Array(vec![entry.id.into(), Reply::Array(fields)])
 }

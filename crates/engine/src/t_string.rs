@@ -1,4 +1,4 @@
-//! The string type: structure, then its API, then its commands. Bits are in `bitops.rs`.
+//! The string type: structure, then its API, then its commands. Bits are in `extra/bitops.rs`.
 
 use crate::command::{CommandRow, Ctx, DENYOOM, FAST, READONLY, WRITE};
 use crate::db::NEVER;
@@ -68,7 +68,7 @@ impl Str {
         }
     }
 
-    /// How many bytes it is long.
+    /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.with_bytes(<[u8]>::len)
     }
@@ -135,9 +135,9 @@ fn get(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(ctx.read::<Str>(key)?.map_or(Reply::Nil, |s| Reply::Bulk(s.to_bytes())))
 }
 
-/// What becomes of a deadline.
+/// Handling of the deadline.
 #[derive(Debug, Clone, Copy)]
-enum Until<'a> {
+enum ExpiryOption<'a> {
     /// SET forgets it, GETEX leaves it alone.
     Unsaid,
     Keep,
@@ -148,34 +148,46 @@ enum Until<'a> {
     At(&'a [u8], Unit),
 }
 
-impl Until<'_> {
+impl ExpiryOption<'_> {
     /// The moment meant, in milliseconds since the epoch, if one is.
     fn moment(self, now_ms: i64, command: &str) -> Result<Option<i64>, Error> {
         match self {
-            Until::In(argument, unit) => deadline(argument, unit, now_ms, true, command).map(Some),
-            Until::At(argument, unit) => deadline(argument, unit, 0, true, command).map(Some),
-            Until::Unsaid | Until::Keep | Until::Persist => Ok(None),
+            ExpiryOption::In(argument, unit) => {
+                deadline(argument, unit, now_ms, true, command).map(Some)
+            }
+            ExpiryOption::At(argument, unit) => {
+                deadline(argument, unit, 0, true, command).map(Some)
+            }
+            ExpiryOption::Unsaid | ExpiryOption::Keep | ExpiryOption::Persist => Ok(None),
         }
     }
 }
 
 /// The option that names a deadline at the head of `words`, and how many words it takes. The
 /// same option may come again; another one may not.
-fn until<'a>(words: &[&'a [u8]], so_far: Until<'a>) -> Option<Until<'a>> {
+fn until<'a>(words: &[&'a [u8]], so_far: ExpiryOption<'a>) -> Option<ExpiryOption<'a>> {
     let [word, argument, ..] = words else { return None };
-    let free = matches!(so_far, Until::Unsaid);
+    let free = matches!(so_far, ExpiryOption::Unsaid);
     match () {
-        () if args::is(word, "EX") && (free || matches!(so_far, Until::In(_, Unit::Seconds))) => {
-            Some(Until::In(argument, Unit::Seconds))
+        () if args::is(word, "EX")
+            && (free || matches!(so_far, ExpiryOption::In(_, Unit::Seconds))) =>
+        {
+            Some(ExpiryOption::In(argument, Unit::Seconds))
         }
-        () if args::is(word, "PX") && (free || matches!(so_far, Until::In(_, Unit::Millis))) => {
-            Some(Until::In(argument, Unit::Millis))
+        () if args::is(word, "PX")
+            && (free || matches!(so_far, ExpiryOption::In(_, Unit::Millis))) =>
+        {
+            Some(ExpiryOption::In(argument, Unit::Millis))
         }
-        () if args::is(word, "EXAT") && (free || matches!(so_far, Until::At(_, Unit::Seconds))) => {
-            Some(Until::At(argument, Unit::Seconds))
+        () if args::is(word, "EXAT")
+            && (free || matches!(so_far, ExpiryOption::At(_, Unit::Seconds))) =>
+        {
+            Some(ExpiryOption::At(argument, Unit::Seconds))
         }
-        () if args::is(word, "PXAT") && (free || matches!(so_far, Until::At(_, Unit::Millis))) => {
-            Some(Until::At(argument, Unit::Millis))
+        () if args::is(word, "PXAT")
+            && (free || matches!(so_far, ExpiryOption::At(_, Unit::Millis))) =>
+        {
+            Some(ExpiryOption::At(argument, Unit::Millis))
         }
         () => None,
     }
@@ -183,15 +195,17 @@ fn until<'a>(words: &[&'a [u8]], so_far: Until<'a>) -> Option<Until<'a>> {
 
 fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (key, value) = (ctx.arg(1), ctx.arg(2));
-    let (mut nx, mut xx, mut get, mut when) = (false, false, false, Until::Unsaid);
+    let (mut nx, mut xx, mut get, mut when) = (false, false, false, ExpiryOption::Unsaid);
     let mut rest = ctx.argv.get(3..).unwrap_or_default();
     while let [word, tail @ ..] = rest {
         match () {
             () if args::is(word, "NX") && !xx => nx = true,
             () if args::is(word, "XX") && !nx => xx = true,
             () if args::is(word, "GET") => get = true,
-            () if args::is(word, "KEEPTTL") && matches!(when, Until::Unsaid | Until::Keep) => {
-                when = Until::Keep;
+            () if args::is(word, "KEEPTTL")
+                && matches!(when, ExpiryOption::Unsaid | ExpiryOption::Keep) =>
+            {
+                when = ExpiryOption::Keep;
             }
             () => {
                 when = until(rest, when).ok_or(SYNTAX)?;
@@ -212,7 +226,7 @@ fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         return Ok(old);
     }
     let at = match when {
-        Until::Keep => current.unwrap_or(NEVER),
+        ExpiryOption::Keep => current.unwrap_or(NEVER),
         _ => moment.unwrap_or(NEVER),
     };
     store(ctx, key, value, at, moment.is_some());
@@ -269,11 +283,12 @@ fn getdel(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 
 fn getex(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (key, now_ms) = (ctx.arg(1), ctx.now.ms());
-    let mut when = Until::Unsaid;
+    let mut when = ExpiryOption::Unsaid;
     let mut rest = ctx.argv.get(2..).unwrap_or_default();
     while let [word, tail @ ..] = rest {
-        if args::is(word, "PERSIST") && matches!(when, Until::Unsaid | Until::Persist) {
-            when = Until::Persist;
+        if args::is(word, "PERSIST") && matches!(when, ExpiryOption::Unsaid | ExpiryOption::Persist)
+        {
+            when = ExpiryOption::Persist;
             rest = tail;
         } else {
             when = until(rest, when).ok_or(SYNTAX)?;
@@ -283,7 +298,7 @@ fn getex(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let Some(string) = ctx.read::<Str>(key)? else { return Ok(Reply::Nil) };
     let reply = Reply::Bulk(string.to_bytes());
     match when.moment(now_ms, "getex")? {
-        Some(at) if matches!(when, Until::At(..)) && at <= now_ms => {
+        Some(at) if matches!(when, ExpiryOption::At(..)) && at <= now_ms => {
             ctx.remove(key);
             ctx.changed(Class::Generic, "del", key);
             ctx.effect(&[b"DEL", key]);
@@ -293,7 +308,7 @@ fn getex(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
             ctx.changed(Class::Generic, "expire", key);
             ctx.effect(&[b"PEXPIREAT", key, &number::format_i64(at)]);
         }
-        None if matches!(when, Until::Persist) => {
+        None if matches!(when, ExpiryOption::Persist) => {
             let expires = ctx.entry_mut(key).is_some_and(|entry| entry.expires_at != NEVER);
             if expires {
                 ctx.set_deadline(key, NEVER);

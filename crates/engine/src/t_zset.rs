@@ -1,8 +1,8 @@
 //! The sorted set type: structure and API. Its commands are in the files below.
 //!
 //! A small sorted set is one [`Pack`] of members and scores in order; a large one is a [`Tree`].
-//! What `OBJECT ENCODING` says follows Redis's limits: a sorted set past them stays packed for as
-//! long as that is the better choice, with the pack's mark set.
+//! The reply of `OBJECT ENCODING` follows Redis's limits: a sorted set past them stays packed for
+//! as long as that is the better choice, with the pack's mark set.
 
 mod algebra;
 mod commands;
@@ -13,7 +13,7 @@ mod tree;
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
-use crate::config::Config;
+use crate::admin::config::Config;
 use crate::pack::{Code, Elem, PACK_MAX, Pack, compare};
 use range::LexRange;
 use tree::Tree;
@@ -36,16 +36,16 @@ pub(crate) enum Zset {
 
 /// The limits of `OBJECT ENCODING`, and what a tree needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct ZsetLimits {
     entries: usize,
     value: usize,
     seed: u64,
 }
 
-impl Limits {
+impl ZsetLimits {
     /// The limits for sorted sets.
-    pub(crate) fn of(config: &Config) -> Limits {
-        Limits {
+    pub(crate) fn of(config: &Config) -> ZsetLimits {
+        ZsetLimits {
             entries: config.zset_max_listpack_entries,
             value: config.zset_max_listpack_value,
             seed: config.seed,
@@ -53,9 +53,9 @@ impl Limits {
     }
 }
 
-/// When to add, when to change: the options of ZADD.
+/// The options of ZADD.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct When {
+pub(crate) struct ZaddOptions {
     /// Only add.
     pub(crate) nx: bool,
     /// Only change.
@@ -68,9 +68,9 @@ pub(crate) struct When {
     pub(crate) incr: bool,
 }
 
-/// What an addition did.
+/// The outcome of an addition.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Added {
+pub(crate) enum ZaddOutcome {
     /// The member is new, with this score.
     New(f64),
     /// The member has this score now.
@@ -95,7 +95,7 @@ impl Default for Zset {
 impl Zset {
     /// A sorted set of all these members, each different. Whether it is within the limits is
     /// known before the first goes in, for past them a negative zero keeps its sign.
-    pub(crate) fn of(members: &[(Vec<u8>, f64)], limits: Limits) -> Zset {
+    pub(crate) fn of(members: &[(Vec<u8>, f64)], limits: ZsetLimits) -> Zset {
         let mut pack = Pack::default();
         let long = |(member, _): &(Vec<u8>, f64)| member.len() > limits.value;
         if members.len() > limits.entries || members.iter().any(long) {
@@ -115,7 +115,7 @@ impl Zset {
         }
     }
 
-    /// How many members there are.
+    /// Number of members.
     pub(crate) fn len(&self) -> usize {
         match self {
             Zset::Packed(pack) => pack.len() / 2,
@@ -150,7 +150,7 @@ impl Zset {
         }
     }
 
-    /// How many members come before this one.
+    /// Rank: the number of members before this one.
     pub(crate) fn rank(&self, member: &[u8]) -> Option<usize> {
         match self {
             Zset::Packed(pack) => {
@@ -167,23 +167,29 @@ impl Zset {
     }
 
     /// Adds a member or changes its score.
-    pub(crate) fn add(&mut self, member: &[u8], score: f64, when: When, limits: Limits) -> Added {
+    pub(crate) fn add(
+        &mut self,
+        member: &[u8],
+        score: f64,
+        when: ZaddOptions,
+        limits: ZsetLimits,
+    ) -> ZaddOutcome {
         let mut score = score;
         if let Some(old) = self.score(member) {
             if when.nx {
-                return Added::Refused;
+                return ZaddOutcome::Refused;
             }
             if when.incr {
                 score += old;
             }
             if score.is_nan() {
-                return Added::NotANumber;
+                return ZaddOutcome::NotANumber;
             }
             if (when.lt && score >= old) || (when.gt && score <= old) {
-                return Added::Refused;
+                return ZaddOutcome::Refused;
             }
             if score == old {
-                return Added::Same(score);
+                return ZaddOutcome::Same(score);
             }
             match self {
                 Zset::Packed(pack) => {
@@ -195,16 +201,16 @@ impl Zset {
                 }
                 Zset::Tree(tree) => tree.rescore(&Code::of(member).bytes(), score),
             }
-            return Added::Changed(score);
+            return ZaddOutcome::Changed(score);
         }
         if when.xx {
-            return Added::Refused;
+            return ZaddOutcome::Refused;
         }
         self.insert(member, score, limits);
-        Added::New(score)
+        ZaddOutcome::New(score)
     }
 
-    fn insert(&mut self, member: &[u8], score: f64, limits: Limits) {
+    fn insert(&mut self, member: &[u8], score: f64, limits: ZsetLimits) {
         let code = Code::of(member);
         if let Zset::Packed(pack) = self {
             let count = pack.len() / 2 + 1;

@@ -17,8 +17,8 @@ const DEPTH_MAX: u32 = 22;
 /// Bits of a scan position that a cursor carries.
 const CURSOR_BITS: u32 = 48;
 
-/// What a [`Table`] holds: anything that knows its own key.
-pub(crate) trait Keyed {
+/// An entry of a [`Table`]: anything that knows its own key.
+pub(crate) trait TableEntry {
     /// The bytes the entry is found by; they never change while it is in a table.
     fn key(&self) -> &[u8];
 }
@@ -28,23 +28,23 @@ pub(crate) trait Keyed {
 pub(crate) struct Table<T> {
     /// Segment number for each value of the first `depth` bits of a scan position.
     directory: Vec<u32>,
-    segments: Vec<Segment<T>>,
+    segments: Vec<TableSegment<T>>,
     depth: u32,
     len: usize,
     hasher: FixedState,
 }
 
-/// Where an entry lies.
+/// Position of an entry.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct TableSlot {
     segment: usize,
     bucket: usize,
 }
 
 #[derive(Debug, Clone)]
-struct Segment<T> {
+struct TableSegment<T> {
     entries: HashTable<T>,
-    /// How many leading bits all entries share, and which.
+    /// Number of leading bits all entries share, and those bits.
     depth: u32,
     prefix: u64,
 }
@@ -81,7 +81,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -99,7 +99,7 @@ impl<T> Table<T> {
     /// Bytes of heap the table itself takes, without what entries point to.
     pub(crate) fn heap_size(&self) -> usize {
         self.directory.capacity() * size_of::<u32>()
-            + self.segments.capacity() * size_of::<Segment<T>>()
+            + self.segments.capacity() * size_of::<TableSegment<T>>()
             + self.segments.iter().map(|s| s.entries.allocation_size()).sum::<usize>()
     }
 
@@ -109,7 +109,7 @@ impl<T> Table<T> {
     }
 }
 
-impl<T: Keyed> Table<T> {
+impl<T: TableEntry> Table<T> {
     fn hash(&self, key: &[u8]) -> u64 {
         self.hasher.hash_one(key)
     }
@@ -128,25 +128,25 @@ impl<T: Keyed> Table<T> {
         self.segments.get_mut(number)?.entries.find_mut(hash, |entry| entry.key() == key)
     }
 
-    /// Where the entry with this key lies, until the table next changes.
-    pub(crate) fn place(&self, key: &[u8]) -> Option<Place> {
+    /// Returns the position of the entry with this key, valid until the table next changes.
+    pub(crate) fn place(&self, key: &[u8]) -> Option<TableSlot> {
         self.place_of(self.hash(key), key)
     }
 
-    fn place_of(&self, hash: u64, key: &[u8]) -> Option<Place> {
+    fn place_of(&self, hash: u64, key: &[u8]) -> Option<TableSlot> {
         let segment = self.segment_of(hash)?;
         let entries = &self.segments.get(segment)?.entries;
         let bucket = entries.find_bucket_index(hash, |entry| entry.key() == key)?;
-        Some(Place { segment, bucket })
+        Some(TableSlot { segment, bucket })
     }
 
     /// The entry at a place.
-    pub(crate) fn at(&self, place: Place) -> Option<&T> {
+    pub(crate) fn at(&self, place: TableSlot) -> Option<&T> {
         self.segments.get(place.segment)?.entries.get_bucket(place.bucket)
     }
 
     /// The entry at a place, to change (never its key).
-    pub(crate) fn at_mut(&mut self, place: Place) -> Option<&mut T> {
+    pub(crate) fn at_mut(&mut self, place: TableSlot) -> Option<&mut T> {
         self.segments.get_mut(place.segment)?.entries.get_bucket_mut(place.bucket)
     }
 
@@ -175,7 +175,7 @@ impl<T: Keyed> Table<T> {
     }
 
     /// The [name](Table::name_of) of a key, and where its entry lies.
-    pub(crate) fn named_place(&self, key: &[u8]) -> (u64, Option<Place>) {
+    pub(crate) fn named_place(&self, key: &[u8]) -> (u64, Option<TableSlot>) {
         let name = self.hash(key);
         (name, self.place_of(name, key))
     }
@@ -193,7 +193,7 @@ impl<T: Keyed> Table<T> {
     fn insert_hashed(&mut self, hash: u64, entry: T, may_be_there: bool) -> Option<T> {
         if self.segments.is_empty() {
             self.directory.push(0);
-            self.segments.push(Segment { entries: HashTable::new(), depth: 0, prefix: 0 });
+            self.segments.push(TableSegment { entries: HashTable::new(), depth: 0, prefix: 0 });
         }
         loop {
             let number = self.segment_of(hash)?;
@@ -314,9 +314,9 @@ impl<T: Keyed> Table<T> {
             }
         }
         let [low, high] = halves;
-        *old = Segment { entries: low, depth, prefix };
+        *old = TableSegment { entries: low, depth, prefix };
         let new = self.segments.len() as u32;
-        self.segments.push(Segment { entries: high, depth, prefix: prefix | 1 });
+        self.segments.push(TableSegment { entries: high, depth, prefix: prefix | 1 });
         let width = 1usize << (self.depth - depth);
         let first = (prefix as usize | 1) * width;
         self.directory.iter_mut().skip(first).take(width).for_each(|slot| *slot = new);
@@ -327,7 +327,7 @@ impl<T: Keyed> Table<T> {
 mod tests {
     use super::*;
 
-    impl Keyed for Vec<u8> {
+    impl TableEntry for Vec<u8> {
         fn key(&self) -> &[u8] {
             self
         }

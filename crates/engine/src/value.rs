@@ -8,7 +8,7 @@ use crate::t_stream::Stream;
 use crate::t_string::Str;
 use crate::t_zset::Zset;
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     Str(Str),
@@ -60,7 +60,7 @@ impl Value {
 }
 
 /// A type that a [`Value`] can hold: lets `Ctx` hand out typed references or `WRONGTYPE`.
-pub(crate) trait Kind: Sized {
+pub(crate) trait ValueType: Sized {
     fn of(value: &Value) -> Result<&Self, Error>;
     fn of_mut(value: &mut Value) -> Result<&mut Self, Error>;
     fn into_value(self) -> Value;
@@ -68,7 +68,7 @@ pub(crate) trait Kind: Sized {
 
 macro_rules! kind {
     ($type:ty, $variant:ident, $wrap:expr) => {
-        impl Kind for $type {
+        impl ValueType for $type {
             fn of(value: &Value) -> Result<&Self, Error> {
                 if let Value::$variant(inner) = value { Ok(inner) } else { Err(WRONG_TYPE) }
             }

@@ -1,28 +1,36 @@
 --!df flags=allow-undeclared-keys
 -- jobs/claim -- hands the next jobs of a worker to it, each under a lock and a lease.
+-- uses: unpack_all, chunked, emit, rank, unpark, queue_open, queue_remove, queue_close,
+--       repeat_claim, ready_sets, next_lane, may_start, lock_job, relist_lane, trim_front,
+--       count_starts, claim_jobs
 --
 -- KEYS   1 active   set     ids that run
 --        2 claims   hash    id -> 'token worker type' of who runs it
---        3 terms    zset    tokens of claims; score = until when their jobs are held
---        4 held     hash    token -> how many jobs run under that term
+--        3 claim_leases zset    tokens of claims; score = until when their jobs are held
+--        4 claim_counts hash    token -> how many jobs run under that term
 --        5 events   stream  what happened
---        6 blocked  set     types that somebody wanted while they were at their limit
---        7 waiting  list    ids in line, as v1 knows them; the truth about who waits
+--        6 parked   zset    types whose lanes are put aside; score = when to look again
+--        7 waiting  list    waiting ids, as v1 knows them; the truth about who waits
 --        8 paused   set     types that must not start
---        9 index    hash    marks of the line, masks of the routes, the latest claim per worker
---        10 strays  list    ids in line that have no lane yet
--- ARGV   1 now_ms  2 prefix  3 events_max  4 server  5 request  6 most  7 lock_ttl_s
---        8 lease_until_ms  9 record  10 routes  11 ..rest
---        of each route: rid, type, max_concurrent or '', max_per_minute or ''
--- REPLY  {'claimed' or 'empty', version, server version, strays, wait_ms or -1, more, token,
---         settled or 0, how many were not done, their numbers ..., id, data, id, data, ...}
+--        9 index    hash    state of the index, the latest claim per worker
+--        10 unindexed list    waiting ids that have no lane yet
+-- ARGV   1 now_ms  2 prefix  3 events_max  4 worker_id  5 request  6 limit  7 lock_ttl_s
+--        8 lease_until_ms  9 request_slot  10 pools  11 types  12 version or ''
+--        13 ..rest
+--        the pools it may take from, that of the jobs that name it first; the types it takes, none
+--        for all
+-- REPLY  {'claimed' or 'empty', version, unindexed, wait_ms or -1, more, token, settled or 0,
+--         how many were not done, their numbers ..., id, data, id, data, ...}
+--
+-- With another version than that of the registry of pools nothing is taken.
 --
 -- Undeclared keys: which jobs come is only known here, so their data, lock and status, the lanes
--- and the counters of their types are spelled from the prefix; all share its hash tag.
+-- with their sets and the counters of their types are spelled from the prefix; all share its hash tag.
 --
 -- Keeps: an id taken is out of waiting and in active and claims, locked, with status active, and
 -- held until the term of this call ends, or its own lease once it was renewed; one request takes
--- jobs once, and the latest of a record, when repeated, gets the same jobs again. The highest
--- priority goes first, within one the longest waiting. Work is bounded by `most` and by the number
--- of routes, not by what waits for others.
-return take({}, false)
+-- jobs once, and the latest of a request slot, when repeated, gets the same jobs again. The highest
+-- priority goes first, within one the longest waiting. Work is bounded by `limit` and by the numbers
+-- of pools and types that are named, not by how many types, targets and limits there are. A lane that
+-- must not start is parked: it ranks behind all others until its type may have a place.
+return claim_jobs({}, false)

@@ -1,14 +1,16 @@
 -- jobs/dispatch -- stores jobs and puts them in line, at once or for later.
+-- uses: unpack_all, chunked, emit, queue_open, rank, read_lanes, open_lanes, list_lane, queue_push,
+--       queue_close
 --
--- KEYS   1 waiting  list    ids in line
---        2 index    hash    marks of the line, masks of the routes
---        3 strays   list    ids in line that have no lane yet
+-- KEYS   1 waiting  list    waiting ids
+--        2 index    hash    state of the index
+--        3 unindexed list    waiting ids that have no lane yet
 --        4 delayed  zset    ids for later; score = due_ms
 --        5 expiring zset    ids that must start by then; score = ms
 --        6 events   stream  what happened
---        7 ..keys           registry and lane per lane, then data and status per job
+--        7 ..keys           those of the lanes, then data and status per job
 -- ARGV   1 now_ms  2 wake  3 events_max  4 lanes  5 ..rest
---        of each lane: rid, priority, spec, server; of each job: id, lane, place, due_ms, expires_ms or '', data
+--        the lanes, as `read_lanes` reads them; of each job: id, lane, place, due_ms, expires_ms or '', data
 -- REPLY  {'dispatched', outcome per job}: 'new', 'same' (this very job is there: the call was
 --        repeated) or 'taken' (another job has this id; nothing was changed)
 --
@@ -16,19 +18,8 @@
 -- or back as v1 would push it) and delayed. Repeating does nothing.
 local call = redis.call
 local wake, lanes_count = ARGV[2], tonumber(ARGV[4])
-local lanes, want = {}, {}
-for n = 1, lanes_count do
-  local at, key = 4 * n, 4 + 2 * n
-  local rid = ARGV[at + 1]
-  lanes[n] = { registry = KEYS[key + 1], key = KEYS[key + 2], rid = rid,
-    priority = tonumber(ARGV[at + 2]), spec = ARGV[at + 3], server = ARGV[at + 4], mask = false,
-    list = false }
-  want[n] = 'm:' .. rid
-end
-local s = line_open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], want)
-for n = 1, lanes_count do lanes[n].mask = s.more[n] end
+local queue_state, lanes, job_keys, job_args = open_lanes(lanes_count, 6, 4)
 
-local job_keys, job_args = 6 + 2 * lanes_count, 4 + 4 * lanes_count
 local jobs = (#ARGV - job_args) / 6
 -- Are all of them new, as they nearly always are? Then one call stores them all.
 local fresh = false
@@ -94,8 +85,8 @@ if count > 0 then
     call('PUBLISH', wake, 'later')
   end
   if expiring then chunked('ZADD', KEYS[5], expiring) end
-  if entries then line_push(s, lanes, entries, wake) end
+  if entries then queue_push(queue_state, lanes, entries, wake) end
   emit(KEYS[6], ARGV[3], 'dispatched', ARGV[1], count == 1 and ids[1] or ids)
 end
-line_close(s)
+queue_close(queue_state)
 return reply

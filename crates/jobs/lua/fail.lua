@@ -1,8 +1,10 @@
 -- jobs/fail -- ends attempts that did not succeed: try again later, now or elsewhere, or not at all.
+-- uses: unpack_all, chunked, emit, cancelled_result, release_slots, mark_parents, release_term,
+--       queue_open, rank, read_lanes, open_lanes, list_lane, queue_push, queue_close
 --
--- KEYS   1 waiting     list    ids in line
---        2 index       hash    marks of the line, masks of the routes
---        3 strays      list    ids in line that have no lane yet
+-- KEYS   1 waiting     list    waiting ids
+--        2 index       hash    state of the index
+--        3 unindexed   list    waiting ids that have no lane yet
 --        4 delayed     zset    ids for later; score = due_ms
 --        5 deadletter  list    dead ids, newest first
 --        6 active      set     ids that run
@@ -11,19 +13,21 @@
 --        9 finished    list    'ms id' of ended jobs, newest first
 --        10 parents    set     ids that other jobs wait for
 --        11 settled    list    ended ids that other jobs wait for
---        12 blocked    set     types that somebody wanted while they were at their limit
+--        12 parked     zset    types whose lanes are put aside; score = when to look again
 --        13 failed     string  how many attempts failed
 --        14 cancelled  hash    id -> reason, of running jobs that shall stop
 --        15 events     stream  what happened
---        16 terms      zset    tokens of claims; score = until when their jobs are held
---        17 held       hash    token -> how many jobs run under that term
---        18 ..keys             registry and lane per lane, running counter per type, then lock,
+--        16 claim_leases zset    tokens of claims; score = until when their jobs are held
+--        17 claim_counts hash    token -> how many jobs run under that term
+--        18 deadlines  zset    ids that run and have a timeout; score = until when
+--        19 ..keys             those of the lanes, running counter per type, then lock,
 --                              status, result, data and history per job
 -- ARGV   1 now_ms  2 wake  3 done  4 events_max  5 result_ttl_s  6 history_max  7 only_expired
 --        8 lanes  9 types  10 ..rest
---        of each lane: rid, priority, spec, server; the types; of each job: id, claim, mode, lane, due_ms, event, result or '', data or '', entry or ''
+--        the lanes, as `read_lanes` reads them; the types; of each job: id, claim, mode, lane, due_ms, event, result or '', data or '', entry or ''
 -- REPLY  {'failed' or 'settled', outcome per job}: 'done' (also when repeated), 'cancelled' (the
---        job was to stop: it has ended for good, whatever the mode) or 'lost'
+--        job was to stop: it has ended for good, whatever the mode), 'late' (it has run longer than
+--        it may, and is not given back as if it had not) or 'lost'
 --
 -- Modes: 'later' waits until due_ms; 'now' goes to the end of the line, 'head' before all others;
 -- 'dead' goes to the dead letters; 'failed' ends the job without; 'kept' is 'dead' for a schedule,
@@ -35,23 +39,14 @@
 -- was given for the cancellation.
 local now, wake = tonumber(ARGV[1]), ARGV[2]
 local lanes_count, types_count = tonumber(ARGV[8]), tonumber(ARGV[9])
-local lanes, want = {}, {}
-for n = 1, lanes_count do
-  local at = 9 + 4 * (n - 1)
-  lanes[n] = { registry = KEYS[17 + 2 * n - 1], key = KEYS[17 + 2 * n], rid = ARGV[at + 1],
-    priority = tonumber(ARGV[at + 2]), spec = ARGV[at + 3], server = ARGV[at + 4] }
-  want[n] = 'm:' .. lanes[n].rid
-end
-local type_keys, type_args = 17 + 2 * lanes_count, 9 + 4 * lanes_count
+local queue_state, lanes, type_keys, type_args = open_lanes(lanes_count, 18, 9)
 local types = {}
 for n = 1, types_count do types[ARGV[type_args + n]] = n end
 local job_keys, job_args = type_keys + types_count, type_args + types_count
-local s = line_open(KEYS[1], KEYS[2], KEYS[3], now, want)
-for n = 1, lanes_count do lanes[n].mask = s.more[n] end
 
 local reply, entries, ended, ids, counts, failures = { 'failed' }, {}, {}, {}, {}, 0
 local events = {}
-local stops = redis.call('EXISTS', KEYS[14]) == 1
+local stops, timed = redis.call('EXISTS', KEYS[14]) == 1, redis.call('EXISTS', KEYS[18]) == 1
 for j = 1, (#ARGV - job_args) / 9 do
   local at, key = job_args + 9 * (j - 1), job_keys + 5 * (j - 1)
   local id, claim, mode = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
@@ -63,9 +58,14 @@ for j = 1, (#ARGV - job_args) / 9 do
       or redis.call('ZSCORE', KEYS[16], string.match(claim, '^%d+')) or 0
     due = tonumber(lease) <= now
   end
-  if held == claim and due then
+  local deadline = timed and held == claim and redis.call('ZSCORE', KEYS[18], id)
+  if deadline and due and entry == '' and result == '' and tonumber(deadline) <= now
+    and not (stops and redis.call('HEXISTS', KEYS[14], id) == 1) then
+    reply[#reply + 1] = 'late'
+  elseif held == claim and due then
     redis.call('HDEL', KEYS[7], id)
-    if redis.call('ZREM', KEYS[8], id) == 0 then part(KEYS[16], KEYS[17], claim, 1) end
+    if deadline then redis.call('ZREM', KEYS[18], id) end
+    if redis.call('ZREM', KEYS[8], id) == 0 then release_term(KEYS[16], KEYS[17], claim, 1) end
     redis.call('SREM', KEYS[6], id)
     redis.call('DEL', KEYS[key + 1])
     local event, outcome = ARGV[at + 6], 'done'
@@ -108,8 +108,8 @@ for j = 1, (#ARGV - job_args) / 9 do
       redis.call('SET', status, 'failed')
       ended[#ended + 1] = id
     end
-    local kind = string.match(claim, '^%d+ %S+ (.*)$')
-    counts[kind] = (counts[kind] or 0) + 1
+    local job_type = string.match(claim, '^%d+ %S+ (.*)$')
+    counts[job_type] = (counts[job_type] or 0) + 1
     ids[#ids + 1] = id
     if not events[event] then events[event] = {} end
     table.insert(events[event], id)
@@ -121,12 +121,12 @@ for j = 1, (#ARGV - job_args) / 9 do
   end
 end
 if #ids > 0 then
-  line_push(s, lanes, entries, wake)
-  for kind, count in pairs(counts) do
-    free(KEYS[type_keys + types[kind]], count, KEYS[12], kind, wake)
+  queue_push(queue_state, lanes, entries, wake)
+  for job_type, count in pairs(counts) do
+    release_slots(KEYS[type_keys + types[job_type]], count, KEYS[12], job_type, wake)
   end
   if #ended > 0 then
-    if redis.call('EXISTS', KEYS[10]) == 1 and settle(KEYS[10], KEYS[11], ended) then
+    if redis.call('EXISTS', KEYS[10]) == 1 and mark_parents(KEYS[10], KEYS[11], ended) then
       reply[1] = 'settled'
     end
     redis.call('PUBLISH', ARGV[3], table.concat(ended, '\n'))
@@ -134,5 +134,5 @@ if #ids > 0 then
   if failures > 0 then redis.call('INCRBY', KEYS[13], failures) end
   for event, list in pairs(events) do emit(KEYS[15], ARGV[4], event, now, list) end
 end
-line_close(s)
+queue_close(queue_state)
 return reply

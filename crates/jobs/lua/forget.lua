@@ -1,25 +1,18 @@
--- jobs/forget -- takes routes out of the registry that no job in line has.
+-- jobs/forget -- takes pools out of their registry of which no lane holds jobs.
 --
--- KEYS   1 index   hash  masks of the routes
---        2 ..keys        registry and ten lanes per route
+-- KEYS   1 index   hash  how many pools of a worker were seen
+--        2 ..keys        of each pool: the lanes that hold jobs, and its registry
 -- ARGV   1 ..rest
---        of each route: rid, server
+--        of each pool: its entry, and the field of the index that says it was there, or ''
 -- REPLY  {'forgotten', how many}
 --
--- Keeps: a route with a job in a lane stays; the next dispatch brings back what was forgotten.
+-- Keeps: a pool with a job in a lane stays; the next job brings back what was forgotten.
 local forgotten = 0
 for j = 1, #ARGV / 2 do
-  local rid, server, key = ARGV[2 * j - 1], ARGV[2 * j], 1 + 11 * (j - 1)
-  local lanes = {}
-  for p = 1, 10 do lanes[p] = KEYS[key + 1 + p] end
-  if chunked('EXISTS', nil, lanes) == 0 then
-    redis.call('HDEL', KEYS[key + 1], rid)
-    redis.call('HDEL', KEYS[1], 'm:' .. rid)
-    if server ~= '' and redis.call('EXISTS', KEYS[key + 1]) == 0 then
-      redis.call('HDEL', KEYS[1], 'v:' .. server)
-    else
-      redis.call('HINCRBY', KEYS[1], 'v:' .. server, 1)
-    end
+  local entry, field, key = ARGV[2 * j - 1], ARGV[2 * j], 2 * j
+  if redis.call('EXISTS', KEYS[key]) == 0 then
+    redis.call('ZREM', KEYS[key + 1], entry)
+    if field ~= '' then redis.call('HDEL', KEYS[1], field) end
     forgotten = forgotten + 1
   end
 end

@@ -3,18 +3,18 @@
 -- KEYS   1 finished    list    'ms id' of ended jobs, newest first
 --        2 deadletter  list    dead ids, newest first
 --        3 cron        zset    ids of schedules
---        4 ..keys              status, data, result, progress, log and history per job
+--        4 ..keys              status, data, result, progress, log, history and orphans per job
 -- ARGV   1 from  2 ..rest
 --        of each job: id, entry
--- REPLY  {'removed', how many}
+-- REPLY  {'removed', outcome per job}: 'removed' or 'kept'
 --
 -- From 'finished': the entry must still be in the list. From 'deadletter': so must the id. From
--- 'anywhere': it must have ended; its entry in the list goes in its turn.
+-- 'anywhere': it must have ended; its entry in the list of ended jobs goes in its turn.
 --
 -- Keeps: a job that is in line, runs, or is a schedule loses only its entry.
-local removed = 0
+local reply = { 'removed' }
 for j = 1, (#ARGV - 1) / 2 do
-  local id, entry, key = ARGV[2 * j], ARGV[2 * j + 1], 3 + 6 * (j - 1)
+  local id, entry, key = ARGV[2 * j], ARGV[2 * j + 1], 3 + 7 * (j - 1)
   local status = redis.call('GET', KEYS[key + 1])
   local listed
   if ARGV[1] == 'finished' then
@@ -22,13 +22,16 @@ for j = 1, (#ARGV - 1) / 2 do
       and (not status or status == 'completed' or status == 'failed')
   elseif ARGV[1] == 'anywhere' then
     listed = status == 'completed' or status == 'failed'
+      or status == 'dead' and redis.call('LREM', KEYS[2], 1, id) == 1
   else
     listed = redis.call('LREM', KEYS[2], -1, id) == 1 and (not status or status == 'dead')
   end
   if listed and not redis.call('ZSCORE', KEYS[3], id) then
     redis.call('DEL', KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 4], KEYS[key + 5],
-      KEYS[key + 6])
-    removed = removed + 1
+      KEYS[key + 6], KEYS[key + 7])
+    reply[#reply + 1] = 'removed'
+  else
+    reply[#reply + 1] = 'kept'
   end
 end
-return { 'removed', removed }
+return reply

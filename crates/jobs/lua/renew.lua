@@ -1,24 +1,31 @@
 -- jobs/renew -- extends the leases of jobs that their worker still runs.
+-- uses: release_term
 --
 -- KEYS   1 claims     hash  id -> 'token worker type' of who runs it
 --        2 leases     zset  ids that run under a lease of their own; score = lease_until_ms
 --        3 cancelled  hash  id -> reason, of jobs that shall stop
---        4 terms      zset  tokens of claims; score = until when their jobs are held
---        5 held       hash  token -> how many jobs run under that term
---        6 ..locks          the lock per job
--- ARGV   1 lock_ttl_s  2 lease_until_ms  3 server  4 ..rest
+--        4 claim_leases zset  tokens of claims; score = until when their jobs are held
+--        5 claim_counts hash  token -> how many jobs run under that term
+--        6 deadlines  zset  ids that run and have a timeout; score = until when
+--        7 ..locks          the lock per job
+-- ARGV   1 lock_ttl_s  2 lease_until_ms  3 worker_id  4 now_ms  5 ..rest
 --        of each job: id, claim
--- REPLY  {'renewed', outcome per job}: 'held', 'cancelled' (held, but shall stop) or 'lost'
+-- REPLY  {'renewed', outcome per job}: 'held', 'cancelled' (held, but shall stop), 'late' (it
+--        has run longer than it may) or 'lost'
 --
 -- Keeps: lock and lease of a held job run at least until lease_until_ms. A job that is renewed for
 -- the first time leaves the term of its claim for a lease of its own. Repeating does no harm.
 local reply = { 'renewed' }
-local any = redis.call('EXISTS', KEYS[3]) == 1
-for j = 1, (#ARGV - 3) / 2 do
-  local id, claim = ARGV[2 + 2 * j], ARGV[3 + 2 * j]
-  if redis.call('HGET', KEYS[1], id) == claim then
-    if redis.call('ZADD', KEYS[2], ARGV[2], id) == 1 then part(KEYS[4], KEYS[5], claim, 1) end
-    redis.call('SET', KEYS[5 + j], ARGV[3], 'EX', ARGV[1])
+local any, now = redis.call('EXISTS', KEYS[3]) == 1, tonumber(ARGV[4])
+for j = 1, (#ARGV - 4) / 2 do
+  local id, claim = ARGV[3 + 2 * j], ARGV[4 + 2 * j]
+  local held = redis.call('HGET', KEYS[1], id) == claim
+  local deadline = held and redis.call('ZSCORE', KEYS[6], id)
+  if deadline and tonumber(deadline) <= now then
+    reply[#reply + 1] = 'late'
+  elseif held then
+    if redis.call('ZADD', KEYS[2], ARGV[2], id) == 1 then release_term(KEYS[4], KEYS[5], claim, 1) end
+    redis.call('SET', KEYS[6 + j], ARGV[3], 'EX', ARGV[1])
     local stop = any and redis.call('HEXISTS', KEYS[3], id) == 1
     reply[#reply + 1] = stop and 'cancelled' or 'held'
   else

@@ -1,33 +1,73 @@
--- jobs/replay -- puts a job that has ended in line again, with all its attempts.
+-- jobs/replay -- puts jobs that have ended in line again, with all their attempts.
+-- uses: unpack_all, chunked, emit, queue_open, rank, read_lanes, open_lanes, list_lane, queue_push,
+--       queue_close
 --
--- KEYS   1 waiting     list    ids in line
---        2 index       hash    marks of the line, masks of the routes
---        3 strays      list    ids in line that have no lane yet
+-- KEYS   1 waiting     list    waiting ids
+--        2 index       hash    state of the index
+--        3 unindexed   list    waiting ids that have no lane yet
 --        4 deadletter  list    dead ids, newest first
 --        5 events      stream  what happened
---        6 registry    hash    route name -> route
---        7 lane        list    number and id of the jobs in line of this route and priority
---        8 data        string  the job
---        9 status      string  its state
---        10 result     string  what it came to
--- ARGV   1 now_ms  2 wake  3 events_max  4 id  5 rid  6 priority  7 spec  8 server  9 place
---        10 before  11 after
--- REPLY  {'replayed'} | {'changed'} (its data is not `before` any more) | {'wrong', status}
+--        6 parents     set     ids that other jobs wait for
+--        7 ..keys              those of the lanes; of each job data, status, result and pending, then
+--                              status, children and orphans of each of its parents
+-- ARGV   1 now_ms  2 wake  3 events_max  4 lanes  5 ..rest
+--        the lanes, as `read_lanes` reads them; of each job: id, lane, place, policy, before, after, how
+--        many parents, and those
+-- REPLY  {'replayed', outcome per job}: 'replayed', 'changed' (its data is not `before` any more),
+--        'is STATUS' (it has not ended) or 'after PARENT' (which has not succeeded)
 --
--- Keeps: only a job that has ended goes in line, once.
-local id, status = ARGV[4], redis.call('GET', KEYS[9])
-if status ~= 'dead' and status ~= 'failed' and status ~= 'completed' then
-  return { 'wrong', status or 'unknown' }
+-- Keeps: only a job that has ended goes in line, once. One that depends on others waits for those of
+-- them that have not ended, and is refused while one has failed that it cannot do without; it comes
+-- back with that one.
+local queue_state, lanes, keys, args = open_lanes(tonumber(ARGV[4]), 6, 4)
+local reply, entries, ids = { 'replayed' }, {}, {}
+while args < #ARGV do
+  local id, place, policy, parents = ARGV[args + 1], ARGV[args + 3], ARGV[args + 4], tonumber(ARGV[args + 7])
+  local status = redis.call('GET', KEYS[keys + 2])
+  local outcome, wait, failed = 'replayed', {}, nil
+  if status ~= 'dead' and status ~= 'failed' and status ~= 'completed' then
+    outcome = 'is ' .. (status or 'unknown')
+  elseif redis.call('GET', KEYS[keys + 1]) ~= ARGV[args + 5] then
+    outcome = 'changed'
+  else
+    for n = 1, parents do
+      local other = redis.call('GET', KEYS[keys + 2 + 3 * n])
+      if other == 'dead' or other == 'failed' then
+        if policy == 'fail' then outcome, failed = 'after ' .. ARGV[args + 7 + n], n end
+      elseif other and other ~= 'completed' then
+        wait[#wait + 1] = n
+      end
+    end
+  end
+  if outcome == 'replayed' then
+    if status == 'dead' then redis.call('LREM', KEYS[4], 1, id) end
+    redis.call('SET', KEYS[keys + 1], ARGV[args + 6])
+    redis.call('DEL', KEYS[keys + 3])
+    for n = 1, parents do redis.call('SREM', KEYS[keys + 4 + 3 * n], id) end
+    if wait[1] then
+      redis.call('SET', KEYS[keys + 2], 'delayed')
+      for n = 1, #wait do
+        local parent = ARGV[args + 7 + wait[n]]
+        redis.call('SADD', KEYS[keys + 4], parent)
+        redis.call('SADD', KEYS[keys + 3 + 3 * wait[n]], id)
+        redis.call('SADD', KEYS[6], parent)
+      end
+    else
+      redis.call('SET', KEYS[keys + 2], 'waiting')
+      local n = #entries
+      entries[n + 1], entries[n + 2], entries[n + 3] = id, tonumber(ARGV[args + 2]), place
+    end
+    ids[#ids + 1] = id
+  end
+  if failed and status == 'failed' then
+    for n = 1, parents do
+      redis.call(n == failed and 'SADD' or 'SREM', KEYS[keys + 4 + 3 * n], id)
+    end
+  end
+  reply[#reply + 1] = outcome
+  keys, args = keys + 4 + 3 * parents, args + 7 + parents
 end
-if redis.call('GET', KEYS[8]) ~= ARGV[10] then return { 'changed' } end
-local s = line_open(KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[1]), { 'm:' .. ARGV[5] })
-if status == 'dead' then redis.call('LREM', KEYS[4], 1, id) end
-redis.call('SET', KEYS[8], ARGV[11])
-redis.call('SET', KEYS[9], 'waiting')
-redis.call('DEL', KEYS[10])
-local lane = { registry = KEYS[6], key = KEYS[7], rid = ARGV[5], priority = tonumber(ARGV[6]),
-  spec = ARGV[7], server = ARGV[8], mask = s.more[1] }
-line_push(s, { lane }, { id, 1, ARGV[9] }, ARGV[2])
-emit(KEYS[5], ARGV[3], 'replayed', ARGV[1], { id })
-line_close(s)
-return { 'replayed' }
+queue_push(queue_state, lanes, entries, ARGV[2])
+emit(KEYS[5], ARGV[3], 'replayed', ARGV[1], ids)
+queue_close(queue_state)
+return reply

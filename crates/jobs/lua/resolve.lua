@@ -1,18 +1,21 @@
 -- jobs/resolve -- tells jobs that waited for an ended one, and lets those go that wait for no more.
+-- uses: unpack_all, chunked, emit, mark_parents, queue_open, rank, read_lanes, open_lanes,
+--       list_lane, queue_push, queue_close
 --
--- KEYS   1 waiting   list    ids in line
---        2 index     hash    marks of the line, masks of the routes
---        3 strays    list    ids in line that have no lane yet
+-- KEYS   1 waiting   list    waiting ids
+--        2 index     hash    state of the index
+--        3 unindexed list    waiting ids that have no lane yet
 --        4 delayed   zset    ids for later; score = due_ms
 --        5 parents   set     ids that other jobs wait for
 --        6 settled   list    ended ids that other jobs wait for
 --        7 finished  list    'ms id' of ended jobs, newest first
 --        8 children  set     ids that wait for this parent
 --        9 events    stream  what happened
---        10 ..keys           registry and lane per lane, then pending, status and result per child
+--        10 orphans  set     ids that ended because this parent failed
+--        11 ..keys           those of the lanes, then pending, status and result per child
 -- ARGV   1 now_ms  2 wake  3 done  4 events_max  5 result_ttl_s  6 parent  7 lanes
 --        8 ..rest
---        of each lane: rid, priority, spec, server; of each child: id, verdict, lane, due_ms,
+--        the lanes, as `read_lanes` reads them; of each child: id, verdict, lane, due_ms,
 --        result or ''
 -- REPLY  {'resolved', how many children are left}
 --
@@ -21,18 +24,9 @@
 --
 -- Keeps: a child counts each parent once, however often this is repeated.
 local now, wake, parent, lanes_count = tonumber(ARGV[1]), ARGV[2], ARGV[6], tonumber(ARGV[7])
-local lanes, want = {}, {}
-for n = 1, lanes_count do
-  local at = 7 + 4 * (n - 1)
-  lanes[n] = { registry = KEYS[9 + 2 * n - 1], key = KEYS[9 + 2 * n], rid = ARGV[at + 1],
-    priority = tonumber(ARGV[at + 2]), spec = ARGV[at + 3], server = ARGV[at + 4] }
-  want[n] = 'm:' .. lanes[n].rid
-end
-local s = line_open(KEYS[1], KEYS[2], KEYS[3], now, want)
-for n = 1, lanes_count do lanes[n].mask = s.more[n] end
+local queue_state, lanes, job_keys, job_args = open_lanes(lanes_count, 10, 7)
 
 local entries, failed, ready = {}, {}, {}
-local job_keys, job_args = 9 + 2 * lanes_count, 7 + 4 * lanes_count
 for j = 1, (#ARGV - job_args) / 5 do
   local at, key = job_args + 5 * (j - 1), job_keys + 3 * (j - 1)
   local id, verdict = ARGV[at + 1], ARGV[at + 2]
@@ -43,6 +37,7 @@ for j = 1, (#ARGV - job_args) / 5 do
       redis.call('SET', KEYS[key + 2], 'failed')
       redis.call('SET', KEYS[key + 3], ARGV[at + 5], 'EX', ARGV[5])
       redis.call('LPUSH', KEYS[7], ARGV[1] .. ' ' .. id)
+      redis.call('SADD', KEYS[10], id)
       failed[#failed + 1] = id
     elseif verdict ~= 'gone' and redis.call('EXISTS', KEYS[key + 1]) == 0 then
       ready[#ready + 1] = id
@@ -57,9 +52,9 @@ for j = 1, (#ARGV - job_args) / 5 do
     end
   end
 end
-line_push(s, lanes, entries, wake)
+queue_push(queue_state, lanes, entries, wake)
 if #failed > 0 then
-  if redis.call('EXISTS', KEYS[5]) == 1 then settle(KEYS[5], KEYS[6], failed) end
+  if redis.call('EXISTS', KEYS[5]) == 1 then mark_parents(KEYS[5], KEYS[6], failed) end
   redis.call('PUBLISH', ARGV[3], table.concat(failed, '\n'))
 end
 local left = redis.call('SCARD', KEYS[8])
@@ -69,5 +64,5 @@ if left == 0 then
 end
 emit(KEYS[9], ARGV[4], 'ready', now, ready, parent)
 emit(KEYS[9], ARGV[4], 'failed', now, failed, parent)
-line_close(s)
+queue_close(queue_state)
 return { 'resolved', left }

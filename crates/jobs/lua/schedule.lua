@@ -1,4 +1,5 @@
 -- jobs/schedule -- stores a recurring job, or changes it.
+-- uses: emit
 --
 -- KEYS   1 cron    zset    ids of schedules; score = next occurrence in ms
 --        2 data    string  the job

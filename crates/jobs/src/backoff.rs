@@ -1,10 +1,10 @@
-//! How long to wait before the next attempt. Pure: chance comes in as a number.
+//! Backoff: the delay before the next attempt. Pure: randomness comes in as a number.
 
 use std::time::Duration;
 
 use crate::job::Backoff;
 
-/// How the wait grows from one retry to the next.
+/// Growth of the delay from one retry to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Growth {
     /// The same each time.

@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use store::redis::AsyncCommands as _;
 
 use crate::{
-    Error, JobId, Jobs, ServerId,
-    signals::{About, Signal, Signals},
+    Error, JobId, Jobs, WorkerId,
+    signals::{Signal, SignalReceiver, SignalTopic},
 };
 
 /// A running job that shall stop.
@@ -17,7 +17,7 @@ pub struct Cancellation {
     /// Token of the lease it runs under.
     pub token: u64,
     /// Its type.
-    pub kind: String,
+    pub job_type: String,
     /// The reason that was given.
     pub reason: String,
 }
@@ -27,8 +27,8 @@ pub struct Cancellation {
 #[derive(Debug)]
 pub struct Cancellations {
     jobs: Jobs,
-    worker: ServerId,
-    signals: Signals,
+    worker: WorkerId,
+    signals: SignalReceiver,
     look: bool,
     ready: VecDeque<Cancellation>,
 }
@@ -38,9 +38,9 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// When the store cannot be subscribed to.
-    pub async fn cancellations(&self, worker: ServerId) -> Result<Cancellations, Error> {
-        let signals = self.signals(About::Running).await?;
+    /// Fails if the store cannot be subscribed to.
+    pub async fn cancellations(&self, worker: WorkerId) -> Result<Cancellations, Error> {
+        let signals = self.signals(SignalTopic::Running).await?;
         let ready = VecDeque::new();
         Ok(Cancellations { jobs: self.clone(), worker, signals, look: true, ready })
     }
@@ -49,7 +49,7 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// When the store cannot be read.
+    /// Fails if the store cannot be read.
     pub async fn cancel_reason(&self, id: &JobId) -> Result<Option<String>, Error> {
         Ok(self.store().clone().hget(self.keys().cancelled(), id.as_str()).await?)
     }
@@ -60,7 +60,7 @@ impl Cancellations {
     ///
     /// # Errors
     ///
-    /// When the store cannot be read; what was published meanwhile is lost, so follow anew.
+    /// Fails if the store cannot be read; messages published meanwhile are lost, so subscribe again.
     pub async fn next(&mut self) -> Result<Option<Cancellation>, Error> {
         loop {
             if let Some(one) = self.ready.pop_front() {
@@ -97,12 +97,12 @@ impl Cancellations {
         let claim: Option<String> = store.hget(self.jobs.keys().claims(), id).await?;
         // token worker type
         let mut parts = claim.as_deref().unwrap_or_default().splitn(3, ' ');
-        let (token, worker, kind) = (parts.next(), parts.next(), parts.next());
-        if let (Some(Ok(token)), Some(worker), Some(kind), Ok(id)) =
-            (token.map(str::parse), worker, kind, JobId::parse(id))
+        let (token, worker, job_type) = (parts.next(), parts.next(), parts.next());
+        if let (Some(Ok(token)), Some(worker), Some(job_type), Ok(id)) =
+            (token.map(str::parse), worker, job_type, JobId::parse(id))
             && worker == self.worker.as_str()
         {
-            self.ready.push_back(Cancellation { id, token, kind: kind.to_owned(), reason });
+            self.ready.push_back(Cancellation { id, token, job_type: job_type.to_owned(), reason });
         }
         Ok(())
     }

@@ -1,11 +1,10 @@
 //! Claiming: the next jobs of a worker, each under a lease.
 //!
-//! A [`Claimer`] knows one worker's labels and which routes it may take. The registry of routes is
-//! read once per process and version, and judged once per claimer, so that a claim costs the same
-//! whatever waits for others. One claim looks at [`WINDOW`] routes at most; a worker that may take
-//! more goes through them in turns, so that none is left out. Invariants: a job is handed to one
-//! claimer at a time; whatever a claim takes is in the reply, and a reply that got lost is asked
-//! for again by its request.
+//! A [`Claimer`] knows one worker's labels, and with them the pools it may take from: see
+//! [`lanes`](crate::lanes). Of the registry of pools only what is new is read, once per process, and
+//! judged once per worker, so that a claim costs the same whatever waits for others. Invariants: a
+//! job is handed to one claimer at a time; whatever a claim takes is in the reply, and a reply that
+//! got lost is asked for again by its request.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,73 +13,118 @@ use std::{
     vec,
 };
 
+use crate::{
+    Error, Job, JobError, JobId, JobType, Jobs, Labels,
+    complete::{EncodedSuccesses, Success},
+    config::seconds,
+    fail::{AttemptFailure, NextState},
+    route::{Pool, PoolId},
+    scripts,
+};
 use serde_json::value::RawValue;
 use store::{
     Millis,
-    redis::{AsyncCommands as _, FromRedisValue, ParsingError, Value},
+    redis::{self, AsyncCommands as _, FromRedisValue, ParsingError, Value},
     script::Arg,
 };
-use tokio::time::Instant;
 
-use crate::{
-    Error, Job, JobError, JobId, JobType, Jobs, Labels,
-    complete::{Sheet, Success},
-    config::seconds,
-    fail::{Ending, Failure},
-    route::Route,
-    scripts,
-};
-
-/// How many jobs one call may take.
+/// Most jobs one call may claim.
 pub const CLAIM_MAX: usize = 128;
 
-/// How often one claim goes back to the store when it learns of new routes or strays.
+/// Most calls to the store in one claim, when it learns of new routes or unindexed jobs.
 const ROUNDS: usize = 4;
 
-/// How many routes one call looks at. Priorities are kept among these; a worker that may take more
-/// routes looks at the next ones in its next call.
-const WINDOW: usize = 128;
+/// Most pools one call looks at. A worker is in more only when that many targets list different
+/// sets of capabilities, all of which it has, or different workers to avoid; then it goes through
+/// them in turns, and priorities are kept among those of one turn.
+const WINDOW: usize = 256;
 
-/// How many routes are read in a millisecond at most, so that a crowd of new routes does not make
-/// every claim read all of them again.
-const READ_PER_MS: usize = 50;
+/// Number of pools read at a time.
+const PAGE: isize = 5_000;
 
-/// All routes that name no worker, as of a version.
-#[derive(Debug)]
+/// Of how many workers a process remembers the pools.
+const ROUTE_CACHES_MAX: usize = 1_024;
+
+/// The pools that are registered, as far as they were read, and who may take from them.
+#[derive(Debug, Default)]
 pub(crate) struct Registry {
     version: i64,
-    routes: HashMap<String, Option<Route>>,
-    read: Instant,
+    /// In the order in which they were registered.
+    pools: Vec<Pool>,
+    known: HashSet<PoolId>,
+    routes_by_labels: HashMap<Labels, Arc<RouteCache>>,
+}
+
+impl Registry {
+    /// The pools of a worker; judges those that are new.
+    fn routes(&mut self, labels: &Labels) -> Arc<RouteCache> {
+        let known = self.routes_by_labels.get(labels).cloned().unwrap_or_default();
+        if known.version == self.version {
+            return known;
+        }
+        let mut pools = known.pools.clone();
+        let fresh = self.pools.iter().skip(known.judged).filter(|pool| pool.matches(labels));
+        pools.extend(fresh.map(|pool| pool.id));
+        let routes =
+            Arc::new(RouteCache { version: self.version, judged: self.pools.len(), pools });
+        if self.routes_by_labels.len() >= ROUTE_CACHES_MAX {
+            self.routes_by_labels.clear();
+        }
+        self.routes_by_labels.insert(labels.clone(), Arc::clone(&routes));
+        routes
+    }
+}
+
+/// The pools a worker may take from, beside those that need not be registered: that of jobs that
+/// name it and that of jobs that ask for nothing.
+#[derive(Debug)]
+struct RouteCache {
+    version: i64,
+    /// Number of registered pools that were matched against the labels.
+    judged: usize,
+    pools: Vec<PoolId>,
+}
+
+impl Default for RouteCache {
+    fn default() -> Self {
+        Self { version: -1, judged: 0, pools: Vec::new() }
+    }
+}
+
+impl RouteCache {
+    fn windows(&self) -> usize {
+        self.pools.len().div_ceil(WINDOW).max(1)
+    }
 }
 
 /// A job that a worker runs.
 #[derive(Clone, Debug)]
-pub struct Lease {
+pub struct JobLease {
     /// The job.
     pub job: Job,
     /// Grows with every call that claims; later ones of the same job are greater.
     pub token: u64,
-    /// Until when the job is this worker's, unless renewed.
+    /// Time at which the lease expires, unless renewed.
     pub until: Millis,
-    /// What the claim looks like in the store.
+    /// The claim as it is stored.
     pub(crate) claim: Arc<str>,
     /// The job as it is stored.
     pub(crate) text: String,
 }
 
-impl Lease {
-    /// Which job.
+impl JobLease {
+    /// Id of the job.
     pub fn id(&self) -> &JobId {
         &self.job.id
     }
 
-    /// Which attempt this is, the first being 1.
+    /// Number of the attempt, starting at 1.
     pub fn attempt(&self) -> u32 {
         self.job.attempts.saturating_add(1)
     }
 
     /// The worker that holds it.
-    pub fn server(&self) -> &str {
+    pub fn worker_id(&self) -> &str {
         self.claim.split(' ').nth(1).unwrap_or_default()
     }
 
@@ -91,8 +135,8 @@ impl Lease {
 
     /// A lease by the parts that identify it, for a caller that kept them elsewhere. Whether it is
     /// held is for the store to say.
-    pub fn from_parts(job: Job, text: String, server: &str, token: u64, until: Millis) -> Self {
-        let claim = claim_text(token, server, &job.kind);
+    pub fn from_parts(job: Job, text: String, worker_id: &str, token: u64, until: Millis) -> Self {
+        let claim = claim_text(token, worker_id, &job.job_type);
         Self::held(job, text, claim, token, until)
     }
 
@@ -102,16 +146,16 @@ impl Lease {
     }
 }
 
-/// What a claim looks like in the store.
-fn claim_text(token: u64, server: &str, kind: &JobType) -> Arc<str> {
-    format!("{token} {server} {kind}").into()
+/// Formats a claim as it is stored.
+fn claim_text(token: u64, worker_id: &str, job_type: &JobType) -> Arc<str> {
+    format!("{token} {worker_id} {job_type}").into()
 }
 
-/// What a claim came to.
+/// The jobs of one claim.
 #[derive(Clone, Debug, Default)]
-pub struct Claimed {
+pub struct ClaimBatch {
     /// The jobs, in the order in which they shall start.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<JobLease>,
     /// There may be more at once.
     pub more: bool,
     /// Something will be free after this long, because of a limit.
@@ -124,32 +168,19 @@ pub struct Claimer {
     jobs: Jobs,
     labels: Labels,
     types: Option<HashSet<JobType>>,
-    book: Book,
+    /// The pool of jobs that name this worker, and that of jobs that ask for nothing.
+    own: PoolId,
+    open: PoolId,
+    routes: Arc<RouteCache>,
     /// The request whose reply may have got lost.
     unanswered: Option<String>,
     /// Whose turn it is of the windows, and how many were looked at in vain since one gave a job.
     turn: usize,
     vain: usize,
     /// Under which name the store remembers the latest request.
-    record: String,
-}
-
-/// The routes a worker may take, as of a version of the registries.
-#[derive(Debug, Default)]
-struct Book {
-    version: i64,
-    server_version: i64,
-    /// Four arguments per route.
-    args: Vec<Arg<'static>>,
-    /// The names of the routes in `args`.
-    mine: HashSet<String>,
-    registry: Option<Arc<Registry>>,
-}
-
-impl Book {
-    fn windows(&self) -> usize {
-        self.args.len().div_ceil(4 * WINDOW).max(1)
-    }
+    request_slot: String,
+    /// Attempts begin with the claim, and have so long to stop after their timeout.
+    starts: Option<Duration>,
 }
 
 impl Jobs {
@@ -157,31 +188,77 @@ impl Jobs {
     pub fn claimer(&self, labels: Labels) -> Claimer {
         Claimer {
             jobs: self.clone(),
-            record: labels.server.to_string(),
+            request_slot: labels.worker_id.to_string(),
+            own: Pool::of_worker(labels.worker_id.as_str()).id,
+            open: Pool::open().id,
+            routes: Arc::default(),
             labels,
             types: None,
-            book: Book { version: -1, server_version: -1, ..Book::default() },
             unanswered: None,
+            starts: None,
             turn: self.inner.turn.fetch_add(1, Ordering::Relaxed),
             vain: 0,
         }
     }
 
-    /// The routes that name no worker, as of a version; those of an earlier one where there are very
-    /// many and they were read a moment ago.
-    async fn registry(&self, version: i64) -> Result<Arc<Registry>, Error> {
-        if let Some(known) = &*self.inner.registry.lock() {
-            let most = known.read.elapsed().as_millis().saturating_mul(READ_PER_MS as u128);
-            if known.version == version || known.routes.len() as u128 > most.max(1_000) {
-                return Ok(Arc::clone(known));
-            }
+    /// The pools of a worker, as far as this process knows them.
+    fn cached_routes(&self, labels: &Labels, routes: &Arc<RouteCache>) -> Arc<RouteCache> {
+        let mut registry = self.inner.registry.lock();
+        match registry.version == routes.version {
+            true => Arc::clone(routes),
+            false => registry.routes(labels),
         }
+    }
+
+    /// The pools of a worker, as of a version of the registry.
+    async fn routes(&self, labels: &Labels, version: i64) -> Result<Arc<RouteCache>, Error> {
+        let read = {
+            let mut registry = self.inner.registry.lock();
+            if registry.version == version {
+                return Ok(registry.routes(labels));
+            }
+            registry.version
+        };
+        let key = self.keys().pools();
         let mut store = self.store().clone();
-        let texts: HashMap<String, String> = store.hgetall(self.keys().routes()).await?;
-        let routes = texts.into_iter().map(|(name, text)| (name, Route::parse(&text))).collect();
-        let registry = Arc::new(Registry { version, routes, read: Instant::now() });
-        *self.inner.registry.lock() = Some(Arc::clone(&registry));
-        Ok(registry)
+        let mut latest = read;
+        if version < read {
+            // Another claimer has read on meanwhile, or the store was emptied and was reset.
+            let now: Option<i64> = store.hget(self.keys().index(), "v:").await?;
+            let mut registry = self.inner.registry.lock();
+            if now.unwrap_or(0) >= registry.version {
+                return Ok(registry.routes(labels));
+            }
+            *registry = Registry::default();
+            latest = 0;
+        }
+        loop {
+            let after = format!("({latest}");
+            let (count, page): (usize, Vec<(String, i64)>) = redis::pipe()
+                .zcard(&key)
+                .zrangebyscore_limit_withscores(&key, after, "+inf", 0, PAGE)
+                .query_async(&mut store)
+                .await?;
+            let mut registry = self.inner.registry.lock();
+            latest = page.last().map_or(version.max(latest), |(_, score)| *score);
+            let last = page.len().cast_signed() < PAGE;
+            for (text, _) in page {
+                if let Some(pool) = Pool::parse(&text)
+                    && registry.known.insert(pool.id)
+                {
+                    registry.pools.push(pool);
+                }
+            }
+            registry.version = registry.version.max(latest);
+            if !last {
+                continue;
+            }
+            // Most of what is remembered is not registered any more: the next claim reads it again.
+            if registry.pools.len() > 2 * count + 1_000 {
+                *registry = Registry::default();
+            }
+            return Ok(registry.routes(labels));
+        }
     }
 }
 
@@ -192,10 +269,16 @@ impl Claimer {
         self
     }
 
-    /// A second claimer of the same worker, whose calls may be under way at the same time.
-    pub(crate) fn second(mut self) -> Self {
+    /// Lets attempts begin when they are claimed: see [`start`](Jobs::start).
+    pub fn starting(mut self, grace: Duration) -> Self {
+        self.starts = Some(grace);
+        self
+    }
+
+    /// A second claimer of the same worker, whose calls may be in flight at the same time.
+    pub(crate) fn pipelined(mut self) -> Self {
         // No worker's name holds a space.
-        self.record.push_str(" 2");
+        self.request_slot.push_str(" 2");
         self
     }
 
@@ -215,44 +298,54 @@ impl Claimer {
         &self.jobs
     }
 
-    /// Is a route of this name for this worker, as far as is known? Unknown ones may be.
-    pub(crate) fn may_take(&self, route: &str) -> bool {
-        let known = |registry: &Arc<Registry>| registry.routes.contains_key(route);
-        !self.book.registry.as_ref().is_some_and(known) || self.book.mine.contains(route)
+    /// May this worker take jobs of a pool and a type, as far as is known? `signal` names both.
+    pub(crate) fn may_claim(&self, signal: &str) -> bool {
+        let Some((pool, job_type)) = signal.split_once(' ') else { return true };
+        if self.types.as_ref().is_some_and(|types| !types.contains(job_type)) {
+            return false;
+        }
+        let Some(pool) = PoolId::read(pool) else { return true };
+        if pool == self.own || pool == self.open || self.routes.pools.contains(&pool) {
+            return true;
+        }
+        let registry = self.jobs.inner.registry.lock();
+        let known = self.routes.version >= registry.version && registry.known.contains(&pool);
+        // The pool of another worker is registered elsewhere; its claim finds nothing.
+        !known
     }
 
-    /// Takes the next jobs, at most `most`, without waiting for any.
+    /// Takes the next jobs, at most `limit`, without waiting for any.
     ///
     /// A stored job that cannot be understood goes to the dead letters, and one that has expired
     /// ends; neither is handed out.
-    pub async fn claim(&mut self, most: usize) -> Result<Claimed, Error> {
-        self.claim_for(most, self.jobs.config().lock_ttl).await
+    pub async fn claim(&mut self, limit: usize) -> Result<ClaimBatch, Error> {
+        self.claim_for(limit, self.jobs.config().lock_ttl).await
     }
 
     /// As [`claim`](Claimer::claim), with a lease of another length than the configured one.
-    pub async fn claim_for(&mut self, most: usize, lease: Duration) -> Result<Claimed, Error> {
-        self.exchange(most, lease, &[]).await.1
+    pub async fn claim_for(&mut self, limit: usize, lease: Duration) -> Result<ClaimBatch, Error> {
+        self.complete_and_claim_batch(limit, lease, &[]).await.1
     }
 
     /// Ends jobs with success, each with what it came to and how long it took, and takes the next in
-    /// the same call, as a [`Worker`](crate::Worker) does. Says of each whether it counts.
+    /// the same call, as a [`Worker`](crate::Worker) does. Returns for each whether it counts.
     #[doc(hidden)]
     pub async fn complete_and_claim(
         &mut self,
-        done: impl IntoIterator<Item = (&Lease, Option<Box<RawValue>>, Duration)>,
-        most: usize,
-    ) -> Result<(Vec<bool>, Claimed), Error> {
+        done: impl IntoIterator<Item = (&JobLease, Option<Box<RawValue>>, Duration)>,
+        limit: usize,
+    ) -> Result<(Vec<bool>, ClaimBatch), Error> {
         let successes: Vec<Success> = done
             .into_iter()
             .map(|(lease, data, took)| self.jobs.success(lease, data, took))
             .collect::<Result<_, _>>()?;
         let successes: Vec<&Success> = successes.iter().collect();
-        if most == 0 {
+        if limit == 0 {
             let counted = self.jobs.store_successes(successes).await?;
-            return Ok((counted, Claimed::default()));
+            return Ok((counted, ClaimBatch::default()));
         }
         let lease = self.jobs.config().lock_ttl;
-        let (counted, claimed) = self.exchange(most, lease, &successes).await;
+        let (counted, claimed) = self.complete_and_claim_batch(limit, lease, &successes).await;
         let claimed = claimed?;
         let counted = counted.ok_or_else(|| store::Error::Decode {
             message: "it was not told what counts".to_owned(),
@@ -260,37 +353,39 @@ impl Claimer {
         Ok((counted, claimed))
     }
 
-    /// Writes what succeeded and takes the next jobs, in one call. Says of each success whether it
-    /// counts, if the store has told; where it has not, they are written again by other means, which
+    /// Writes what succeeded and takes the next jobs, in one call. Returns for each success whether it
+    /// counts, if the store has answered; where it has not, they are written again by other means, which
     /// does no harm.
-    pub(crate) async fn exchange(
+    pub(crate) async fn complete_and_claim_batch(
         &mut self,
-        most: usize,
+        limit: usize,
         lease: Duration,
         done: &[&Success],
-    ) -> (Option<Vec<bool>>, Result<Claimed, Error>) {
-        let most = most.min(CLAIM_MAX);
-        if most == 0 {
-            return (None, Ok(Claimed::default()));
+    ) -> (Option<Vec<bool>>, Result<ClaimBatch, Error>) {
+        let limit = limit.min(CLAIM_MAX);
+        if limit == 0 {
+            return (None, Ok(ClaimBatch::default()));
         }
         let mut counted = None;
         for round in 0..ROUNDS {
-            let sheet = Sheet::new(if round == 0 { done } else { &[] });
-            let (request, reply) = match self.ask(most, lease, &sheet).await {
+            let encoded = EncodedSuccesses::new(if round == 0 { done } else { &[] });
+            // In the end what is known of the pools has to do.
+            let strict = round + 1 < ROUNDS;
+            let (request, reply) = match self.ask(limit, lease, &encoded, strict).await {
                 Ok(answer) => answer,
                 Err(error) => return (counted, Err(error)),
             };
             if round == 0 {
-                counted = sheet.done(reply.lost.iter().copied()).ok();
+                counted = encoded.done(reply.lost.iter().copied()).ok();
             }
-            match self.heed(reply, lease).await {
+            match self.apply_reply(reply, lease).await {
                 Ok(mut claimed) => {
                     self.turn = self.turn.wrapping_add(1);
                     self.vain += 1;
                     if !claimed.leases.is_empty() {
                         self.vain = 0;
-                        claimed.more |= self.book.windows() > 1;
-                    } else if self.vain < self.book.windows() {
+                        claimed.more |= self.routes.windows() > 1;
+                    } else if self.vain < self.routes.windows() {
                         claimed.more = true;
                     } else {
                         self.vain = 0;
@@ -306,17 +401,21 @@ impl Claimer {
                 }
             }
         }
-        (counted, Ok(Claimed { more: true, ..Claimed::default() }))
+        (counted, Ok(ClaimBatch { more: true, ..ClaimBatch::default() }))
     }
 
     /// Does what a reply calls for, and says what came of it.
-    async fn heed(&mut self, reply: Reply, lease: Duration) -> Result<Claimed, Error> {
+    async fn apply_reply(&mut self, reply: Reply, lease: Duration) -> Result<ClaimBatch, Error> {
         if reply.settled {
             self.jobs.settle().await;
         }
-        let changed = self.refresh(reply.version, reply.server_version).await?;
+        let changed = self.refresh(reply.version).await?;
         let strayed = reply.strays > 0 && self.jobs.ingest().await? > 0;
         let mut claimed = self.accept(reply, lease).await?;
+        if let Some(grace) = self.starts {
+            let leases: Vec<&JobLease> = claimed.leases.iter().collect();
+            self.jobs.start(&leases, grace).await?;
+        }
         // What is known now may give more than what was asked for.
         claimed.more |= changed || strayed;
         Ok(claimed)
@@ -324,47 +423,56 @@ impl Claimer {
 
     async fn ask(
         &mut self,
-        most: usize,
+        limit: usize,
         lease: Duration,
-        done: &Sheet<'_>,
+        done: &EncodedSuccesses<'_>,
+        strict: bool,
     ) -> Result<(String, Reply), Error> {
+        self.routes = self.jobs.cached_routes(&self.labels, &self.routes);
+        let version = if strict { Arg::Number(self.routes.version) } else { Arg::Word("") };
         let request = self
             .unanswered
             .take()
             .unwrap_or_else(|| (0..10).map(|_| fastrand::alphanumeric()).collect());
         let (keys, config) = (self.jobs.keys(), self.jobs.config());
         let now = self.jobs.now();
-        let window = self.turn % self.book.windows();
-        let routes_of_turn = self.book.args.chunks(4 * WINDOW).nth(window).unwrap_or_default();
-        let routes = routes_of_turn.len() / 4;
-        let (lock_ttl_s, server) = (seconds(lease), self.labels.server.as_str());
+        let window = self.turn % self.routes.windows();
+        let pools_of_turn = self.routes.pools.chunks(WINDOW).nth(window).unwrap_or_default();
+        let pools = [&self.own, &self.open].into_iter().chain(pools_of_turn);
+        let mut rest: Vec<Arg<'_>> = pools.map(|pool| Arg::Word(pool.as_str())).collect();
+        let pools = rest.len();
+        rest.extend(self.types.iter().flatten().map(|job_type| Arg::Word(job_type.as_str())));
+        let types = rest.len() - pools;
+        let (lock_ttl_s, worker_id) = (seconds(lease), self.labels.worker_id.as_str());
         let reply = if done.args.is_empty() {
             scripts::claim::run(
                 self.jobs.store(),
                 scripts::claim::Keys {
                     active: keys.active(),
                     claims: keys.claims(),
-                    terms: keys.terms(),
-                    held: keys.held(),
+                    claim_leases: keys.claim_leases(),
+                    claim_counts: keys.claim_counts(),
                     events: keys.events(),
-                    blocked: keys.blocked(),
+                    parked: keys.parked(),
                     waiting: keys.waiting(),
                     paused: keys.paused(),
                     index: keys.index(),
-                    strays: keys.strays(),
+                    unindexed: keys.unindexed(),
                 },
                 scripts::claim::Args {
                     now_ms: now,
                     prefix: keys.prefix(),
                     events_max: config.events_max,
-                    server,
+                    worker_id,
                     request: &request,
-                    most,
+                    limit,
                     lock_ttl_s,
                     lease_until_ms: now + lease,
-                    record: &self.record,
-                    routes,
-                    rest: routes_of_turn,
+                    request_slot: &self.request_slot,
+                    pools,
+                    types,
+                    version,
+                    rest,
                 },
             )
         } else {
@@ -375,19 +483,19 @@ impl Claimer {
                 Arg::Word(wake.as_str()),
                 Arg::Number(i64::try_from(done.spent).unwrap_or(i64::MAX)),
             ];
-            scripts::exchange::run(
+            scripts::complete_and_claim::run(
                 self.jobs.store(),
-                scripts::exchange::Keys {
+                scripts::complete_and_claim::Keys {
                     active: keys.active(),
                     claims: keys.claims(),
-                    terms: keys.terms(),
-                    held: keys.held(),
+                    claim_leases: keys.claim_leases(),
+                    claim_counts: keys.claim_counts(),
                     events: keys.events(),
-                    blocked: keys.blocked(),
+                    parked: keys.parked(),
                     waiting: keys.waiting(),
                     paused: keys.paused(),
                     index: keys.index(),
-                    strays: keys.strays(),
+                    unindexed: keys.unindexed(),
                     leases: keys.leases(),
                     finished: keys.finished(),
                     parents: keys.parents(),
@@ -395,19 +503,22 @@ impl Claimer {
                     processed: keys.processed(),
                     spent: keys.spent(),
                     cancelled: keys.cancelled(),
+                    deadlines: keys.deadlines(),
                 },
-                scripts::exchange::Args {
+                scripts::complete_and_claim::Args {
                     now_ms: now,
                     prefix: keys.prefix(),
                     events_max: config.events_max,
-                    server,
+                    worker_id,
                     request: &request,
-                    most,
+                    limit,
                     lock_ttl_s,
                     lease_until_ms: now + lease,
-                    record: &self.record,
-                    routes,
-                    rest: routes_of_turn.iter().chain(&head).chain(&done.args),
+                    request_slot: &self.request_slot,
+                    pools,
+                    types,
+                    version,
+                    rest: rest.iter().chain(&head).chain(&done.args),
                 },
             )
         }
@@ -423,49 +534,20 @@ impl Claimer {
         }
     }
 
-    /// Reads the registries again if they have changed.
-    async fn refresh(&mut self, version: i64, server_version: i64) -> Result<bool, Error> {
-        if version == self.book.version && server_version == self.book.server_version {
+    /// Reads what is new in the registry of pools, if there is something.
+    async fn refresh(&mut self, version: i64) -> Result<bool, Error> {
+        if version == self.routes.version {
             return Ok(false);
         }
-        let registry = self.jobs.registry(version).await?;
-        if registry.version == self.book.version && server_version == self.book.server_version {
-            return Ok(false);
-        }
-        let mut pinned: HashMap<String, String> = HashMap::new();
-        if server_version != 0 {
-            let key = self.jobs.keys().routes_of(self.labels.server.as_str());
-            pinned = self.jobs.store().clone().hgetall(key).await?;
-        }
-        let (mut args, mut mine) = (Vec::new(), HashSet::new());
-        let pinned: Vec<(String, Route)> = pinned
-            .into_iter()
-            .filter_map(|(name, text)| Some((name, Route::parse(&text)?)))
-            .collect();
-        let open = registry.routes.iter().filter_map(|(name, route)| Some((name, route.as_ref()?)));
-        for (name, route) in open.chain(pinned.iter().map(|(name, route)| (name, route))) {
-            let wanted = self.types.as_ref().is_none_or(|types| types.contains(&route.kind));
-            if !wanted || !route.matches(&self.labels) {
-                continue;
-            }
-            mine.insert(name.clone());
-            let limit = |most: Option<u32>| most.map_or(Arg::Word(""), |n| Arg::Number(n.into()));
-            args.extend([
-                Arg::Text(name.clone()),
-                Arg::Text(route.kind.to_string()),
-                limit(route.limit.max_concurrent),
-                limit(route.limit.max_per_minute),
-            ]);
-        }
-        let version = registry.version;
-        self.book = Book { version, server_version, args, mine, registry: Some(registry) };
+        self.routes = self.jobs.routes(&self.labels, version).await?;
         Ok(true)
     }
 
     /// Makes leases of a reply, and puts away what must not run.
-    async fn accept(&self, reply: Reply, lease: Duration) -> Result<Claimed, Error> {
+    async fn accept(&self, reply: Reply, lease: Duration) -> Result<ClaimBatch, Error> {
         let now = self.jobs.now();
-        let mut claimed = Claimed { more: reply.more, wait: reply.wait, ..Claimed::default() };
+        let mut claimed =
+            ClaimBatch { more: reply.more, wait: reply.wait, ..ClaimBatch::default() };
         claimed.leases.reserve(reply.jobs.len());
         let mut refused = Vec::new();
         // Neighbours mostly have one type, and then one claim.
@@ -476,19 +558,19 @@ impl Claimer {
                 Ok(job) => {
                     let text = String::from_utf8(data).unwrap_or_default();
                     let claim = match &latest {
-                        Some((kind, claim)) if *kind == job.kind => Arc::clone(claim),
+                        Some((job_type, claim)) if *job_type == job.job_type => Arc::clone(claim),
                         _ => {
-                            let server = self.labels.server.as_str();
-                            let claim = claim_text(reply.token, server, &job.kind);
-                            latest = Some((job.kind.clone(), Arc::clone(&claim)));
+                            let worker_id = self.labels.worker_id.as_str();
+                            let claim = claim_text(reply.token, worker_id, &job.job_type);
+                            latest = Some((job.job_type.clone(), Arc::clone(&claim)));
                             claim
                         }
                     };
-                    let lease = Lease::held(job, text, claim, reply.token, now + lease);
+                    let lease = JobLease::held(job, text, claim, reply.token, now + lease);
                     match lease.job.expires_at {
                         Some(at) if at <= now => refused.push(
-                            Failure::of(&lease, expired(), now, Duration::ZERO)
-                                .end(Ending::Failed, "expired"),
+                            AttemptFailure::of(&lease, expired(), now, Duration::ZERO)
+                                .end(NextState::Failed, "expired"),
                         ),
                         _ => claimed.leases.push(lease),
                     }
@@ -497,7 +579,7 @@ impl Claimer {
                 // changed since.
                 Err(error) => {
                     let claim = self.jobs.claim_of(&id).await?;
-                    refused.push(Failure::malformed(id, claim, &error, now));
+                    refused.push(AttemptFailure::malformed(id, claim, &error, now));
                 }
             }
         }
@@ -509,16 +591,15 @@ impl Claimer {
     }
 }
 
-/// Why a job that waited too long does not start.
+/// Returns the error of a job that expired before it started.
 pub(crate) fn expired() -> JobError {
     JobError::new("Expired", "it was not started in time")
 }
 
-/// What the claim script says.
+/// The reply of the claim script.
 #[derive(Debug)]
 struct Reply {
     version: i64,
-    server_version: i64,
     strays: i64,
     wait: Option<Duration>,
     more: bool,
@@ -541,7 +622,6 @@ impl FromRedisValue for Reply {
         let _word: String = next(parts)?;
         let mut reply = Self {
             version: next(parts)?,
-            server_version: next(parts)?,
             strays: next(parts)?,
             wait: u64::try_from(next::<i64>(parts)?).ok().map(Duration::from_millis),
             more: next::<i64>(parts)? == 1,

@@ -6,9 +6,9 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
-use store::{Key, gather::Call, script::Arg};
+use store::{Key, batcher::Batchable, script::Arg};
 
-use crate::{Error, JobId, JobResult, Jobs, Lease, config::seconds, scripts};
+use crate::{Error, JobId, JobLease, JobResult, Jobs, config::seconds, scripts};
 
 /// Largest result a job may have: 1 MiB.
 pub const RESULT_MAX: usize = 1 << 20;
@@ -26,13 +26,13 @@ pub(crate) struct Success {
 
 impl Success {
     /// The type, which is the last word of the claim.
-    fn kind(&self) -> &str {
+    fn job_type(&self) -> &str {
         self.claim.splitn(3, ' ').nth(2).unwrap_or_default()
     }
 }
 
-impl Call for Success {
-    type With = Jobs;
+impl Batchable for Success {
+    type Context = Jobs;
     type Answer = bool;
     type Error = store::Error;
 
@@ -40,23 +40,23 @@ impl Call for Success {
         self.result.len() + 128
     }
 
-    async fn make(jobs: &Jobs, batch: &[Self]) -> Result<Vec<bool>, store::Error> {
+    async fn send_batch(jobs: &Jobs, batch: &[Self]) -> Result<Vec<bool>, store::Error> {
         jobs.store_successes(batch).await
     }
 }
 
 /// Successes as scripts take them: those of one claim together, and equal results once.
 #[derive(Debug, Default)]
-pub(crate) struct Sheet<'a> {
+pub(crate) struct EncodedSuccesses<'a> {
     pub(crate) args: Vec<Arg<'a>>,
     /// Milliseconds that all of them took. The store's counters have 63 bits.
     pub(crate) spent: u64,
-    kinds: Vec<&'a str>,
-    /// Which of the batch is the first, the second and so on in the arguments.
+    job_types: Vec<&'a str>,
+    /// Position in the batch of each job in the arguments.
     order: Vec<usize>,
 }
 
-impl<'a> Sheet<'a> {
+impl<'a> EncodedSuccesses<'a> {
     pub(crate) fn new(batch: &[&'a Success]) -> Self {
         let mut groups: Vec<(&'a Success, Vec<usize>)> = Vec::new();
         for (at, success) in batch.iter().enumerate() {
@@ -68,7 +68,7 @@ impl<'a> Sheet<'a> {
                 None => groups.push((success, vec![at])),
             }
         }
-        let mut sheet = Self { order: Vec::with_capacity(batch.len()), ..Self::default() };
+        let mut encoded = Self { order: Vec::with_capacity(batch.len()), ..Self::default() };
         for (first, members) in groups {
             let members: Vec<(usize, &'a Success)> = members
                 .into_iter()
@@ -76,27 +76,27 @@ impl<'a> Sheet<'a> {
                 .collect();
             let alike = members.iter().all(|(_, success)| success.result == first.result);
             let results = if alike { 1 } else { members.len() };
-            sheet.kinds.push(first.kind());
-            sheet.args.extend([
+            encoded.job_types.push(first.job_type());
+            encoded.args.extend([
                 Arg::Word(&first.claim),
-                Arg::Word(first.kind()),
+                Arg::Word(first.job_type()),
                 Arg::Word(if first.keep { "1" } else { "" }),
                 members.len().into(),
                 results.into(),
             ]);
-            sheet.args.extend(members.iter().map(|(_, success)| Arg::Word(success.id.as_str())));
+            encoded.args.extend(members.iter().map(|(_, success)| Arg::Word(success.id.as_str())));
             let results =
                 members.iter().map(|(_, success)| Arg::Word(&success.result)).take(results);
-            sheet.args.extend(results);
+            encoded.args.extend(results);
             for (at, success) in members {
-                sheet.order.push(at);
-                sheet.spent = sheet.spent.saturating_add(success.spent).min(1 << 40);
+                encoded.order.push(at);
+                encoded.spent = encoded.spent.saturating_add(success.spent).min(1 << 40);
             }
         }
-        sheet
+        encoded
     }
 
-    /// Which of the batch are done, when the script has named those that are not.
+    /// Returns for each success whether it counts, from the numbers the script reports as lost.
     pub(crate) fn done(
         &self,
         lost: impl IntoIterator<Item = usize>,
@@ -119,24 +119,25 @@ impl<'a> Sheet<'a> {
 impl Jobs {
     /// Ends a job with success. `took` is how long the handler ran.
     ///
-    /// Fails with [`Error::LeaseLost`] when the job is not this worker's any more.
+    /// Fails with [`Error::LeaseLost`] when the job is not this worker's any more, and with
+    /// [`Error::Overdue`] when the attempt has run longer than it may.
     pub async fn complete(
         &self,
-        lease: &Lease,
+        lease: &JobLease,
         data: Option<Box<RawValue>>,
         took: Duration,
     ) -> Result<(), Error> {
         let success = self.success(lease, data, took)?;
         match self.inner.completions.call(self, success).await? {
             true => Ok(()),
-            false => Err(Error::LeaseLost(lease.id().clone())),
+            false => Err(self.why_lost(lease.id()).await),
         }
     }
 
     /// Works out what is stored of a success.
     pub(crate) fn success(
         &self,
-        lease: &Lease,
+        lease: &JobLease,
         data: Option<Box<RawValue>>,
         took: Duration,
     ) -> Result<Success, Error> {
@@ -175,8 +176,8 @@ impl Jobs {
     ) -> Result<Vec<bool>, store::Error> {
         let batch: Vec<&Success> = batch.into_iter().collect();
         let keys = self.keys();
-        let sheet = Sheet::new(&batch);
-        let counters = sheet.kinds.iter().map(|kind| keys.running(kind));
+        let encoded = EncodedSuccesses::new(&batch);
+        let counters = encoded.job_types.iter().map(|job_type| keys.running(job_type));
         let job_keys = batch.iter().flat_map(|success| {
             let id = success.id.as_str();
             [keys.lock(id), keys.status(id), keys.result(id)]
@@ -186,10 +187,10 @@ impl Jobs {
             scripts::complete::Keys {
                 active: keys.active(),
                 claims: keys.claims(),
-                terms: keys.terms(),
-                held: keys.held(),
+                claim_leases: keys.claim_leases(),
+                claim_counts: keys.claim_counts(),
                 events: keys.events(),
-                blocked: keys.blocked(),
+                parked: keys.parked(),
                 leases: keys.leases(),
                 finished: keys.finished(),
                 parents: keys.parents(),
@@ -197,6 +198,7 @@ impl Jobs {
                 processed: keys.processed(),
                 spent: keys.spent(),
                 cancelled: keys.cancelled(),
+                deadlines: keys.deadlines(),
                 keys: counters.chain(job_keys).collect::<Vec<Key>>(),
             },
             scripts::complete::Args {
@@ -206,13 +208,13 @@ impl Jobs {
                 result_ttl_s: seconds(self.config().result_ttl),
                 done: keys.done(),
                 wake: keys.wake(),
-                spent_ms: sheet.spent,
-                rest: &sheet.args,
+                spent_ms: encoded.spent,
+                rest: &encoded.args,
             },
         )
         .await?;
         self.settle_if(&reply).await;
         // What is no number names no job, and that is told.
-        sheet.done(reply.iter().skip(1).map(|number| number.parse().unwrap_or(0)))
+        encoded.done(reply.iter().skip(1).map(|number| number.parse().unwrap_or(0)))
     }
 }

@@ -1,10 +1,10 @@
-//! What can be set. Every bound has a default and a reason.
+//! Settings. Every bound has a default and a reason.
 
 use std::time::Duration;
 
-use crate::{Error, Namespace, Shape};
+use crate::{Error, JobFormat, Namespace};
 
-/// How a queue behaves. Start from `Config::default()` and change what differs.
+/// Settings of a queue. Start from `Config::default()` and change what differs.
 ///
 /// ```
 /// use jobs::{Config, Namespace};
@@ -17,34 +17,34 @@ use crate::{Error, Namespace, Shape};
 pub struct Config {
     /// Whose keys. Default `bridge`, as v1.
     pub namespace: Namespace,
-    /// How long a worker that says nothing keeps a job: 30 s as v1, least 1 s, most 1 day. A
-    /// worker that died is replaced after this; a worker that lives renews at a third of it.
+    /// Length of a lease: 30 s as v1, least 1 s, most 1 day. A job
+    /// whose worker died is reclaimed after this; a live worker renews at a third of it.
     pub lock_ttl: Duration,
-    /// How often a worker tells that it lives: 10 s as v1. Must be less than `lock_ttl`.
+    /// Heartbeat interval of a worker: 10 s as v1. Must be less than `lock_ttl`.
     pub heartbeat: Duration,
-    /// How long results are kept: 24 h, as v1.
+    /// Time for which results are kept: 24 h, as v1.
     pub result_ttl: Duration,
-    /// How many ended jobs are kept at most: 100,000, some 40 MB of Redis.
+    /// Most completed and failed jobs that are kept: 100,000, some 40 MB of Redis.
     pub keep_finished: usize,
-    /// How long ended jobs are kept: 24 h, as long as their results.
+    /// Time for which completed and failed jobs are kept: 24 h, as long as their results.
     pub keep_finished_for: Duration,
-    /// How many dead letters are kept at most: 10,000; the oldest go first.
+    /// Most dead letters that are kept: 10,000; the oldest go first.
     pub keep_dead: usize,
-    /// How long dead letters are kept: 30 days.
+    /// Time for which dead letters are kept: 30 days.
     pub keep_dead_for: Duration,
-    /// How many events are kept, about: 10,000. 0 writes none.
+    /// Approximate number of events that are kept: 10,000. 0 writes none.
     pub events_max: usize,
-    /// How many failed attempts of a job are remembered: 20.
+    /// Most failed attempts kept in the history of a job: 20.
     pub history_max: usize,
-    /// How many log lines of a job are kept: 200, each at most 4 KiB.
+    /// Most log lines of a job that are kept: 200, each at most 4 KiB.
     pub log_max: usize,
-    /// How often a job may take its worker down before it is put away: 3.
+    /// Number of times a job may take its worker down before it becomes a dead letter: 3.
     pub poison_after: u32,
-    /// How long an id without data may stand in line before it is dropped: 60 s. A producer that
+    /// Time an id without data may wait before it is dropped: 60 s. A producer that
     /// writes in another order than v1's has this long to finish.
     pub limbo: Duration,
-    /// How much of a job is written.
-    pub shape: Shape,
+    /// The fields of a job that are written.
+    pub shape: JobFormat,
 }
 
 impl Default for Config {
@@ -63,7 +63,7 @@ impl Default for Config {
             log_max: 200,
             poison_after: 3,
             limbo: Duration::from_secs(60),
-            shape: Shape::default(),
+            shape: JobFormat::default(),
         }
     }
 }

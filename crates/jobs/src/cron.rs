@@ -21,10 +21,10 @@ use store::Millis;
 
 use crate::Error;
 
-/// How many missed occurrences of one schedule are made up for at most: 100.
+/// Most missed occurrences of one schedule that are made up for: 100.
 pub const CATCH_UP_MAX: usize = 100;
 
-/// How far ahead the next occurrence is looked for: 29 February may be eight years away, and with
+/// Years in which the next occurrence is searched for: 29 February may be eight years away, and with
 /// a weekday alternative never longer.
 const YEARS_AHEAD: i16 = 10;
 
@@ -51,7 +51,7 @@ pub struct Cron {
     zone: TimeZone,
 }
 
-/// Which days match.
+/// The days that match.
 #[derive(Clone, Debug, Default)]
 struct Days {
     of_month: u64,
@@ -339,31 +339,31 @@ impl Days {
 }
 
 /// One field: its name, its range, names of its values.
-struct Field {
+struct CronField {
     name: &'static str,
     low: u32,
     high: u32,
     names: &'static [&'static str],
 }
 
-const SECOND: Field = Field { name: "second", low: 0, high: 59, names: &[] };
-const MINUTE: Field = Field { name: "minute", low: 0, high: 59, names: &[] };
-const HOUR: Field = Field { name: "hour", low: 0, high: 23, names: &[] };
-const DAY: Field = Field { name: "day of month", low: 1, high: 31, names: &[] };
-const MONTH: Field = Field {
+const SECOND: CronField = CronField { name: "second", low: 0, high: 59, names: &[] };
+const MINUTE: CronField = CronField { name: "minute", low: 0, high: 59, names: &[] };
+const HOUR: CronField = CronField { name: "hour", low: 0, high: 23, names: &[] };
+const DAY: CronField = CronField { name: "day of month", low: 1, high: 31, names: &[] };
+const MONTH: CronField = CronField {
     name: "month",
     low: 1,
     high: 12,
     names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
 };
-const WEEKDAY: Field = Field {
+const WEEKDAY: CronField = CronField {
     name: "day of week",
     low: 0,
     high: 7,
     names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
 };
 
-impl Field {
+impl CronField {
     /// The values of a field as bits.
     fn parse(&self, text: &str) -> Result<u64, String> {
         let mut bits = 0;

@@ -13,23 +13,23 @@ use store::{
 };
 
 use crate::{
-    Dispatched, Error, Job, JobError, JobId, JobResult, Jobs, NewJob, OnParentFailure, Status,
+    DispatchReceipt, Error, Job, JobError, JobId, JobResult, Jobs, NewJob, OnParentFailure, Status,
     config::seconds,
-    dispatch::When,
+    dispatch::QueueEnd,
     fail::failed_result,
-    lanes::{Lanes, Place},
+    lanes::{LaneRef, Lanes},
     scripts,
 };
 
-/// How many children are told in one call.
+/// Most children resolved in one call.
 const BATCH: usize = 100;
 
-/// How many ended parents one round deals with.
+/// Most ended parents handled in one round.
 const PARENTS: isize = 100;
 
 impl Jobs {
     /// Stores a job with an idempotency key or with dependencies.
-    pub(crate) async fn dispatch_once(&self, new: NewJob) -> Result<Dispatched, Error> {
+    pub(crate) async fn dispatch_once(&self, new: NewJob) -> Result<DispatchReceipt, Error> {
         let mut gone = None;
         loop {
             let (word, other) = self.try_once(&new, gone.as_ref()).await?;
@@ -54,46 +54,39 @@ impl Jobs {
         }
         let ready = self.ready(&new.job, id.clone());
         let (place, due) = match ready.when {
-            When::Front => ("front", 0),
-            When::Back => ("back", 0),
-            When::Later(at) => ("later", at.0),
+            QueueEnd::Front => ("front", 0),
+            QueueEnd::Back => ("back", 0),
+            QueueEnd::Later(at) => ("later", at.0),
         };
         let parents = &new.job.depends_on;
         let once = new.once.as_ref();
-        let registry = match ready.place.server.as_str() {
-            "" => keys.routes(),
-            server => keys.routes_of(server),
-        };
-        let reply: Vec<String> = scripts::once::run(
+        let (mut all_keys, mut rest) = Lanes::one(keys, &ready.place).into_parts();
+        for parent in parents {
+            all_keys.extend([keys.status(parent.as_str()), keys.children(parent.as_str())]);
+            rest.push(parent.as_str().into());
+        }
+        let reply: Vec<String> = scripts::dispatch_unique::run(
             self.store(),
-            scripts::once::Keys {
+            scripts::dispatch_unique::Keys {
                 waiting: keys.waiting(),
                 index: keys.index(),
-                strays: keys.strays(),
+                unindexed: keys.unindexed(),
                 delayed: keys.delayed(),
                 expiring: keys.expiring(),
                 parents: keys.parents(),
                 events: keys.events(),
-                once: keys.once(new.job.kind.as_str(), once.map_or("", |once| &once.key)),
+                once: keys.once(new.job.job_type.as_str(), once.map_or("", |once| &once.key)),
                 pending: keys.pending(id.as_str()),
-                registry,
-                lane: keys.lane(&ready.place.route, ready.place.priority.get()),
                 data: keys.data(id.as_str()),
                 status: keys.status(id.as_str()),
-                keys: parents
-                    .iter()
-                    .flat_map(|id| [keys.status(id.as_str()), keys.children(id.as_str())]),
+                keys: all_keys,
             },
-            scripts::once::Args {
+            scripts::dispatch_unique::Args {
                 now_ms: self.now(),
                 wake: keys.wake(),
                 events_max: self.config().events_max,
                 once_until_ms: once.map(|once| self.now() + once.keep),
                 once_ttl_s: once.map_or(1, |once| seconds(once.keep).max(1)),
-                rid: ready.place.route.as_str(),
-                priority: ready.place.priority.get(),
-                spec: &ready.place.text,
-                server: &ready.place.server,
                 id: id.as_str(),
                 place,
                 due_ms: due,
@@ -105,7 +98,7 @@ impl Jobs {
                 },
                 digest: digest(new),
                 gone: gone.map_or("", JobId::as_str),
-                parents: parents.iter().map(JobId::as_str),
+                rest,
             },
         )
         .await?;
@@ -115,21 +108,21 @@ impl Jobs {
     }
 
     /// Tells those that wait, if the reply of a script says that there may be some. What goes wrong
-    /// here is made good by the keeper.
+    /// here is repaired by maintenance.
     pub(crate) async fn settle_if(&self, reply: &[String]) {
         if reply.first().is_some_and(|word| word == "settled") {
             self.settle().await;
         }
     }
 
-    /// Tells jobs that wait for ended ones; what cannot be told now, the keeper tells.
+    /// Tells jobs that wait for ended ones; those it misses are left to maintenance.
     pub(crate) async fn settle(&self) {
         if let Err(error) = Box::pin(self.resolve()).await {
             tracing::warn!(%error, "dependent jobs are told later");
         }
     }
 
-    /// Tells jobs that wait for ended ones. Says how many parents were dealt with.
+    /// Tells jobs that wait for ended ones. Returns how many parents were dealt with.
     pub(crate) async fn resolve(&self) -> Result<usize, Error> {
         let mut store = self.store().clone();
         let keys = self.keys();
@@ -181,7 +174,7 @@ impl Jobs {
         }
     }
 
-    /// Tells children about one parent. Says how many are left.
+    /// Tells children about one parent. Returns how many are left.
     async fn tell(
         &self,
         parent: &str,
@@ -201,9 +194,13 @@ impl Jobs {
                     ("fail", 0, 0, parent_failed(parent, now))
                 }
                 Some(job) => match self.ready(job, job.id.clone()).when {
-                    When::Later(at) => ("later", 0, at.0, String::new()),
-                    When::Front => ("front", lanes.number(keys, &Place::of(job)), 0, String::new()),
-                    When::Back => ("back", lanes.number(keys, &Place::of(job)), 0, String::new()),
+                    QueueEnd::Later(at) => ("later", 0, at.0, String::new()),
+                    QueueEnd::Front => {
+                        ("front", lanes.number(keys, &LaneRef::of(job)), 0, String::new())
+                    }
+                    QueueEnd::Back => {
+                        ("back", lanes.number(keys, &LaneRef::of(job)), 0, String::new())
+                    }
                 },
             };
             job_args.extend([
@@ -223,13 +220,14 @@ impl Jobs {
             scripts::resolve::Keys {
                 waiting: keys.waiting(),
                 index: keys.index(),
-                strays: keys.strays(),
+                unindexed: keys.unindexed(),
                 delayed: keys.delayed(),
                 parents: keys.parents(),
                 settled: keys.settled(),
                 finished: keys.finished(),
                 children: keys.children(parent),
                 events: keys.events(),
+                orphans: keys.orphans(parent),
                 keys: all_keys,
             },
             scripts::resolve::Args {
@@ -259,19 +257,19 @@ impl Jobs {
     }
 }
 
-/// What a request asks for, as a digest: everything but what is drawn or read from the clock.
+/// Digests a request: everything but random values and clock readings.
 fn digest(new: &NewJob) -> String {
     let mut job = new.job.clone();
     job.id = new.id.clone().unwrap_or_else(|| JobId::stored(""));
     job.created_at = Millis(0);
-    sha1_smol::Sha1::from(job.to_text(crate::Shape::Full)).digest().to_string()
+    sha1_smol::Sha1::from(job.to_text(crate::JobFormat::Full)).digest().to_string()
 }
 
-fn outcome_of_once(word: &str, id: JobId, new: &NewJob) -> Result<Dispatched, Error> {
+fn outcome_of_once(word: &str, id: JobId, new: &NewJob) -> Result<DispatchReceipt, Error> {
     match word {
-        "new" => Ok(Dispatched { id, new: true }),
-        "same" => Ok(Dispatched { id, new: new.id.is_none() }),
-        "taken" | "duplicate" => Ok(Dispatched { id, new: false }),
+        "new" => Ok(DispatchReceipt { id, new: true }),
+        "same" => Ok(DispatchReceipt { id, new: new.id.is_none() }),
+        "taken" | "duplicate" => Ok(DispatchReceipt { id, new: false }),
         "reused" => Err(Error::KeyReused(id)),
         "missing" => Err(Error::NoParent(id)),
         _ => Err(Error::Conflict { id, status: "ended without success".to_owned() }),

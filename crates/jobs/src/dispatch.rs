@@ -5,22 +5,22 @@
 
 use store::{
     Key, Millis,
-    gather::{CALLS_MAX, Call},
+    batcher::{Batchable, CALLS_MAX},
     script::Arg,
 };
 
 use crate::{
     Error, Job, JobId, Jobs, NewJob,
-    lanes::{Lanes, Place},
+    lanes::{LaneRef, Lanes},
     scripts,
 };
 
-/// How many ids are drawn before giving up; two in a row clashing is beyond belief.
+/// Most random ids tried before giving up; two collisions in a row are not expected.
 const DRAWS: usize = 4;
 
-/// What a dispatch came to.
+/// The result of a dispatch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dispatched {
+pub struct DispatchReceipt {
     /// The job: the new one, or the one that was there.
     pub id: JobId,
     /// `false` when the id, or the idempotency key, had a job already. Nothing was changed then.
@@ -31,37 +31,37 @@ pub struct Dispatched {
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
     pub(crate) id: JobId,
-    pub(crate) place: Place,
-    pub(crate) when: When,
+    pub(crate) place: LaneRef,
+    pub(crate) when: QueueEnd,
     pub(crate) expires_at: Option<Millis>,
     pub(crate) text: String,
 }
 
-impl Call for Ready {
-    type With = Jobs;
-    type Answer = Stored;
+impl Batchable for Ready {
+    type Context = Jobs;
+    type Answer = StoreOutcome;
     type Error = store::Error;
 
     fn size(&self) -> usize {
         self.text.len() + 128
     }
 
-    async fn make(jobs: &Jobs, batch: &[Self]) -> Result<Vec<Stored>, store::Error> {
+    async fn send_batch(jobs: &Jobs, batch: &[Self]) -> Result<Vec<StoreOutcome>, store::Error> {
         jobs.store_batch(batch).await
     }
 }
 
-/// Where a job goes.
+/// The position at which a job enters the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum QueueEnd {
     Front,
     Back,
     Later(Millis),
 }
 
-/// What a store said about one job.
+/// The store's answer for one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub(crate) enum StoreOutcome {
     New,
     Same,
     Taken,
@@ -69,9 +69,9 @@ pub(crate) enum Stored {
 
 /// Jobs that go to the store together.
 #[derive(Default)]
-struct Batch {
+struct DispatchBatch {
     ready: Vec<Ready>,
-    /// Whether the caller chose the id.
+    /// True if the caller chose the id.
     chosen: Vec<bool>,
 }
 
@@ -86,7 +86,7 @@ impl Jobs {
     /// let id = jobs.dispatch(job).await?.id;
     /// # Ok(()) }
     /// ```
-    pub async fn dispatch(&self, new: NewJob) -> Result<Dispatched, Error> {
+    pub async fn dispatch(&self, new: NewJob) -> Result<DispatchReceipt, Error> {
         new.check()?;
         if new.job.schedule.cron.is_some() {
             return self.schedule(new).await;
@@ -99,11 +99,13 @@ impl Jobs {
             let ready = self.ready(&new.job, chosen.clone().unwrap_or_else(JobId::random));
             let id = ready.id.clone();
             match self.inner.dispatches.call(self, ready).await? {
-                Stored::New => return Ok(Dispatched { id, new: true }),
+                StoreOutcome::New => return Ok(DispatchReceipt { id, new: true }),
                 // A random id cannot have been there before, so this call was a repetition.
-                Stored::Same => return Ok(Dispatched { id, new: chosen.is_none() }),
-                Stored::Taken if chosen.is_some() => return Ok(Dispatched { id, new: false }),
-                Stored::Taken => {}
+                StoreOutcome::Same => return Ok(DispatchReceipt { id, new: chosen.is_none() }),
+                StoreOutcome::Taken if chosen.is_some() => {
+                    return Ok(DispatchReceipt { id, new: false });
+                }
+                StoreOutcome::Taken => {}
             }
         }
         Err(Error::invalid("no free job id found"))
@@ -114,9 +116,9 @@ impl Jobs {
     pub async fn dispatch_all(
         &self,
         jobs: impl IntoIterator<Item = NewJob>,
-    ) -> Vec<Result<Dispatched, Error>> {
+    ) -> Vec<Result<DispatchReceipt, Error>> {
         let mut outcomes = Vec::new();
-        let mut batch = Batch::default();
+        let mut batch = DispatchBatch::default();
         let mut bytes = 0;
         for new in jobs {
             let plain = new.check().is_ok()
@@ -142,8 +144,12 @@ impl Jobs {
         outcomes
     }
 
-    async fn flush(&self, batch: &mut Batch, outcomes: &mut Vec<Result<Dispatched, Error>>) {
-        let Batch { ready, chosen } = std::mem::take(batch);
+    async fn flush(
+        &self,
+        batch: &mut DispatchBatch,
+        outcomes: &mut Vec<Result<DispatchReceipt, Error>>,
+    ) {
+        let DispatchBatch { ready, chosen } = std::mem::take(batch);
         if ready.is_empty() {
             return;
         }
@@ -157,10 +163,10 @@ impl Jobs {
                 for ((ready, chosen), stored) in ready.iter().zip(chosen).zip(stored) {
                     let id = ready.id.clone();
                     outcomes.push(match (stored, chosen) {
-                        (Stored::New, _) => Ok(Dispatched { id, new: true }),
-                        (Stored::Same, chosen) => Ok(Dispatched { id, new: !chosen }),
-                        (Stored::Taken, true) => Ok(Dispatched { id, new: false }),
-                        (Stored::Taken, false) => self.again(ready).await,
+                        (StoreOutcome::New, _) => Ok(DispatchReceipt { id, new: true }),
+                        (StoreOutcome::Same, chosen) => Ok(DispatchReceipt { id, new: !chosen }),
+                        (StoreOutcome::Taken, true) => Ok(DispatchReceipt { id, new: false }),
+                        (StoreOutcome::Taken, false) => self.again(ready).await,
                     });
                 }
             }
@@ -171,14 +177,14 @@ impl Jobs {
     }
 
     /// Stores a job under another id, because the one that was drawn is taken.
-    async fn again(&self, ready: &Ready) -> Result<Dispatched, Error> {
+    async fn again(&self, ready: &Ready) -> Result<DispatchReceipt, Error> {
         let job = Job::parse(ready.id.clone(), ready.text.as_bytes())
             .map_err(|error| Error::invalid(error.to_string()))?;
         for _ in 0..DRAWS {
             let other = self.ready(&job, JobId::random());
             let stored = self.store_batch(std::slice::from_ref(&other)).await?;
-            if stored.first().is_some_and(|stored| *stored != Stored::Taken) {
-                return Ok(Dispatched { id: other.id, new: true });
+            if stored.first().is_some_and(|stored| *stored != StoreOutcome::Taken) {
+                return Ok(DispatchReceipt { id: other.id, new: true });
             }
         }
         Err(Error::invalid("no free job id found"))
@@ -193,17 +199,20 @@ impl Jobs {
             job.created_at = now;
         }
         let when = match (job.schedule.run_at, job.schedule.delay) {
-            (Some(at), _) => When::Later(at),
-            (None, Some(delay)) if !delay.is_zero() => When::Later(now + delay),
-            _ if job.priority.is_high() => When::Front,
-            _ => When::Back,
+            (Some(at), _) => QueueEnd::Later(at),
+            (None, Some(delay)) if !delay.is_zero() => QueueEnd::Later(now + delay),
+            _ if job.priority.is_high() => QueueEnd::Front,
+            _ => QueueEnd::Back,
         };
         let text = job.to_text(self.config().shape);
-        Ready { place: Place::of(&job), when, expires_at: job.expires_at, text, id: job.id }
+        Ready { place: LaneRef::of(&job), when, expires_at: job.expires_at, text, id: job.id }
     }
 
     /// Stores jobs in one call, and says of each what the store said.
-    pub(crate) async fn store_batch(&self, batch: &[Ready]) -> Result<Vec<Stored>, store::Error> {
+    pub(crate) async fn store_batch(
+        &self,
+        batch: &[Ready],
+    ) -> Result<Vec<StoreOutcome>, store::Error> {
         let keys = self.keys();
         let mut lanes = Lanes::default();
         let mut job_keys: Vec<Key> = Vec::with_capacity(2 * batch.len());
@@ -213,9 +222,9 @@ impl Jobs {
             job_keys.push(keys.status(ready.id.as_str()));
             // A job for later gets its lane when its time comes.
             let (lane, place, due) = match ready.when {
-                When::Front => (lanes.number(keys, &ready.place), "front", 0),
-                When::Back => (lanes.number(keys, &ready.place), "back", 0),
-                When::Later(at) => (0, "later", at.0),
+                QueueEnd::Front => (lanes.number(keys, &ready.place), "front", 0),
+                QueueEnd::Back => (lanes.number(keys, &ready.place), "back", 0),
+                QueueEnd::Later(at) => (0, "later", at.0),
             };
             job_args.extend([
                 ready.id.as_str().into(),
@@ -235,7 +244,7 @@ impl Jobs {
             scripts::dispatch::Keys {
                 waiting: keys.waiting(),
                 index: keys.index(),
-                strays: keys.strays(),
+                unindexed: keys.unindexed(),
                 delayed: keys.delayed(),
                 expiring: keys.expiring(),
                 events: keys.events(),
@@ -259,9 +268,9 @@ impl Jobs {
             .iter()
             .skip(1)
             .map(|word| match word.as_str() {
-                "new" => Stored::New,
-                "same" => Stored::Same,
-                _ => Stored::Taken,
+                "new" => StoreOutcome::New,
+                "same" => StoreOutcome::Same,
+                _ => StoreOutcome::Taken,
             })
             .collect())
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller may do about it.
+//! Errors, grouped by what the caller can do about them.
 
 use store::Millis;
 
@@ -11,7 +11,7 @@ pub enum Error {
     /// The call itself is wrong; nothing was changed.
     #[error("{message}")]
     Invalid {
-        /// What is wrong and what would be right.
+        /// The problem, and the values that are accepted.
         message: String,
     },
     /// There is no such job.
@@ -20,9 +20,9 @@ pub enum Error {
     /// The job is not in a state in which this can be done.
     #[error("job {id} is {status}")]
     Conflict {
-        /// Which job.
+        /// Id of the job.
         id: JobId,
-        /// What it is instead.
+        /// Its current state.
         status: String,
     },
     /// The id names a schedule, which cannot be cancelled as a job can.
@@ -38,15 +38,19 @@ pub enum Error {
     /// the job was cancelled. Whatever was done for it does not count.
     #[error("the lease on job {0} is lost")]
     LeaseLost(JobId),
+    /// The attempt has run longer than the job's timeout allows. Whatever was done for it does not
+    /// count.
+    #[error("the attempt of job {0} has run longer than its timeout allows")]
+    Overdue(JobId),
     /// A wait ended before what was waited for.
     #[error("nothing by {0}")]
     TimedOut(Millis),
     /// A stored job cannot be read.
     #[error("job {id} is malformed: {reason}")]
     Malformed {
-        /// Which job.
+        /// Id of the job.
         id: JobId,
-        /// What is wrong with it.
+        /// The reason why it cannot be parsed.
         reason: String,
     },
     /// The store failed.

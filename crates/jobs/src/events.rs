@@ -1,4 +1,4 @@
-//! What happened to jobs, as a stream that can be read from any place on.
+//! Job events: a stream that can be read from any position.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::{Error, JobId, Jobs};
 
 /// One event: something happened to some jobs at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct JobEvent {
     /// Its place in the stream.
     pub id: EventId,
-    /// What happened: `dispatched`, `scheduled`, `due`, `started`, `completed`, `retrying`,
+    /// Name of the event: `dispatched`, `scheduled`, `due`, `started`, `completed`, `retrying`,
     /// `rerouted`, `snoozed`, `released`, `dead`, `failed`, `cancelled`, `expired`, `skipped`,
     /// `ready`, `replayed`, `recovered` or `adopted`.
     pub event: String,
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub at: i64,
     /// To which jobs.
     pub jobs: Vec<JobId>,
@@ -25,7 +25,7 @@ pub struct Event {
 
 /// Reads events as they come.
 #[derive(Debug)]
-pub struct Events(Follower);
+pub struct JobEvents(Follower);
 
 impl Jobs {
     /// The latest place in the stream.
@@ -38,14 +38,14 @@ impl Jobs {
         &self,
         place: EventId,
         most: usize,
-    ) -> Result<(Vec<Event>, bool), Error> {
+    ) -> Result<(Vec<JobEvent>, bool), Error> {
         let batch = self.feed().after(place, most).await?;
         Ok((batch.events.into_iter().map(read).collect(), batch.missed))
     }
 
     /// Reads events after a place as they come. Each reader has a connection of its own.
-    pub async fn events(&self, place: EventId) -> Result<Events, Error> {
-        Ok(Events(self.feed().follow(place).await?))
+    pub async fn events(&self, place: EventId) -> Result<JobEvents, Error> {
+        Ok(JobEvents(self.feed().follow(place).await?))
     }
 
     fn feed(&self) -> Feed {
@@ -53,20 +53,20 @@ impl Jobs {
     }
 }
 
-impl Events {
-    /// What came since the last call, waiting up to `wait` for something; and whether some events
+impl JobEvents {
+    /// Returns the events since the last call, waiting up to `wait` for one; and whether some events
     /// are gone already.
-    pub async fn next(&mut self, wait: Duration) -> Result<(Vec<Event>, bool), Error> {
+    pub async fn next(&mut self, wait: Duration) -> Result<(Vec<JobEvent>, bool), Error> {
         let batch = self.0.next(wait).await?;
         Ok((batch.events.into_iter().map(read).collect(), batch.missed))
     }
 }
 
-fn read(event: store::events::Event) -> Event {
+fn read(event: store::events::FeedEvent) -> JobEvent {
     let text = |name: &str| {
         event.get(name).map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
     };
-    Event {
+    JobEvent {
         id: event.id,
         event: text("event"),
         at: text("at").parse().unwrap_or(0),

@@ -1,6 +1,6 @@
 //! Attempts that did not succeed: what becomes of the job.
 //!
-//! The policy is here and pure ([`Verdict::of`]); the script only carries it out. Invariants: a job
+//! The policy is here and pure ([`FailureAction::of`]); the script only carries it out. Invariants: a job
 //! is retried at most as often as it says; only the lease that holds a job ends its attempt.
 
 use std::{collections::HashMap, time::Duration};
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use store::{Key, Millis, redis::AsyncCommands as _, script::Arg};
 
 use crate::{
-    Error, Job, JobError, JobId, JobResult, Jobs, Lease,
+    Error, Job, JobError, JobId, JobLease, JobResult, Jobs,
     config::seconds,
-    job::Malformed,
+    job::MalformedJob,
     json::Fields,
-    lanes::{Lanes, Place},
-    route::Server,
+    lanes::{LaneRef, Lanes},
+    route::TargetWorker,
     scripts,
 };
 
-/// What becomes of a job after a failed attempt.
+/// The next step for a job after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FailureAction {
     /// It is tried again after this long.
     Retry(Duration),
     /// It is tried again at once, by another worker.
@@ -31,8 +31,8 @@ pub enum Verdict {
     Cancelled,
 }
 
-impl Verdict {
-    /// What a job's own policy says about an error. `chance` is uniform in 0 to 1.
+impl FailureAction {
+    /// Applies the retry policy of a job to an error. `chance` is uniform in 0 to 1.
     pub fn of(job: &Job, error: &JobError, chance: f64) -> Self {
         let named = |list: &[String]| error.name.as_ref().is_some_and(|name| list.contains(name));
         if named(&job.retry.skip_on) || job.attempts >= job.retry.attempts {
@@ -45,13 +45,15 @@ impl Verdict {
     }
 }
 
-/// How an attempt that did not succeed was ended.
+/// The result of ending an attempt that did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndedAs {
+pub enum AckOutcome {
     /// As its worker asked.
     Asked,
     /// For good, because the job was cancelled while it ran.
     Cancelled,
+    /// Not at all: the attempt has run longer than it may, and ends as a timeout.
+    Overdue,
     /// Not at all: the job is not this worker's any more.
     Lost,
 }
@@ -59,26 +61,32 @@ pub enum EndedAs {
 /// One failed attempt, as it is remembered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Attempt {
-    /// Which attempt, the first being 1.
+pub struct FailedAttempt {
+    /// Number of the attempt, starting at 1.
     pub attempt: u32,
-    /// When it ended, in milliseconds since 1970.
+    /// Time at which it ended, in milliseconds since 1970.
     pub at: i64,
     /// The worker that made it.
-    pub server: String,
-    /// How long it ran, in milliseconds.
+    #[serde(rename = "server")]
+    pub worker_id: String,
+    /// Run time in milliseconds.
     #[serde(default)]
     pub processing_time: u64,
-    /// Why it failed.
+    /// The error.
     pub error: JobError,
+}
+
+/// Returns the error of an attempt that ran longer than its timeout.
+pub(crate) fn timed_out(timeout: Duration) -> JobError {
+    JobError::new("Timeout", format!("it ran longer than {} ms", timeout.as_millis()))
 }
 
 /// The name of the error of an attempt whose worker went away.
 pub(crate) const WORKER_LOST: &str = "WorkerLost";
 
-/// Where a job goes when its attempt has ended.
+/// The state of a job after its attempt has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum NextState {
     Later(Millis),
     Now,
     Front,
@@ -88,12 +96,12 @@ pub(crate) enum Ending {
 
 /// An attempt that ended without success, ready to be stored.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct AttemptFailure {
     id: JobId,
-    kind: String,
+    job_type: String,
     claim: String,
-    place: Option<Place>,
-    ending: Ending,
+    place: Option<LaneRef>,
+    ending: NextState,
     event: &'static str,
     result: Option<String>,
     data: Option<String>,
@@ -101,15 +109,15 @@ pub(crate) struct Failure {
     keep: bool,
 }
 
-impl Failure {
+impl AttemptFailure {
     /// A failed attempt with its error.
-    pub(crate) fn of(lease: &Lease, error: JobError, now: Millis, took: Duration) -> Self {
+    pub(crate) fn of(lease: &JobLease, error: JobError, now: Millis, took: Duration) -> Self {
         let error = error.clipped();
         let spent = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let entry = Attempt {
+        let entry = FailedAttempt {
             attempt: lease.attempt(),
             at: now.0,
-            server: lease.server().to_owned(),
+            worker_id: lease.worker_id().to_owned(),
             processing_time: spent,
             error: error.clone(),
         };
@@ -118,13 +126,13 @@ impl Failure {
     }
 
     /// An attempt that is given up without being counted.
-    pub(crate) fn quiet(lease: &Lease) -> Self {
+    pub(crate) fn quiet(lease: &JobLease) -> Self {
         Self {
             id: lease.id().clone(),
-            kind: lease.job.kind.to_string(),
+            job_type: lease.job.job_type.to_string(),
             claim: lease.claim.to_string(),
-            place: Some(Place::of(&lease.job)),
-            ending: Ending::Front,
+            place: Some(LaneRef::of(&lease.job)),
+            ending: NextState::Front,
             event: "released",
             result: None,
             data: None,
@@ -134,15 +142,15 @@ impl Failure {
     }
 
     /// A job that cannot be understood.
-    pub(crate) fn malformed(id: JobId, claim: String, error: &Malformed, now: Millis) -> Self {
-        let kind = claim.splitn(3, ' ').nth(2).unwrap_or_default().to_owned();
+    pub(crate) fn malformed(id: JobId, claim: String, error: &MalformedJob, now: Millis) -> Self {
+        let job_type = claim.splitn(3, ' ').nth(2).unwrap_or_default().to_owned();
         let error = JobError::new("Malformed", error.to_string());
         Self {
             id,
-            kind,
+            job_type,
             claim,
             place: None,
-            ending: Ending::Dead,
+            ending: NextState::Dead,
             event: "dead",
             result: Some(failed_result(error, now, 0)),
             data: None,
@@ -151,40 +159,40 @@ impl Failure {
         }
     }
 
-    /// Where the job goes.
-    pub(crate) fn end(mut self, ending: Ending, event: &'static str) -> Self {
+    /// Sets the next state of the job.
+    pub(crate) fn end(mut self, ending: NextState, event: &'static str) -> Self {
         self.ending = ending;
         self.event = event;
         self
     }
 
     /// Counts a retry. `avoid` names the worker that shall not get it again.
-    fn counted(mut self, lease: &Lease, avoid: Option<&str>) -> Self {
+    fn counted(mut self, lease: &JobLease, avoid: Option<&str>) -> Self {
         let Ok(mut fields) = Fields::parse(&lease.text) else { return self };
         let mut job = lease.job.clone();
         job.attempts = job.attempts.saturating_add(1);
         fields.set("attempts", job.attempts.to_string());
-        if let Some(server) = avoid {
-            if job.target.server == Server::Only(server.to_owned()) {
-                job.target.server = Server::Any;
+        if let Some(worker_id) = avoid {
+            if job.target.worker == TargetWorker::Only(worker_id.to_owned()) {
+                job.target.worker = TargetWorker::Any;
                 let mut target = String::new();
                 job.target.write(&mut target);
                 fields.set("target", target);
             }
-            if !job.avoid.iter().any(|avoided| avoided == server) {
-                job.avoid.push(server.to_owned());
+            if !job.avoid.iter().any(|avoided| avoided == worker_id) {
+                job.avoid.push(worker_id.to_owned());
             }
             let mut list = String::new();
             crate::json::push_list(&mut list, &job.avoid);
             fields.set("avoid", list);
         }
-        self.place = Some(Place::of(&job));
+        self.place = Some(LaneRef::of(&job));
         self.data = Some(fields.to_text());
         self
     }
 }
 
-/// What is stored as the result of an attempt that failed.
+/// Encodes the result of an attempt that failed.
 pub(crate) fn failed_result(error: JobError, now: Millis, spent: u64) -> String {
     let result = JobResult {
         success: false,
@@ -203,106 +211,113 @@ impl Jobs {
     /// Fails with [`Error::LeaseLost`] when the job is not this worker's any more.
     pub async fn fail(
         &self,
-        lease: &Lease,
+        lease: &JobLease,
         error: JobError,
         took: Duration,
-    ) -> Result<Verdict, Error> {
-        let verdict = Verdict::of(&lease.job, &error, fastrand::f64());
+    ) -> Result<FailureAction, Error> {
+        let verdict = FailureAction::of(&lease.job, &error, fastrand::f64());
         let ended = self.end_one(self.failure(lease, verdict, error, took)).await?;
-        Ok(if ended == EndedAs::Cancelled { Verdict::Cancelled } else { verdict })
+        Ok(if ended == AckOutcome::Cancelled { FailureAction::Cancelled } else { verdict })
     }
 
     /// Ends an attempt with an error, to be tried again after a while of the caller's choice if
     /// the job may be retried at all.
     pub async fn retry_in(
         &self,
-        lease: &Lease,
+        lease: &JobLease,
         wait: Duration,
         error: JobError,
         took: Duration,
-    ) -> Result<Verdict, Error> {
-        let verdict = match Verdict::of(&lease.job, &error, 0.0) {
-            Verdict::Dead => Verdict::Dead,
-            _ => Verdict::Retry(wait),
+    ) -> Result<FailureAction, Error> {
+        let verdict = match FailureAction::of(&lease.job, &error, 0.0) {
+            FailureAction::Dead => FailureAction::Dead,
+            _ => FailureAction::Retry(wait),
         };
         let ended = self.end_one(self.failure(lease, verdict, error, took)).await?;
-        Ok(if ended == EndedAs::Cancelled { Verdict::Cancelled } else { verdict })
+        Ok(if ended == AckOutcome::Cancelled { FailureAction::Cancelled } else { verdict })
     }
 
     /// Ends an attempt with an error that no retry can mend.
     pub async fn bury(
         &self,
-        lease: &Lease,
+        lease: &JobLease,
         error: JobError,
         took: Duration,
-    ) -> Result<Verdict, Error> {
-        let ended = self.end_one(self.failure(lease, Verdict::Dead, error, took)).await?;
-        Ok(if ended == EndedAs::Cancelled { Verdict::Cancelled } else { Verdict::Dead })
+    ) -> Result<FailureAction, Error> {
+        let ended = self.end_one(self.failure(lease, FailureAction::Dead, error, took)).await?;
+        Ok(if ended == AckOutcome::Cancelled {
+            FailureAction::Cancelled
+        } else {
+            FailureAction::Dead
+        })
     }
 
     /// Puts a job off without counting an attempt. One that was cancelled ends instead.
-    pub async fn snooze(&self, lease: &Lease, wait: Duration) -> Result<EndedAs, Error> {
+    pub async fn snooze(&self, lease: &JobLease, wait: Duration) -> Result<AckOutcome, Error> {
         self.end_one(self.snoozed(lease, wait)).await
     }
 
     /// Hands one job back to the head of the line without counting an attempt. One that was
     /// cancelled ends instead.
-    pub async fn release_one(&self, lease: &Lease) -> Result<EndedAs, Error> {
-        self.end_one(Failure::quiet(lease)).await
+    pub async fn release_one(&self, lease: &JobLease) -> Result<AckOutcome, Error> {
+        self.end_one(AttemptFailure::quiet(lease)).await
     }
 
-    /// Hands jobs back to the head of the line without counting an attempt. Says how many were
+    /// Hands jobs back to the head of the line without counting an attempt. Returns how many were
     /// still held.
-    pub async fn release(&self, leases: &[Lease]) -> Result<usize, Error> {
+    pub async fn release(&self, leases: &[JobLease]) -> Result<usize, Error> {
         let mut released = 0;
         for chunk in leases.chunks(crate::claim::CLAIM_MAX) {
-            let done = self.end(chunk.iter().map(Failure::quiet).collect(), false).await?;
-            released += done.into_iter().filter(|done| *done != EndedAs::Lost).count();
+            let done = self.end(chunk.iter().map(AttemptFailure::quiet).collect(), false).await?;
+            let held = |done: &AckOutcome| !matches!(done, AckOutcome::Lost | AckOutcome::Overdue);
+            released += done.into_iter().filter(held).count();
         }
         Ok(released)
     }
 
     /// Ends a running job for good, because it was cancelled or gave itself up.
-    pub async fn stop(&self, lease: &Lease, reason: &str, took: Duration) -> Result<(), Error> {
+    pub async fn stop(&self, lease: &JobLease, reason: &str, took: Duration) -> Result<(), Error> {
         self.end_one(self.stopped(lease, reason, took)).await.map(drop)
     }
 
     pub(crate) fn failure(
         &self,
-        lease: &Lease,
-        verdict: Verdict,
+        lease: &JobLease,
+        verdict: FailureAction,
         error: JobError,
         took: Duration,
-    ) -> Failure {
+    ) -> AttemptFailure {
         let now = self.now();
-        let failure = Failure::of(lease, error, now, took);
+        let failure = AttemptFailure::of(lease, error, now, took);
         match verdict {
-            Verdict::Dead => failure.end(Ending::Dead, "dead"),
-            Verdict::Cancelled => failure.end(Ending::Failed, "cancelled"),
-            Verdict::Retry(wait) if wait.is_zero() => {
-                failure.counted(lease, None).end(Ending::Now, "retrying")
+            FailureAction::Dead => failure.end(NextState::Dead, "dead"),
+            FailureAction::Cancelled => failure.end(NextState::Failed, "cancelled"),
+            FailureAction::Retry(wait) if wait.is_zero() => {
+                failure.counted(lease, None).end(NextState::Now, "retrying")
             }
-            Verdict::Retry(wait) => {
-                failure.counted(lease, None).end(Ending::Later(now + wait), "retrying")
+            FailureAction::Retry(wait) => {
+                failure.counted(lease, None).end(NextState::Later(now + wait), "retrying")
             }
-            Verdict::Reroute => {
-                failure.counted(lease, Some(lease.server())).end(Ending::Now, "rerouted")
+            FailureAction::Reroute => {
+                failure.counted(lease, Some(lease.worker_id())).end(NextState::Now, "rerouted")
             }
         }
     }
 
-    pub(crate) fn snoozed(&self, lease: &Lease, wait: Duration) -> Failure {
-        Failure::quiet(lease).end(Ending::Later(self.now() + wait), "snoozed")
+    pub(crate) fn snoozed(&self, lease: &JobLease, wait: Duration) -> AttemptFailure {
+        AttemptFailure::quiet(lease).end(NextState::Later(self.now() + wait), "snoozed")
     }
 
-    pub(crate) fn stopped(&self, lease: &Lease, reason: &str, took: Duration) -> Failure {
-        Failure::of(lease, cancelled(reason), self.now(), took).end(Ending::Failed, "cancelled")
+    pub(crate) fn stopped(&self, lease: &JobLease, reason: &str, took: Duration) -> AttemptFailure {
+        AttemptFailure::of(lease, cancelled(reason), self.now(), took)
+            .end(NextState::Failed, "cancelled")
     }
 
-    async fn end_one(&self, failure: Failure) -> Result<EndedAs, Error> {
+    async fn end_one(&self, failure: AttemptFailure) -> Result<AckOutcome, Error> {
         let id = failure.id.clone();
         match self.end(vec![failure], false).await?.first() {
-            Some(EndedAs::Lost) | None => Err(Error::LeaseLost(id)),
+            Some(AckOutcome::Overdue) => Err(Error::Overdue(id)),
+            Some(AckOutcome::Lost) | None => Err(self.why_lost(&id).await),
             Some(ended) => Ok(*ended),
         }
     }
@@ -311,9 +326,9 @@ impl Jobs {
     /// those whose lease has not run out are left alone.
     pub(crate) async fn end(
         &self,
-        batch: Vec<Failure>,
+        batch: Vec<AttemptFailure>,
         only_expired: bool,
-    ) -> Result<Vec<EndedAs>, Error> {
+    ) -> Result<Vec<AckOutcome>, Error> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -324,9 +339,9 @@ impl Jobs {
         let (mut job_keys, mut job_args) = (Vec::new(), Vec::new());
         let count = batch.len();
         for failure in batch {
-            types.entry(failure.kind.clone()).or_insert_with(|| {
-                type_keys.push(keys.running(&failure.kind));
-                type_args.push(Arg::Text(failure.kind.clone()));
+            types.entry(failure.job_type.clone()).or_insert_with(|| {
+                type_keys.push(keys.running(&failure.job_type));
+                type_args.push(Arg::Text(failure.job_type.clone()));
             });
             let id = failure.id.as_str();
             job_keys.extend([
@@ -336,18 +351,18 @@ impl Jobs {
                 keys.data(id),
                 keys.history(id),
             ]);
-            let in_line = matches!(failure.ending, Ending::Now | Ending::Front);
+            let in_line = matches!(failure.ending, NextState::Now | NextState::Front);
             let lane = match &failure.place {
                 Some(place) if in_line => lanes.number(keys, place),
                 _ => 0,
             };
             let (mode, due) = match failure.ending {
-                Ending::Later(at) => ("later", at.0),
-                Ending::Now => ("now", 0),
-                Ending::Front => ("head", 0),
-                Ending::Dead if failure.keep => ("kept", 0),
-                Ending::Dead => ("dead", 0),
-                Ending::Failed => ("failed", 0),
+                NextState::Later(at) => ("later", at.0),
+                NextState::Now => ("now", 0),
+                NextState::Front => ("head", 0),
+                NextState::Dead if failure.keep => ("kept", 0),
+                NextState::Dead => ("dead", 0),
+                NextState::Failed => ("failed", 0),
             };
             let text = |text: Option<String>| text.map_or(Arg::Word(""), Arg::Text);
             job_args.extend([
@@ -373,18 +388,19 @@ impl Jobs {
             scripts::fail::Keys {
                 waiting: keys.waiting(),
                 index: keys.index(),
-                strays: keys.strays(),
+                unindexed: keys.unindexed(),
                 delayed: keys.delayed(),
                 deadletter: keys.deadletter(),
                 active: keys.active(),
                 claims: keys.claims(),
                 leases: keys.leases(),
-                terms: keys.terms(),
-                held: keys.held(),
+                claim_leases: keys.claim_leases(),
+                claim_counts: keys.claim_counts(),
+                deadlines: keys.deadlines(),
                 finished: keys.finished(),
                 parents: keys.parents(),
                 settled: keys.settled(),
-                blocked: keys.blocked(),
+                parked: keys.parked(),
                 failed: keys.failed(),
                 cancelled: keys.cancelled(),
                 events: keys.events(),
@@ -413,14 +429,15 @@ impl Jobs {
             .iter()
             .skip(1)
             .map(|word| match word.as_str() {
-                "done" => EndedAs::Asked,
-                "cancelled" => EndedAs::Cancelled,
-                _ => EndedAs::Lost,
+                "done" => AckOutcome::Asked,
+                "cancelled" => AckOutcome::Cancelled,
+                "late" => AckOutcome::Overdue,
+                _ => AckOutcome::Lost,
             })
             .collect())
     }
 
-    /// What the store knows of who runs a job; empty when nobody does.
+    /// Returns the claim on a job; empty if no worker runs it.
     pub(crate) async fn claim_of(&self, id: &JobId) -> Result<String, Error> {
         let mut store = self.store().clone();
         let claim: Option<String> = store.hget(self.keys().claims(), id.as_str()).await?;
@@ -428,7 +445,7 @@ impl Jobs {
     }
 }
 
-/// Why a job that was cancelled has ended.
+/// Returns the error of a cancelled job.
 pub(crate) fn cancelled(reason: &str) -> JobError {
     JobError::new("Cancelled", reason)
 }
@@ -446,22 +463,22 @@ mod tests {
             Job::parse(JobId::stored("j"), text.as_bytes()).unwrap()
         };
         let verdict =
-            |attempts, name: &str| Verdict::of(&job(attempts), &JobError::new(name, ""), 0.5);
-        assert_eq!(verdict(0, "Oops"), Verdict::Retry(Duration::from_millis(50)));
-        assert_eq!(verdict(1, "Oops"), Verdict::Retry(Duration::from_millis(50)));
-        assert_eq!(verdict(2, "Oops"), Verdict::Dead);
-        assert_eq!(verdict(9, "Oops"), Verdict::Dead);
-        assert_eq!(verdict(0, "Fatal"), Verdict::Dead);
-        assert_eq!(verdict(0, "Gpu"), Verdict::Reroute);
-        assert_eq!(verdict(2, "Gpu"), Verdict::Dead);
+            |attempts, name: &str| FailureAction::of(&job(attempts), &JobError::new(name, ""), 0.5);
+        assert_eq!(verdict(0, "Oops"), FailureAction::Retry(Duration::from_millis(50)));
+        assert_eq!(verdict(1, "Oops"), FailureAction::Retry(Duration::from_millis(50)));
+        assert_eq!(verdict(2, "Oops"), FailureAction::Dead);
+        assert_eq!(verdict(9, "Oops"), FailureAction::Dead);
+        assert_eq!(verdict(0, "Fatal"), FailureAction::Dead);
+        assert_eq!(verdict(0, "Gpu"), FailureAction::Reroute);
+        assert_eq!(verdict(2, "Gpu"), FailureAction::Dead);
     }
 
     #[test]
     fn a_reroute_drops_the_pin_and_avoids_the_worker() {
         let text = r#"{"jobId":"j","type":"x","target":{"server":"w1","stack":["rust"]},"attempts":0,"extra":1.0}"#;
         let job = Job::parse(JobId::stored("j"), text.as_bytes()).unwrap();
-        let lease = Lease::from_parts(job, text.to_owned(), "w1", 7, Millis(0));
-        let failure = Failure::of(&lease, JobError::default(), Millis(1), Duration::ZERO)
+        let lease = JobLease::from_parts(job, text.to_owned(), "w1", 7, Millis(0));
+        let failure = AttemptFailure::of(&lease, JobError::default(), Millis(1), Duration::ZERO)
             .counted(&lease, Some("w1"));
         assert_eq!(
             failure.data.unwrap(),

@@ -7,29 +7,27 @@ use std::{fmt, str::FromStr};
 
 use store::{Key, redis};
 
-use crate::{
-    Cancelled, Error, Job, JobId, Jobs, Status, Which, ids::TOMB, inspect::settled_status,
-};
+use crate::{Error, Job, JobId, JobList, Jobs, Status, ids::TOMB, inspect::settled_status};
 
-/// How many jobs one call looks at, and how many it reads at a time.
+/// Most jobs one call looks at, and the number it reads at a time.
 const LOOK_MAX: usize = 10_000;
 const CHUNK: usize = 500;
 
-/// Which jobs. What is left out does not matter.
+/// Selects jobs. A field that is left out matches every job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// In this list; otherwise in any.
-    pub which: Option<Which>,
+    pub which: Option<JobList>,
     /// Of this type.
-    pub kind: Option<String>,
+    pub job_type: Option<String>,
     /// With this text in the id, the stored job or its result. Case matters.
     pub text: Option<String>,
 }
 
-/// Where a search stands: in a list, after so many entries.
+/// Position of a search: a list and an offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    which: Which,
+    which: JobList,
     offset: usize,
 }
 
@@ -46,7 +44,7 @@ impl FromStr for Cursor {
         text.split_once('-')
             .and_then(|(which, offset)| {
                 let offset = offset.parse().ok().filter(|offset| *offset <= 1 << 40)?;
-                Some(Self { which: Which::parse(which)?, offset })
+                Some(Self { which: JobList::parse(which)?, offset })
             })
             .ok_or_else(|| Error::invalid("this is not a place a list gave"))
     }
@@ -54,8 +52,8 @@ impl FromStr for Cursor {
 
 /// A job that was found.
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// Which.
+pub struct FoundJob {
+    /// Their ids.
     pub id: JobId,
     /// Its state.
     pub status: Status,
@@ -63,18 +61,18 @@ pub struct Found {
     pub job: Option<Job>,
 }
 
-/// What a call to [`Jobs::retry`] did.
+/// The result of [`Jobs::retry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retried {
+pub enum RetryOutcome {
     /// It waited for its time and is due now.
     Due,
-    /// It had ended and is in line again.
+    /// It had ended and is waiting again.
     Replayed,
 }
 
-/// What is done to many jobs.
+/// An action on many jobs.
 #[derive(Clone, Debug)]
-pub enum Bulk {
+pub enum BulkAction {
     /// [`Jobs::replay`].
     Replay,
     /// [`Jobs::retry`].
@@ -85,15 +83,15 @@ pub enum Bulk {
     Remove,
 }
 
-/// What came of doing something to many jobs.
+/// The result of a bulk action.
 #[derive(Debug)]
-pub struct BulkDone {
+pub struct BulkReport {
     /// To which it was done.
     pub done: Vec<JobId>,
     /// To which it could not be done, and why.
     pub refused: Vec<(JobId, Error)>,
-    /// There may be more that fit.
-    pub more: bool,
+    /// There may be more that fit, from this place on.
+    pub next: Option<Cursor>,
 }
 
 impl Jobs {
@@ -106,10 +104,10 @@ impl Jobs {
         filter: &Filter,
         from: Option<Cursor>,
         most: usize,
-    ) -> Result<(Vec<Found>, Option<Cursor>), Error> {
-        let lists: &[Which] = match &filter.which {
+    ) -> Result<(Vec<FoundJob>, Option<Cursor>), Error> {
+        let lists: &[JobList] = match &filter.which {
             Some(which) => std::slice::from_ref(which),
-            None => &Which::ALL,
+            None => &JobList::ALL,
         };
         let begin = from.map_or(0, |place| {
             lists.iter().position(|which| *which == place.which).unwrap_or(lists.len())
@@ -121,7 +119,7 @@ impl Jobs {
                 if looked >= LOOK_MAX || found.len() >= most {
                     return Ok((found, Some(Cursor { which, offset })));
                 }
-                let all = filter.kind.is_none() && filter.text.is_none();
+                let all = filter.job_type.is_none() && filter.text.is_none();
                 let chunk = if all { (most - found.len()).min(CHUNK) } else { CHUNK };
                 let ids = self.ids(which, offset, chunk).await?;
                 if ids.is_empty() {
@@ -146,9 +144,9 @@ impl Jobs {
     async fn sift(
         &self,
         filter: &Filter,
-        which: Which,
+        which: JobList,
         ids: Vec<String>,
-    ) -> Result<Vec<Option<Found>>, Error> {
+    ) -> Result<Vec<Option<FoundJob>>, Error> {
         let keys = self.keys();
         let mut wanted: Vec<Key> = Vec::with_capacity(3 * ids.len());
         for id in &ids {
@@ -172,58 +170,134 @@ impl Jobs {
             }
             let id = JobId::stored(id);
             let job = data.as_ref().and_then(|data| Job::parse(id.clone(), data).ok());
-            let kind = job.as_ref().map(|job| job.kind.as_str());
-            if filter.kind.as_deref().is_some_and(|wanted| kind != Some(wanted)) {
+            let job_type = job.as_ref().map(|job| job.job_type.as_str());
+            if filter.job_type.as_deref().is_some_and(|wanted| job_type != Some(wanted)) {
                 return None;
             }
             let stored = status.as_ref().and_then(|s| std::str::from_utf8(s).ok());
             let stored = stored.and_then(Status::parse);
-            let busy = which == Which::Active;
+            let busy = which == JobList::Active;
             let status = settled_status(stored, result.as_deref(), busy);
             let plain = match which {
-                Which::Waiting => Status::Waiting,
-                Which::Active => Status::Active,
-                Which::Delayed => Status::Delayed,
-                Which::Dead => Status::Dead,
-                Which::Finished => Status::Completed,
+                JobList::Waiting => Status::Waiting,
+                JobList::Active => Status::Active,
+                JobList::Delayed => Status::Delayed,
+                JobList::Dead => Status::Dead,
+                JobList::Finished => Status::Completed,
             };
             let status = status.unwrap_or(plain);
             // The list of ended jobs is history: a job in it may be gone, or run once more.
             let ended = matches!(status, Status::Completed | Status::Failed);
-            if which == Which::Finished && (!ended || data.is_none()) {
+            if which == JobList::Finished && (!ended || data.is_none()) {
                 return None;
             }
-            Some(Found { id, status, job })
+            Some(FoundJob { id, status, job })
         });
         Ok(sifted.collect())
     }
 
-    /// Does something to all jobs that fit, at most `most`; each counts on its own.
-    pub async fn bulk(&self, filter: &Filter, what: &Bulk, most: usize) -> Result<BulkDone, Error> {
-        let (found, next) = self.find(filter, None, most).await?;
-        let mut bulk = BulkDone { done: Vec::new(), refused: Vec::new(), more: next.is_some() };
-        for Found { id, .. } in found {
-            let outcome = match what {
-                Bulk::Replay => self.replay(&id).await,
-                Bulk::Retry => self.retry(&id).await.map(drop),
-                Bulk::Cancel(reason) => match self.cancel(&id, reason).await {
-                    Ok(Cancelled::Ended | Cancelled::Asked) => Ok(()),
-                    Err(error) => Err(error),
-                },
-                Bulk::Remove => self.remove(&id).await,
-            };
-            match outcome {
-                Ok(()) => bulk.done.push(id),
-                Err(error @ Error::Store(_)) => return Err(error),
-                Err(error) => bulk.refused.push((id, error)),
+    /// Does something to all jobs that fit, at most `most`, from a place on; each counts on its own.
+    ///
+    /// Looks at a bounded number of jobs: where it says that there may be more, the next call goes on
+    /// at the place it names.
+    pub async fn bulk(
+        &self,
+        filter: &Filter,
+        what: &BulkAction,
+        from: Option<Cursor>,
+        most: usize,
+    ) -> Result<BulkReport, Error> {
+        let lists: &[JobList] = match &filter.which {
+            Some(which) => std::slice::from_ref(which),
+            None => &JobList::ALL,
+        };
+        let begin = from.map_or(0, |place| {
+            lists.iter().position(|which| *which == place.which).unwrap_or(lists.len())
+        });
+        let mut offset = from.map_or(0, |place| place.offset);
+        let mut bulk = BulkReport { done: Vec::new(), refused: Vec::new(), next: None };
+        let mut looked = 0;
+        for &which in lists.iter().skip(begin) {
+            loop {
+                let count = bulk.done.len() + bulk.refused.len();
+                if looked >= most.saturating_add(LOOK_MAX) || count >= most {
+                    bulk.next = Some(Cursor { which, offset });
+                    return Ok(bulk);
+                }
+                let ids = self.ids(which, offset, CHUNK).await?;
+                if ids.is_empty() {
+                    break;
+                }
+                looked += ids.len();
+                let tombs: Vec<bool> = ids.iter().map(|id| id == TOMB).collect();
+                let (mut passed, mut live, mut found) = (0, 0, Vec::new());
+                for (fits, tomb) in self.sift(filter, which, ids).await?.into_iter().zip(tombs) {
+                    if found.len() == most - count {
+                        break;
+                    }
+                    passed += 1;
+                    live += usize::from(!tomb);
+                    found.extend(fits.map(|found| found.id));
+                }
+                let before = bulk.done.len();
+                self.act(what, found, &mut bulk).await?;
+                let done = bulk.done.len() - before;
+                let leaves = matches!(
+                    (what, which),
+                    (BulkAction::Cancel(_), JobList::Waiting | JobList::Delayed)
+                        | (
+                            BulkAction::Replay | BulkAction::Retry | BulkAction::Remove,
+                            JobList::Dead
+                        )
+                );
+                // What leaves the list does not count for the place to go on at, and with it tombstones
+                // may have left; looking at some entries once more does no harm.
+                offset += if leaves && done > 0 { live - done } else { passed };
             }
+            offset = 0;
         }
         Ok(bulk)
     }
 
+    /// Does something to some jobs, and notes of each whether it was done.
+    async fn act(
+        &self,
+        what: &BulkAction,
+        ids: Vec<JobId>,
+        bulk: &mut BulkReport,
+    ) -> Result<(), Error> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let outcomes: Vec<Result<(), Error>> = match what {
+            BulkAction::Replay => self.replay_all(&ids).await?,
+            BulkAction::Remove => self.remove_all(&ids).await?,
+            BulkAction::Cancel(reason) => {
+                let outcomes = self.cancel_all(&ids, reason).await?;
+                outcomes.into_iter().map(|outcome| outcome.map(drop)).collect()
+            }
+            BulkAction::Retry => {
+                let mut outcomes = Vec::with_capacity(ids.len());
+                for id in &ids {
+                    outcomes.push(self.retry(id).await.map(drop));
+                }
+                outcomes
+            }
+        };
+        for (id, outcome) in ids.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => bulk.done.push(id),
+                Err(error @ Error::Store(_)) => return Err(error),
+                Err(_) if bulk.refused.iter().any(|(refused, _)| *refused == id) => {}
+                Err(error) => bulk.refused.push((id, error)),
+            }
+        }
+        Ok(())
+    }
+
     /// Runs a job now: one that waits for its time or for its next attempt is due at once, one
     /// that has ended is [replayed](Jobs::replay).
-    pub async fn retry(&self, id: &JobId) -> Result<Retried, Error> {
+    pub async fn retry(&self, id: &JobId) -> Result<RetryOutcome, Error> {
         let keys = self.keys();
         let name = id.as_str();
         let mut store = self.store().clone();
@@ -243,12 +317,12 @@ impl Jobs {
                 .ignore()
                 .query_async(&mut store)
                 .await?;
-            return Ok(Retried::Due);
+            return Ok(RetryOutcome::Due);
         }
         match self.status(id).await? {
             Some(status) if status.is_final() => {
                 self.replay(id).await?;
-                Ok(Retried::Replayed)
+                Ok(RetryOutcome::Replayed)
             }
             Some(Status::Delayed) => {
                 Err(Error::Conflict { id: id.clone(), status: "waiting for other jobs".to_owned() })

@@ -1,7 +1,7 @@
 //! Names and ids, each validated once.
 //!
-//! What a caller gives is parsed against a stated alphabet, so that it cannot break out of a key.
-//! What is read from the store was written by any program in any language and is taken as it is:
+//! Ids from callers are parsed against a stated alphabet, so that they cannot break out of a key.
+//! Ids read from the store were written by any program in any language and are taken as they are:
 //! there a name only ever ends a key, so it cannot collide with another one.
 
 use std::{borrow::Borrow, fmt, str::FromStr};
@@ -99,20 +99,20 @@ macro_rules! name {
 }
 
 name!(
-    /// Which job. Ours are ten letters and digits; other producers use UUIDs or anything else.
+    /// Id of a job. Ours are ten letters and digits; other producers use UUIDs or anything else.
     JobId, "job id", "A-Z a-z 0-9 . _ - @",
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'@')
 );
 
 name!(
-    /// What kind of job: decides the handler, and is what pause and limits go by.
+    /// Type of a job: selects the handler, and is the unit of pausing and limits.
     JobType, "job type", "A-Z a-z 0-9 . _ - : /",
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':' | b'/')
 );
 
 name!(
-    /// Which worker. `active` is refused: its key is taken by the set of all workers.
-    ServerId, "worker id", "A-Z a-z 0-9 . _ -",
+    /// Id of a worker. `active` is refused: its key is taken by the set of all workers.
+    WorkerId, "worker id", "A-Z a-z 0-9 . _ -",
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 );
 
@@ -154,17 +154,28 @@ impl JobId {
     }
 }
 
-/// What stands in the waiting list where a job was taken out of the middle. There is never a job of
+/// Tombstone in the waiting list where a job was taken out of the middle. No job ever has
 /// this id, so a v1 worker that pops it drops it.
 pub(crate) const TOMB: &str = "-";
 
 impl JobType {
+    /// A type that another program may have chosen, whose alphabet is its own: up to 512 bytes
+    /// without control characters. Only for claiming, pausing and the like; jobs of ours are
+    /// dispatched under a [parsed](Self::parse) one.
+    pub fn foreign(text: impl Into<String>) -> Result<Self, Error> {
+        let text = text.into();
+        if text.is_empty() || text.len() > 512 || text.chars().any(char::is_control) {
+            return Err(Error::invalid("no job has a type like this"));
+        }
+        Ok(Self(text))
+    }
+
     fn refuse_reserved(text: String) -> Result<Self, Error> {
         Ok(Self(text))
     }
 }
 
-impl ServerId {
+impl WorkerId {
     fn refuse_reserved(text: String) -> Result<Self, Error> {
         match text.as_str() {
             "active" => Err(Error::invalid("worker id \"active\" is reserved")),
@@ -201,11 +212,11 @@ mod tests {
     fn names_that_could_break_a_key_are_refused() {
         for bad in ["", "a b", "a\n", "a{b", "é", "a:b", &"x".repeat(129)] {
             assert!(JobId::parse(bad).is_err(), "{bad:?}");
-            assert!(ServerId::parse(bad).is_err(), "{bad:?}");
+            assert!(WorkerId::parse(bad).is_err(), "{bad:?}");
         }
         assert!(JobId::parse("-").is_err());
-        assert!(ServerId::parse("active").is_err());
-        assert!(ServerId::parse("heartbeat:x").is_err());
+        assert!(WorkerId::parse("active").is_err());
+        assert!(WorkerId::parse("heartbeat:x").is_err());
         assert!(JobType::parse("email:send").is_ok());
         assert!(Namespace::parse("{mail}").is_ok());
     }

@@ -1,7 +1,7 @@
 //! Jobs that a v1 producer put in line, read and given their lanes.
 //!
 //! Scripts only notice that an id is new; what it needs is in its JSON, which is read here, so that
-//! no script decodes what a stranger wrote. Invariant: an id leaves the strays once, and what cannot
+//! no script decodes what a stranger wrote. Invariant: an id leaves the unindexed ids once, and what cannot
 //! be understood goes to the dead letters with its reason instead of stopping anybody.
 
 use store::{
@@ -13,19 +13,19 @@ use crate::{
     Error, Job, JobError, JobId, Jobs,
     config::seconds,
     fail::failed_result,
-    lanes::{Lanes, Place},
+    lanes::{LaneRef, Lanes},
     scripts,
 };
 
-/// How many strays are read at once.
+/// Most unindexed ids read at once.
 const BATCH: isize = 200;
 
 impl Jobs {
-    /// Reads strays and gives them their lanes. Says how many were dealt with.
+    /// Reads unindexed ids and gives them their lanes. Returns how many were dealt with.
     pub(crate) async fn ingest(&self) -> Result<usize, Error> {
         let keys = self.keys();
         let mut store = self.store().clone();
-        let raw: Vec<Vec<u8>> = store.lrange(keys.strays(), 0, BATCH - 1).await?;
+        let raw: Vec<Vec<u8>> = store.lrange(keys.unindexed(), 0, BATCH - 1).await?;
         if raw.is_empty() {
             return Ok(0);
         }
@@ -35,7 +35,7 @@ impl Jobs {
                 Ok(id) => ids.push(id),
                 // Not a name any of our keys can hold; it stays in line for whoever put it there.
                 Err(error) => {
-                    let () = store.lrem(keys.strays(), 1, error.as_bytes()).await?;
+                    let () = store.lrem(keys.unindexed(), 1, error.as_bytes()).await?;
                 }
             }
         }
@@ -49,7 +49,7 @@ impl Jobs {
         self.place_strays(ids.into_iter().zip(data)).await
     }
 
-    /// Gives ids in line their lanes by their data.
+    /// Gives waiting ids their lanes by their data.
     pub(crate) async fn place_strays(
         &self,
         strays: impl IntoIterator<Item = (String, Option<Vec<u8>>)>,
@@ -60,7 +60,7 @@ impl Jobs {
         for (id, data) in strays {
             job_keys.extend([keys.status(&id), keys.result(&id)]);
             let job = data.map(|data| Job::parse(JobId::stored(id.as_str()), &data));
-            let (kind, lane, result) = match &job {
+            let (case, lane, result) = match &job {
                 // What cannot be named in a call could be claimed and never be completed.
                 _ if JobId::foreign(id.as_str()).is_err() => {
                     tracing::warn!(job = ?id, "job with an unusable id put away");
@@ -69,14 +69,14 @@ impl Jobs {
                     ("bad", 0, Arg::Text(failed_result(error, self.now(), 0)))
                 }
                 None => ("limbo", 0, Arg::Word("")),
-                Some(Ok(job)) => ("lane", lanes.number(keys, &Place::of(job)), Arg::Word("")),
+                Some(Ok(job)) => ("lane", lanes.number(keys, &LaneRef::of(job)), Arg::Word("")),
                 Some(Err(error)) => {
                     tracing::warn!(job = %id, %error, "malformed job put away");
                     let error = JobError::new("Malformed", error.to_string());
                     ("bad", 0, Arg::Text(failed_result(error, self.now(), 0)))
                 }
             };
-            job_args.extend([Arg::Text(id), Arg::Word(kind), lane.into(), result]);
+            job_args.extend([Arg::Text(id), Arg::Word(case), lane.into(), result]);
         }
         let count = lanes.count();
         let (mut all_keys, mut rest) = lanes.into_parts();
@@ -87,7 +87,7 @@ impl Jobs {
             scripts::ingest::Keys {
                 waiting: keys.waiting(),
                 index: keys.index(),
-                strays: keys.strays(),
+                unindexed: keys.unindexed(),
                 limbo: keys.limbo(),
                 deadletter: keys.deadletter(),
                 events: keys.events(),

@@ -1,6 +1,6 @@
 //! Looking at jobs: one, many, counts. Nothing here changes anything.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use store::{
     Key, Millis,
@@ -8,11 +8,13 @@ use store::{
 };
 
 use crate::{
-    Attempt, Error, Job, JobId, JobResult, Jobs, Labels, Progress, Status, route::Route,
+    Error, FailedAttempt, Job, JobId, JobLease, JobProgress, JobResult, Jobs, Labels, Status,
+    WorkerId,
+    route::{JobRoute, RouteId},
     workers::WorkerView,
 };
 
-/// How many jobs one page of a list has at most.
+/// Most jobs on one page of a list.
 pub const PAGE_MAX: usize = 1_000;
 
 /// Everything there is to know about one job.
@@ -22,23 +24,23 @@ pub struct JobView {
     pub job: Job,
     /// Its state.
     pub status: Status,
-    /// What its latest attempt came to.
+    /// The result of its latest attempt.
     pub result: Option<JobResult>,
-    /// How far it is.
-    pub progress: Option<Progress>,
+    /// Its progress.
+    pub progress: Option<JobProgress>,
     /// The worker that runs it.
-    pub server: Option<String>,
+    pub worker_id: Option<String>,
     /// Its failed attempts, oldest first.
-    pub history: Vec<Attempt>,
-    /// When it comes due, if it waits for its time.
+    pub history: Vec<FailedAttempt>,
+    /// Time at which it comes due, if it is delayed.
     pub due: Option<Millis>,
     /// Jobs it still waits for.
     pub pending: Vec<JobId>,
 }
 
-/// How many jobs are where.
+/// Counts of jobs by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Stats {
+pub struct JobCounts {
     /// In line.
     pub waiting: usize,
     /// Running.
@@ -57,18 +59,18 @@ pub struct Stats {
     pub processed: u64,
     /// Attempts that failed, ever.
     pub failed: u64,
-    /// How long the jobs that succeeded ran in all, in milliseconds.
+    /// Total run time of the jobs that succeeded, in milliseconds.
     pub processing_ms: u64,
     /// Job types that are paused.
     pub paused: Vec<String>,
 }
 
-/// Jobs in line that wait at one place.
+/// Waiting jobs that wait at one place.
 #[derive(Clone, Debug)]
 pub struct LaneView {
-    /// What they have in common.
-    pub route: Route,
-    /// How many there are, per priority from 1 to 10; a job somebody else took a moment ago may
+    /// The route they share.
+    pub route: JobRoute,
+    /// Number of jobs per priority from 1 to 10; a job that was just claimed may
     /// still be counted.
     pub waiting: [usize; 10],
     /// Is there a live worker that may take them?
@@ -77,9 +79,9 @@ pub struct LaneView {
     pub paused: bool,
 }
 
-/// Which list of jobs.
+/// A list of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Which {
+pub enum JobList {
     /// In line, the next for v1 first.
     Waiting,
     /// Running, in no order.
@@ -92,7 +94,7 @@ pub enum Which {
     Finished,
 }
 
-impl Which {
+impl JobList {
     /// All of them, in the order in which a walk through everything takes them.
     pub const ALL: [Self; 5] =
         [Self::Active, Self::Waiting, Self::Delayed, Self::Dead, Self::Finished];
@@ -145,11 +147,28 @@ impl Jobs {
         Ok(settled_status(status, result.as_deref(), claimed || next.is_some()))
     }
 
-    /// What a job's latest attempt came to, or `None`.
+    /// Returns the result of a job's latest attempt, or `None`.
     pub async fn result(&self, id: &JobId) -> Result<Option<JobResult>, Error> {
         let mut store = self.store().clone();
         let result: Option<Vec<u8>> = store.get(self.keys().result(id.as_str())).await?;
         Ok(result.and_then(|result| serde_json::from_slice(&result).ok()))
+    }
+
+    /// Returns the lease of a job by the parts that identify it, for a caller that kept them
+    /// elsewhere. The store decides whether it is still held when it is used.
+    pub async fn lease(
+        &self,
+        id: &JobId,
+        worker: &WorkerId,
+        token: u64,
+    ) -> Result<JobLease, Error> {
+        let mut store = self.store().clone();
+        let data: Option<Vec<u8>> = store.get(self.keys().data(id.as_str())).await?;
+        let data = data.ok_or_else(|| Error::NotFound(id.clone()))?;
+        let malformed = |reason: String| Error::Malformed { id: id.clone(), reason };
+        let job = Job::parse(id.clone(), &data).map_err(|error| malformed(error.to_string()))?;
+        let text = String::from_utf8(data).map_err(|error| malformed(error.to_string()))?;
+        Ok(JobLease::from_parts(job, text, worker.as_str(), token, Millis(0)))
     }
 
     /// Everything about one job, or `None`.
@@ -187,14 +206,14 @@ impl Jobs {
         let stored = status.as_deref().and_then(Status::parse);
         let busy = claim.is_some() || next.is_some();
         let status = settled_status(stored, result.as_deref(), busy).unwrap_or(Status::Waiting);
-        let server = claim.and_then(|claim| claim.split(' ').nth(1).map(str::to_owned)).or(lock);
+        let worker_id = claim.and_then(|claim| claim.split(' ').nth(1).map(str::to_owned)).or(lock);
         let due = due.or(next).map(|due| Millis(due as i64));
         Ok(Some(JobView {
             job,
             status,
             result: result.and_then(|result| serde_json::from_slice(&result).ok()),
             progress: progress.and_then(|progress| serde_json::from_slice(&progress).ok()),
-            server,
+            worker_id,
             history: history.iter().filter_map(|e| serde_json::from_slice(e).ok()).collect(),
             due,
             pending: pending.into_iter().map(JobId::stored).collect(),
@@ -204,7 +223,7 @@ impl Jobs {
     /// A page of a list: ids with their jobs, where those can be read. At most [`PAGE_MAX`].
     pub async fn list(
         &self,
-        which: Which,
+        which: JobList,
         from: usize,
         most: usize,
     ) -> Result<Vec<(JobId, Option<Job>)>, Error> {
@@ -231,7 +250,7 @@ impl Jobs {
     /// A page of a list as it is stored: ids, and marks where a job was taken from the middle.
     pub(crate) async fn ids(
         &self,
-        which: Which,
+        which: JobList,
         from: usize,
         most: usize,
     ) -> Result<Vec<String>, Error> {
@@ -241,10 +260,10 @@ impl Jobs {
         let start = isize::try_from(from).unwrap_or(isize::MAX);
         let end = start.saturating_add(isize::try_from(most).unwrap_or(1) - 1);
         Ok(match which {
-            Which::Waiting => store.lrange(keys.waiting(), start, end).await?,
-            Which::Dead => store.lrange(keys.deadletter(), start, end).await?,
-            Which::Delayed => store.zrange(keys.delayed(), start, end).await?,
-            Which::Finished => {
+            JobList::Waiting => store.lrange(keys.waiting(), start, end).await?,
+            JobList::Dead => store.lrange(keys.deadletter(), start, end).await?,
+            JobList::Delayed => store.zrange(keys.delayed(), start, end).await?,
+            JobList::Finished => {
                 let entries: Vec<String> = store.lrange(keys.finished(), start, end).await?;
                 let id = |entry: String| match entry.split_once(' ') {
                     Some((_, id)) => id.to_owned(),
@@ -252,7 +271,7 @@ impl Jobs {
                 };
                 entries.into_iter().map(id).collect()
             }
-            Which::Active => {
+            JobList::Active => {
                 let (mut cursor, mut ids) = (0u64, Vec::new());
                 loop {
                     let (next, found): (u64, Vec<String>) = redis::cmd("SSCAN")
@@ -273,8 +292,8 @@ impl Jobs {
         })
     }
 
-    /// How many jobs are where.
-    pub async fn stats(&self) -> Result<Stats, Error> {
+    /// Counts of jobs by state.
+    pub async fn stats(&self) -> Result<JobCounts, Error> {
         let keys = self.keys();
         let mut store = self.store().clone();
         type Parts = (
@@ -318,7 +337,7 @@ impl Jobs {
             paused,
         ) = parts;
         let tombs = usize::try_from(tombs.unwrap_or(0)).unwrap_or(0);
-        Ok(Stats {
+        Ok(JobCounts {
             waiting: waiting.saturating_sub(tombs),
             active,
             delayed,
@@ -333,89 +352,66 @@ impl Jobs {
         })
     }
 
-    /// Where jobs in line wait, and whether a live worker may take them.
+    /// Lists the lanes of waiting jobs, and whether a live worker may claim from each.
     pub async fn lanes(&self) -> Result<Vec<LaneView>, Error> {
         let keys = self.keys();
         let mut store = self.store().clone();
         let workers = self.workers().await?;
         let live: Vec<&WorkerView> = workers.iter().filter(|worker| worker.alive).collect();
         let paused: Vec<String> = store.smembers(keys.paused()).await?;
+        // A lane is listed in all its pools; what they ask for together is its target.
+        let pools = self.pools().await?;
+        let mut routes: HashMap<RouteId, (JobRoute, BTreeMap<u8, Key>)> = HashMap::new();
+        for (pool, lanes) in pools.iter().zip(self.listed(&pools).await?) {
+            for lane in lanes {
+                let (route, priorities) = routes.entry(lane.route).or_insert_with(|| {
+                    let (target, avoid) = (pool.target.clone(), pool.avoid.clone());
+                    let route = JobRoute {
+                        job_type: lane.job_type.clone(),
+                        target,
+                        limit: lane.limit,
+                        avoid,
+                    };
+                    (route, BTreeMap::new())
+                });
+                route.target.widen(&pool.target);
+                priorities.insert(lane.priority, keys.lane(&lane.route, lane.priority));
+            }
+        }
+        let lanes: Vec<Key> =
+            routes.values().flat_map(|(_, lanes)| lanes.values().cloned()).collect();
+        let mut lengths = self.lengths(&lanes).await?.into_iter();
         let mut views = Vec::new();
-        for (name, text, mask) in self.routes_in_use().await? {
-            let Some(route) = Route::parse(&text) else { continue };
-            let (id, _) = route.name();
-            if id.as_str() != name || mask == 0 {
-                continue;
-            }
-            let mut pipe = redis::pipe();
-            for priority in 1..=10 {
-                pipe.llen(keys.lane(&id, priority));
-            }
-            let lengths: Vec<usize> = pipe.query_async(&mut store).await?;
+        for (route, lanes) in routes.into_values() {
             let mut waiting = [0; 10];
-            for (slot, length) in waiting.iter_mut().zip(lengths) {
-                *slot = length / 2;
+            for (priority, length) in lanes.into_keys().zip(&mut lengths) {
+                if let Some(slot) = waiting.get_mut(usize::from(priority).wrapping_sub(1)) {
+                    *slot = length;
+                }
+            }
+            if waiting.iter().all(|length| *length == 0) {
+                continue;
             }
             let takes = |worker: &&WorkerView| {
                 let labels: Option<Labels> = worker.labels();
-                labels.is_some_and(|labels| route.matches(&labels)) && worker.takes(&route.kind)
+                labels.is_some_and(|labels| route.matches(&labels)) && worker.takes(&route.job_type)
             };
-            let paused = paused.iter().any(|kind| route.kind == *kind.as_str());
+            let paused = paused.iter().any(|job_type| route.job_type == *job_type.as_str());
             let routable = live.iter().any(takes);
             views.push(LaneView { route, waiting, routable, paused });
         }
         Ok(views)
     }
 
-    /// Jobs in line that no live worker may take.
+    /// Waiting jobs that no live worker may take.
     pub async fn unroutable(&self) -> Result<Vec<LaneView>, Error> {
         let mut lanes = self.lanes().await?;
         lanes.retain(|lane| !lane.routable && lane.waiting.iter().sum::<usize>() > 0);
         Ok(lanes)
     }
-
-    /// Every registered route: name, text and which of its lanes hold jobs.
-    pub(crate) async fn routes_in_use(&self) -> Result<Vec<(String, String, u32)>, Error> {
-        let keys = self.keys();
-        let mut store = self.store().clone();
-        let mut masks: HashMap<String, u32> = HashMap::new();
-        let mut registries = vec![keys.routes()];
-        let mut cursor = 0u64;
-        loop {
-            let (next, fields): (u64, Vec<(String, String)>) = redis::cmd("HSCAN")
-                .arg(keys.index())
-                .arg(cursor)
-                .arg("COUNT")
-                .arg(500)
-                .query_async(&mut store)
-                .await?;
-            for (field, value) in fields {
-                if let Some(name) = field.strip_prefix("m:") {
-                    masks.insert(name.to_owned(), value.parse().unwrap_or(0));
-                } else if let Some(server) = field.strip_prefix("v:").filter(|s| !s.is_empty()) {
-                    registries.push(keys.routes_of(server));
-                }
-            }
-            cursor = next;
-            if cursor == 0 {
-                break;
-            }
-        }
-        registries.sort();
-        registries.dedup();
-        let mut found = Vec::new();
-        for registry in registries {
-            let routes: HashMap<String, String> = store.hgetall(registry).await?;
-            for (name, text) in routes {
-                let mask = masks.get(&name).copied().unwrap_or(0);
-                found.push((name, text, mask));
-            }
-        }
-        Ok(found)
-    }
 }
 
-/// What a job's state is, all things considered. `busy` is a job that is running, or a schedule,
+/// Derives the state of a job. `busy` is a job that is active, or a schedule,
 /// whose result is that of an earlier run.
 pub(crate) fn settled_status(
     status: Option<Status>,

@@ -21,7 +21,7 @@ use crate::{
     Error, JobId, JobType,
     backoff::Growth,
     json::{self, Fields},
-    route::Target,
+    route::JobTarget,
     text::{MESSAGE_MAX, NOTE_MAX, STACK_MAX, clip_owned},
 };
 
@@ -31,48 +31,48 @@ pub const PAYLOAD_MAX: usize = 256 * 1024;
 /// A job as it is stored.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Which job.
+    /// Id of the job.
     pub id: JobId,
-    /// What kind of job.
-    pub kind: JobType,
-    /// What the handler gets, as JSON text.
+    /// The job type.
+    pub job_type: JobType,
+    /// Input of the handler, as JSON text.
     pub payload: Box<RawValue>,
-    /// When it runs, if not at once.
+    /// Start time, if not at once.
     pub schedule: Schedule,
-    /// How often it may fail, and how long it waits in between.
+    /// Retry policy.
     pub retry: Retry,
     /// Higher goes first.
     pub priority: Priority,
     /// Jobs that must have ended before this one may start.
     pub depends_on: Vec<JobId>,
-    /// Which workers may take it.
-    pub target: Target,
+    /// The workers that may claim it.
+    pub target: JobTarget,
     /// Whatever the producer wants to keep with it.
     pub metadata: Map<String, Value>,
-    /// When it was dispatched.
+    /// Time of the dispatch.
     pub created_at: Millis,
     /// Failures that were retried so far.
     pub attempts: u32,
     /// Limits that are shared by all jobs of this type.
     pub rate_limit: RateLimit,
-    /// How long one attempt may run.
+    /// Time limit of one attempt.
     pub timeout: Option<Duration>,
     /// Not started by then: it is not started at all.
     pub expires_at: Option<Millis>,
     /// Workers it must not go to again; see `rerouteOn` of [`Retry`].
     pub avoid: Vec<String>,
-    /// What happens when a job it depends on does not succeed.
+    /// Policy for a job it depends on that does not succeed.
     pub on_parent_failure: OnParentFailure,
 }
 
-/// How urgent a job is: 1 to 10, 5 by default, higher first. First come, first served within one.
+/// Priority of a job: 1 to 10, 5 by default, higher first. First come, first served within one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 
 impl Priority {
     /// The lowest priority.
     pub const LOWEST: Self = Self(1);
-    /// What a job has when nothing is said.
+    /// The default priority.
     pub const NORMAL: Self = Self(5);
     /// The highest priority.
     pub const HIGHEST: Self = Self(10);
@@ -95,7 +95,7 @@ impl Priority {
         self.0 >= 7
     }
 
-    /// What a stored number means, which v1 does not check.
+    /// Reads a stored number, which v1 does not check.
     fn stored(level: f64) -> Self {
         if level.is_nan() || level == 0.0 {
             return Self::NORMAL;
@@ -110,7 +110,7 @@ impl Default for Priority {
     }
 }
 
-/// When a job runs. All empty: at once.
+/// Start time of a job. All empty: at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// After this long.
@@ -121,13 +121,13 @@ pub struct Schedule {
     pub cron: Option<String>,
     /// The IANA time zone the expression is read in; UTC when absent.
     pub timezone: Option<String>,
-    /// What happens when an occurrence comes while the one before it has not ended.
+    /// Policy for an occurrence that comes due while the previous one has not ended.
     pub overlap: Overlap,
-    /// What happens to occurrences that came while no scheduler ran.
+    /// Policy for occurrences that came due while no scheduler ran.
     pub catch_up: CatchUp,
 }
 
-/// What happens when a cron occurrence comes while the one before it has not ended.
+/// Policy for a cron occurrence that comes due while the previous one has not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overlap {
@@ -138,7 +138,7 @@ pub enum Overlap {
     Allow,
 }
 
-/// What happens to cron occurrences that came while no scheduler ran.
+/// Policy for cron occurrences that came due while no scheduler ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CatchUp {
@@ -152,7 +152,7 @@ pub enum CatchUp {
     All,
 }
 
-/// What happens to a job when one that it depends on does not succeed.
+/// Policy for a job when one that it depends on does not succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnParentFailure {
@@ -163,12 +163,12 @@ pub enum OnParentFailure {
     Run,
 }
 
-/// How often a job may fail.
+/// Retry policy of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Retries after the first attempt: a job runs at most `attempts + 1` times. 3 by default.
     pub attempts: u32,
-    /// How long to wait in between.
+    /// Delay between attempts.
     pub backoff: Backoff,
     /// Errors of these names are not retried.
     pub skip_on: Vec<String>,
@@ -188,10 +188,10 @@ impl Default for Retry {
     }
 }
 
-/// How long to wait before a retry; see [`Backoff::wait`]. By default 2 s, doubling.
+/// Delay before a retry; see [`Backoff::wait`]. By default 2 s, doubling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// How the wait grows.
+    /// Growth of the delay.
     pub growth: Growth,
     /// The first wait.
     pub delay: Duration,
@@ -216,23 +216,23 @@ impl Default for Backoff {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RateLimit {
-    /// How many may run at once, in all processes together.
+    /// Most jobs that may run at once, in all processes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
-    /// How many may start in any 60 seconds.
+    /// Most jobs that may start in any 60 seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_per_minute: Option<u32>,
 }
 
-/// Why a stored job cannot be understood.
+/// The reason why a stored job cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Malformed(pub String);
+pub struct MalformedJob(pub String);
 
-/// How much of a job is written.
+/// The fields of a job that are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shape {
-    /// What is not at its default. A waiting job takes some 450 bytes of Redis in all.
+pub enum JobFormat {
+    /// Only fields that differ from their default. A waiting job takes some 450 bytes of Redis in all.
     #[default]
     Lean,
     /// Every field v1's own dispatch writes, for v1 handlers that read `job.metadata` and the like
@@ -242,16 +242,16 @@ pub enum Shape {
 
 impl Job {
     /// A job with everything at its default.
-    fn plain(id: JobId, kind: JobType, payload: Box<RawValue>) -> Self {
+    fn plain(id: JobId, job_type: JobType, payload: Box<RawValue>) -> Self {
         Self {
             id,
-            kind,
+            job_type,
             payload,
             schedule: Schedule::default(),
             retry: Retry::default(),
             priority: Priority::NORMAL,
             depends_on: Vec::new(),
-            target: Target::default(),
+            target: JobTarget::default(),
             metadata: Map::new(),
             created_at: Millis(0),
             attempts: 0,
@@ -265,15 +265,15 @@ impl Job {
 
     /// Reads a stored job. `id` is the id it was found under, which counts; the one inside may be
     /// missing.
-    pub fn parse(id: JobId, text: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(id: JobId, text: &[u8]) -> Result<Self, MalformedJob> {
         let text = std::str::from_utf8(text).map_err(|_| malformed("not UTF-8"))?;
         let fields = Fields::parse(text)
             .map_err(|error| malformed(format!("not a JSON object: {error}")))?;
-        let mut kind = None;
+        let mut job_type = None;
         let mut job = Self::plain(id, JobType::stored(""), empty_object());
         for (name, value) in fields.iter() {
             match name {
-                "type" => kind = read::<String>(value),
+                "type" => job_type = read::<String>(value),
                 "payload" if value != "null" => {
                     job.payload = serde_json::from_str(value).unwrap_or_else(|_| empty_object());
                 }
@@ -286,7 +286,7 @@ impl Job {
                     let ids: Vec<String> = read(value).unwrap_or_default();
                     job.depends_on = ids.into_iter().map(JobId::stored).collect();
                 }
-                "target" => job.target = Target::parse(value)?,
+                "target" => job.target = JobTarget::parse(value)?,
                 "metadata" => job.metadata = read(value).unwrap_or_default(),
                 "createdAt" => job.created_at = millis(value).unwrap_or_default(),
                 "attempts" => job.attempts = count(value).unwrap_or(0),
@@ -298,21 +298,21 @@ impl Job {
                 _ => {}
             }
         }
-        match kind {
-            Some(kind) if !kind.is_empty() => job.kind = JobType::stored(kind),
+        match job_type {
+            Some(job_type) if !job_type.is_empty() => job.job_type = JobType::stored(job_type),
             _ => return Err(malformed("it has no type")),
         }
         Ok(job)
     }
 
     /// The job as it is stored.
-    pub fn to_text(&self, shape: Shape) -> String {
-        let full = shape == Shape::Full;
+    pub fn to_text(&self, shape: JobFormat) -> String {
+        let full = shape == JobFormat::Full;
         let mut out = String::with_capacity(self.payload.get().len() + 128);
         out.push_str("{\"jobId\":");
         json::push_str(&mut out, self.id.as_str());
         out.push_str(",\"type\":");
-        json::push_str(&mut out, self.kind.as_str());
+        json::push_str(&mut out, self.job_type.as_str());
         out.push_str(",\"payload\":");
         out.push_str(self.payload.get());
         if full || self.schedule != Schedule::default() {
@@ -328,7 +328,7 @@ impl Job {
             out.push_str(",\"dependsOn\":");
             json::push_list(&mut out, &self.depends_on);
         }
-        if full || self.target != Target::default() {
+        if full || self.target != JobTarget::default() {
             out.push_str(",\"target\":");
             self.target.write(&mut out);
         }
@@ -514,33 +514,33 @@ impl RateLimit {
     }
 }
 
-/// What one attempt came to.
+/// The result of one attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobResult {
     /// Did the handler succeed?
     pub success: bool,
-    /// What it returned.
+    /// The return value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,
-    /// Why it did not.
+    /// The error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
-    /// When it ended, in milliseconds since 1970.
+    /// Time at which it ended, in milliseconds since 1970.
     #[serde(default)]
     pub completed_at: i64,
-    /// How long the handler ran, in milliseconds.
+    /// Run time of the handler in milliseconds.
     #[serde(default)]
     pub processing_time: u64,
 }
 
-/// Why an attempt failed.
+/// The error of a failed attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobError {
     /// For people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Where it came from, when the language can tell.
+    /// Stack trace, if the language has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
     /// The class of error, which `skipOn` and `rerouteOn` go by.
@@ -575,24 +575,24 @@ impl fmt::Display for JobError {
     }
 }
 
-/// How far a running job is.
+/// Progress of a running job.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Progress {
+pub struct JobProgress {
     /// 0 to 100.
     pub percent: f64,
-    /// What it is doing.
+    /// The current step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Whatever the handler wants to tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,
-    /// When it said so, in milliseconds since 1970.
+    /// Time of the report, in milliseconds since 1970.
     #[serde(default)]
     pub updated_at: i64,
 }
 
-/// What a job's status key may hold. v1 never writes `failed`; here it means "ended without success
+/// Value of a job's status key. v1 never writes `failed`; here it means "ended without success
 /// and without a place in the dead letters": cancelled or expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -641,7 +641,7 @@ impl Status {
         })
     }
 
-    /// Will nothing more happen to the job by itself?
+    /// Returns true if nothing more happens to the job on its own.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Dead)
     }
@@ -653,8 +653,8 @@ impl fmt::Display for Status {
     }
 }
 
-pub(crate) fn malformed(reason: impl Into<String>) -> Malformed {
-    Malformed(reason.into())
+pub(crate) fn malformed(reason: impl Into<String>) -> MalformedJob {
+    MalformedJob(reason.into())
 }
 
 pub(crate) fn empty_object() -> Box<RawValue> {

@@ -92,8 +92,8 @@ struct Name<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl<'de> Visitor<'de> for Text {
+        struct NameVisitor;
+        impl<'de> Visitor<'de> for NameVisitor {
             type Value = Name<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for Name<'de> {
                 Ok(Name(Cow::Owned(text.to_owned())))
             }
         }
-        deserializer.deserialize_str(Text)
+        deserializer.deserialize_str(NameVisitor)
     }
 }
 

@@ -10,7 +10,10 @@ use std::{fmt, sync::Arc};
 
 use store::{Key, Layout};
 
-use crate::{Namespace, route::RouteId};
+use crate::{
+    Namespace,
+    route::{PoolId, RouteId},
+};
 
 /// The keys of one namespace. A cheap clone.
 #[derive(Clone, Debug)]
@@ -30,7 +33,17 @@ impl Keys {
         Self { prefix: prefix.into() }
     }
 
-    /// What all keys start with, the last colon included.
+    /// Keys of an earlier layout, which maintenance takes over: routes, routes of a worker, types that
+    /// somebody waited for.
+    pub(crate) fn earlier(&self, worker_id: Option<&str>) -> [Key; 2] {
+        let routes = match worker_id {
+            None => self.key("jobs:routes"),
+            Some(worker_id) => self.of("jobs:routes:", worker_id),
+        };
+        [routes, self.key("jobs:blocked")]
+    }
+
+    /// Returns the prefix of all keys, the last colon included.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -51,13 +64,13 @@ impl Keys {
 /// The v1 schema.
 impl Keys {
     /// string: a worker's metadata as JSON.
-    pub fn worker(&self, server: &str) -> Key {
-        self.of("workers:", server)
+    pub fn worker(&self, worker_id: &str) -> Key {
+        self.of("workers:", worker_id)
     }
 
     /// string: when a worker was last alive, in ms; expires when it is not.
-    pub fn heartbeat(&self, server: &str) -> Key {
-        self.of("workers:heartbeat:", server)
+    pub fn heartbeat(&self, worker_id: &str) -> Key {
+        self.of("workers:heartbeat:", worker_id)
     }
 
     /// set: ids of the registered workers.
@@ -90,7 +103,7 @@ impl Keys {
         self.of("jobs:progress:", id)
     }
 
-    /// list: ids in line.
+    /// list: waiting ids.
     pub fn waiting(&self) -> Key {
         self.key("jobs:waiting")
     }
@@ -116,13 +129,13 @@ impl Keys {
     }
 
     /// string: how many jobs of a type run.
-    pub fn running(&self, kind: &str) -> Key {
-        self.of("ratelimit:concurrent:", kind)
+    pub fn running(&self, job_type: &str) -> Key {
+        self.of("ratelimit:concurrent:", job_type)
     }
 
     /// string: how many jobs of a type started in this minute, of those with a limit.
-    pub fn minute(&self, kind: &str) -> Key {
-        self.of("ratelimit:minute:", kind)
+    pub fn minute(&self, job_type: &str) -> Key {
+        self.of("ratelimit:minute:", job_type)
     }
 
     /// set: types that must not start.
@@ -158,32 +171,55 @@ impl Keys {
 
 /// Beside the v1 schema.
 impl Keys {
-    /// hash: marks of the waiting list, which lanes hold jobs, the latest claim of each worker.
+    /// hash: marks of the waiting list, how many pools were seen, the latest claim of each worker.
     pub fn index(&self) -> Key {
         self.key("jobs:index")
     }
 
-    /// list: ids in line that some v1 producer pushed and that have no lane yet.
-    pub fn strays(&self) -> Key {
+    /// list: waiting ids that some v1 producer pushed and that have no lane yet.
+    pub fn unindexed(&self) -> Key {
         self.key("jobs:strays")
     }
 
-    /// zset: ids in line without data; score = when they are given up, in ms.
+    /// zset: waiting ids without data; score = when they are given up, in ms.
     pub fn limbo(&self) -> Key {
         self.key("jobs:limbo")
     }
 
-    /// hash: route name to route, of routes that name no worker.
-    pub fn routes(&self) -> Key {
-        self.key("jobs:routes")
+    /// zset: pools, each as the JSON of what a worker must offer; score = the how many-th it is.
+    pub fn pools(&self) -> Key {
+        self.key("jobs:pools")
     }
 
-    /// hash: route name to route, of routes that name this worker.
-    pub fn routes_of(&self, server: &str) -> Key {
-        self.of("jobs:routes:", server)
+    /// zset: workers that jobs named; score = the how many-th time since it had none.
+    pub fn pinned(&self) -> Key {
+        self.key("jobs:pinned")
     }
 
-    /// list: number and id of each job in line of one route and priority.
+    /// zset: lanes of a pool that hold jobs, as `route priority maxConcurrent maxPerMinute type`;
+    /// score = (10 - priority) * 10^14 + number of the first job or less, and 2 * 10^15 more while
+    /// the lane is parked.
+    pub(crate) fn ready(&self, pool: &PoolId) -> Key {
+        self.key(format_args!("jobs:ready:{pool}"))
+    }
+
+    /// zset: those of one type among the lanes of a pool that hold jobs.
+    pub(crate) fn ready_of(&self, pool: &PoolId, job_type: &str) -> Key {
+        self.key(format_args!("jobs:ready:{pool}:{job_type}"))
+    }
+
+    /// zset: types whose lanes are parked, because they are paused or at a limit; score = when to
+    /// look again, in ms, and infinite until a place is free.
+    pub fn parked(&self) -> Key {
+        self.key("jobs:parked")
+    }
+
+    /// zset: `pool lane` of the parked lanes of a type; score as in `jobs:ready`.
+    pub fn parked_of(&self, job_type: &str) -> Key {
+        self.of("jobs:parked:", job_type)
+    }
+
+    /// list: number and id of each waiting job of one route and priority.
     pub(crate) fn lane(&self, route: &RouteId, priority: u8) -> Key {
         self.key(format_args!("jobs:lane:{route}:{priority}"))
     }
@@ -199,24 +235,24 @@ impl Keys {
         self.key("jobs:leases")
     }
 
+    /// zset: ids that run and have a timeout; score = until when their attempt must have ended, in ms.
+    pub fn deadlines(&self) -> Key {
+        self.key("jobs:deadlines")
+    }
+
     /// zset: tokens of claims; score = until when the jobs they took are held, in ms, unless renewed.
-    pub fn terms(&self) -> Key {
+    pub fn claim_leases(&self) -> Key {
         self.key("jobs:terms")
     }
 
     /// hash: token of a claim to how many of the jobs it took still run and were not renewed.
-    pub fn held(&self) -> Key {
+    pub fn claim_counts(&self) -> Key {
         self.key("jobs:held")
     }
 
-    /// set: types that somebody wanted while they were at their limit.
-    pub fn blocked(&self) -> Key {
-        self.key("jobs:blocked")
-    }
-
     /// list: when the latest jobs of a type started, in ms, of those with a limit per minute.
-    pub fn starts(&self, kind: &str) -> Key {
-        self.of("jobs:starts:", kind)
+    pub fn starts(&self, job_type: &str) -> Key {
+        self.of("jobs:starts:", job_type)
     }
 
     /// list: `ms id` of ended jobs, newest first.
@@ -236,9 +272,9 @@ impl Keys {
 
     /// string: until when an idempotency key of a job type counts, the job dispatched under it, and
     /// a digest of the request.
-    pub fn once(&self, kind: &str, key: &str) -> Key {
+    pub fn once(&self, job_type: &str, key: &str) -> Key {
         // A type that can be dispatched holds no space, so no two pairs share a key.
-        self.key(format_args!("jobs:once:{kind} {key}"))
+        self.key(format_args!("jobs:once:{job_type} {key}"))
     }
 
     /// list: failed attempts of a job as JSON, oldest first, the latest few.
@@ -261,6 +297,11 @@ impl Keys {
         self.of("jobs:children:", id)
     }
 
+    /// set: jobs that ended because a job failed, which come back with it.
+    pub fn orphans(&self, id: &str) -> Key {
+        self.of("jobs:orphans:", id)
+    }
+
     /// set: ids that other jobs wait for.
     pub fn parents(&self) -> Key {
         self.key("jobs:parents")
@@ -279,6 +320,19 @@ impl Keys {
     /// set: ids of schedules that are paused.
     pub fn cron_paused(&self) -> Key {
         self.key("jobs:cron:paused")
+    }
+
+    /// All that is kept of a job that has ended, its state first.
+    pub(crate) fn of_ended(&self, id: &str) -> [Key; 7] {
+        [
+            self.status(id),
+            self.data(id),
+            self.result(id),
+            self.progress(id),
+            self.log(id),
+            self.history(id),
+            self.orphans(id),
+        ]
     }
 
     /// channel: a lane has got its first job, a place of a type is free, something is due earlier.

@@ -1,34 +1,64 @@
-//! Which lanes a call to a script needs, each named once.
+//! Lanes: the waiting jobs of one route and one priority, and where those that hold jobs are listed.
 //!
-//! Scripts that put jobs in line take the lanes first, as two keys and four arguments each, and
-//! then name a lane by its number.
+//! ```text
+//! pool (what a worker must offer)   jobs:ready:POOL        lanes that hold jobs, best first
+//!   `- type                         jobs:ready:POOL:TYPE   those of one type
+//!        `- lane (route, priority)  jobs:lane:ROUTE:P      number, id, number, id, ...
+//! ```
+//!
+//! A worker is in few pools, so a claim looks at a few sorted sets, however many types, targets and
+//! limits there are. Scripts that put jobs in line take the lanes first and then name a lane by its
+//! number. Invariants: a lane that holds jobs is listed in all its pools, by a score that is at most
+//! the rank of its first job; an entry without a lane is dropped when a claim meets it.
 
 use std::collections::HashMap;
 
-use store::{Key, script::Arg};
+use store::{
+    Key,
+    redis::{self, AsyncCommands as _},
+    script::Arg,
+};
 
 use crate::{
-    Job, Priority,
+    Error, Job, JobRoute, JobType, Jobs, Priority, RateLimit,
     keys::Keys,
-    route::{Route, RouteId},
+    route::{Pool, PoolId, RouteId},
 };
+
+/// Number of pools or lanes read at a time.
+const CHUNK: usize = 500;
+
+/// From this score on a lane is parked; see `rank.lua`.
+const PARKED: f64 = 2e15;
 
 /// A route by its name, and everything a script wants to know of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct LaneRef {
     pub(crate) route: RouteId,
-    pub(crate) text: String,
-    pub(crate) server: String,
     pub(crate) priority: Priority,
+    limit: RateLimit,
+    job_type: JobType,
+    pools: Vec<Pool>,
 }
 
-impl Place {
-    /// Where a job waits.
+impl LaneRef {
+    /// Returns the lane of a job.
     pub(crate) fn of(job: &Job) -> Self {
-        let route = Route::of(job);
-        let (name, text) = route.name();
-        let server = route.server().unwrap_or_default().to_owned();
-        Self { route: name, text, server, priority: job.priority }
+        Self::at(&JobRoute::of(job), job.priority)
+    }
+
+    /// Returns the lane of a route and a priority.
+    pub(crate) fn at(route: &JobRoute, priority: Priority) -> Self {
+        let (name, _) = route.name();
+        let (limit, job_type) = (route.limit, route.job_type.clone());
+        Self { route: name, priority, limit, job_type, pools: route.pools() }
+    }
+
+    fn member(&self) -> String {
+        let number = |most: Option<u32>| most.map(|most| most.to_string()).unwrap_or_default();
+        let Self { route, priority, limit, job_type, .. } = self;
+        let (concurrent, minute) = (number(limit.max_concurrent), number(limit.max_per_minute));
+        format!("{route} {} {concurrent} {minute} {job_type}", priority.get())
     }
 }
 
@@ -41,26 +71,39 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
+    /// The lane of one place.
+    pub(crate) fn one(keys: &Keys, place: &LaneRef) -> Self {
+        let mut lanes = Self::default();
+        lanes.number(keys, place);
+        lanes
+    }
+
     /// The number of a lane in this call.
-    pub(crate) fn number(&mut self, keys: &Keys, place: &Place) -> usize {
+    pub(crate) fn number(&mut self, keys: &Keys, place: &LaneRef) -> usize {
         let next = self.known.len() + 1;
         *self.known.entry((place.route, place.priority)).or_insert_with(|| {
-            self.keys.push(match place.server.as_str() {
-                "" => keys.routes(),
-                server => keys.routes_of(server),
-            });
             self.keys.push(keys.lane(&place.route, place.priority.get()));
             self.args.extend([
-                Arg::Text(place.route.as_str().to_owned()),
                 Arg::Number(place.priority.get().into()),
-                place.text.clone().into(),
-                place.server.clone().into(),
+                Arg::Text(place.member()),
+                place.pools.len().into(),
             ]);
+            for pool in &place.pools {
+                self.keys.push(keys.ready(&pool.id));
+                self.keys.push(keys.ready_of(&pool.id, place.job_type.as_str()));
+                let (registry, entry, field) = registration(keys, pool);
+                self.keys.push(registry);
+                self.args.extend([
+                    Arg::Text(format!("{} {}", pool.id, place.job_type)),
+                    Arg::Text(entry),
+                    Arg::Text(field),
+                ]);
+            }
             next
         })
     }
 
-    /// How many there are.
+    /// Returns the number of lanes.
     pub(crate) fn count(&self) -> usize {
         self.known.len()
     }
@@ -68,5 +111,125 @@ impl Lanes {
     /// The keys and arguments of the lanes, to be followed by those of the jobs.
     pub(crate) fn into_parts<'a>(self) -> (Vec<Key>, Vec<Arg<'a>>) {
         (self.keys, self.args)
+    }
+}
+
+/// Returns the registry key of a pool, its entry, and the index field that counts such entries. Of the
+/// pool that everybody knows the field is empty.
+fn registration(keys: &Keys, pool: &Pool) -> (Key, String, String) {
+    match pool.worker() {
+        Some(worker_id) => (keys.pinned(), worker_id.to_owned(), format!("v:{worker_id}")),
+        None if pool.is_open() => (keys.pools(), String::new(), String::new()),
+        None => (keys.pools(), pool.text.clone(), "v:".to_owned()),
+    }
+}
+
+/// A lane as it is listed in a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct ListedLane {
+    pub(crate) member: String,
+    pub(crate) route: RouteId,
+    pub(crate) priority: u8,
+    pub(crate) limit: RateLimit,
+    pub(crate) job_type: JobType,
+    pub(crate) parked: bool,
+}
+
+impl ListedLane {
+    fn read(member: &str, score: f64) -> Option<Self> {
+        let mut words = member.splitn(5, ' ');
+        let mut next = || words.next();
+        let (route, priority) = (RouteId::read(next()?)?, next()?.parse().ok()?);
+        let limit = |text: &str| if text.is_empty() { None } else { text.parse().ok() };
+        let limit = RateLimit { max_concurrent: limit(next()?), max_per_minute: limit(next()?) };
+        let job_type = JobType::stored(next()?);
+        let parked = score >= PARKED;
+        Some(Self { member: member.to_owned(), route, priority, limit, job_type, parked })
+    }
+
+    /// Of a lane as it is listed: the lane and both sets it is listed in.
+    pub(crate) fn keys(&self, keys: &Keys, pool: &PoolId) -> [Key; 3] {
+        [
+            keys.lane(&self.route, self.priority),
+            keys.ready(pool),
+            keys.ready_of(pool, self.job_type.as_str()),
+        ]
+    }
+}
+
+impl Jobs {
+    /// All pools that are registered, and the one that everybody knows.
+    pub(crate) async fn pools(&self) -> Result<Vec<Pool>, Error> {
+        let mut pools = vec![Pool::open()];
+        for text in self.members(&self.keys().pools()).await? {
+            pools.extend(Pool::parse(&text));
+        }
+        let pinned = self.members(&self.keys().pinned()).await?;
+        pools.extend(pinned.iter().map(|worker_id| Pool::of_worker(worker_id)));
+        Ok(pools)
+    }
+
+    async fn members(&self, key: &Key) -> Result<Vec<String>, Error> {
+        let mut store = self.store().clone();
+        let mut members = Vec::new();
+        loop {
+            let from = members.len().cast_signed();
+            let to = from + 10 * CHUNK.cast_signed() - 1;
+            let page: Vec<String> = store.zrange(key, from, to).await?;
+            let last = page.len() < 10 * CHUNK;
+            members.extend(page);
+            if last {
+                return Ok(members);
+            }
+        }
+    }
+
+    /// The lanes that are listed in each of some pools, in the order of the pools.
+    pub(crate) async fn listed(&self, pools: &[Pool]) -> Result<Vec<Vec<ListedLane>>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let mut all = Vec::with_capacity(pools.len());
+        for pools in pools.chunks(CHUNK) {
+            let mut pipe = redis::pipe();
+            for pool in pools {
+                pipe.zrange_withscores(keys.ready(&pool.id), 0, CHUNK.cast_signed() - 1);
+            }
+            let first: Vec<Vec<(String, f64)>> = pipe.query_async(&mut store).await?;
+            for (pool, mut page) in pools.iter().zip(first) {
+                let mut lanes: Vec<ListedLane> = Vec::new();
+                let mut from = 0;
+                loop {
+                    let count = page.len();
+                    from += count.cast_signed();
+                    let read = |(member, score): &(String, f64)| ListedLane::read(member, *score);
+                    lanes.extend(page.iter().filter_map(read));
+                    if count < CHUNK {
+                        break;
+                    }
+                    let to = from + CHUNK.cast_signed() - 1;
+                    page = store.zrange_withscores(keys.ready(&pool.id), from, to).await?;
+                }
+                all.push(lanes);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the number of entries of each lane.
+    pub(crate) async fn lengths(&self, lanes: &[Key]) -> Result<Vec<usize>, Error> {
+        let mut store = self.store().clone();
+        let mut lengths = Vec::with_capacity(lanes.len());
+        for lanes in lanes.chunks(CHUNK) {
+            let mut pipe = redis::pipe();
+            lanes.iter().for_each(|lane| _ = pipe.llen(lane));
+            let page: Vec<usize> = pipe.query_async(&mut store).await?;
+            lengths.extend(page.into_iter().map(|length| length / 2));
+        }
+        Ok(lengths)
+    }
+
+    /// Returns what maintenance needs to remove a pool from its registry.
+    pub(crate) fn registration(&self, pool: &Pool) -> (Key, String, String) {
+        registration(self.keys(), pool)
     }
 }

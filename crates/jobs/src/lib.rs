@@ -20,6 +20,7 @@ mod config;
 pub mod cron;
 mod depend;
 mod dispatch;
+mod elect;
 mod error;
 mod events;
 mod fail;
@@ -29,10 +30,9 @@ mod ingest;
 mod inspect;
 mod job;
 mod json;
-mod keeper;
 pub mod keys;
 mod lanes;
-mod lead;
+mod maintenance;
 mod pause;
 mod progress;
 mod renew;
@@ -55,41 +55,41 @@ use std::{
 
 use parking_lot::Mutex;
 pub use store::{Millis, events::EventId};
-use store::{Store, gather::Gather};
+use store::{Store, batcher::Batcher};
 use tokio::sync::OnceCell;
 
 pub use crate::{
     backoff::{Growth, WAIT_MAX},
-    cancel::Cancelled,
+    cancel::CancelOutcome,
     cancellations::{Cancellation, Cancellations},
-    claim::{CLAIM_MAX, Claimed, Claimer, Lease},
+    claim::{CLAIM_MAX, ClaimBatch, Claimer, JobLease},
     complete::RESULT_MAX,
     config::Config,
     cron::Cron,
-    dispatch::Dispatched,
+    dispatch::DispatchReceipt,
+    elect::Leader,
     error::Error,
-    events::{Event, Events},
-    fail::{Attempt, EndedAs, Verdict},
-    find::{Bulk, BulkDone, Cursor, Filter, Found, Retried},
-    ids::{JobId, JobType, NAME_MAX, Namespace, ServerId},
-    inspect::{JobView, LaneView, PAGE_MAX, Stats, Which},
+    events::{JobEvent, JobEvents},
+    fail::{AckOutcome, FailedAttempt, FailureAction},
+    find::{BulkAction, BulkReport, Cursor, Filter, FoundJob, RetryOutcome},
+    ids::{JobId, JobType, NAME_MAX, Namespace, WorkerId},
+    inspect::{JobCounts, JobList, JobView, LaneView, PAGE_MAX},
     job::{
-        Backoff, CatchUp, Job, JobError, JobResult, Malformed, NewJob, OnParentFailure, Overlap,
-        PARENTS_MAX, PAYLOAD_MAX, Priority, Progress, RateLimit, Retry, Schedule, Shape, Status,
-        Task,
+        Backoff, CatchUp, Job, JobError, JobFormat, JobProgress, JobResult, MalformedJob, NewJob,
+        OnParentFailure, Overlap, PARENTS_MAX, PAYLOAD_MAX, Priority, RateLimit, Retry, Schedule,
+        Status, Task,
     },
-    keeper::{Keeper, Kept},
-    lead::Leader,
+    maintenance::{JobsMaintenance, MaintenanceReport},
     progress::LINE_MAX,
     renew::Renewal,
-    route::{Labels, Mode, Route, Server, Target},
+    route::{JobRoute, JobTarget, Labels, MatchMode, TargetWorker},
     schedule::{Preview, ScheduleView},
     scheduler::{Scheduler, Tick},
     text::{DEPTH_MAX, MESSAGE_MAX, METADATA_MAX, NOTE_MAX, REASON_MAX, STACK_MAX},
-    worker::{Fault, Outcome, Worker},
+    worker::{Fault, JobOutcome, Worker},
     workers::{WorkerInfo, WorkerView},
 };
-use crate::{claim::Registry, complete::Success, dispatch::Ready, keys::Keys, signals::Hub};
+use crate::{claim::Registry, complete::Success, dispatch::Ready, keys::Keys, signals::SignalHub};
 
 /// A job queue: one namespace of a store. A cheap clone.
 ///
@@ -111,16 +111,16 @@ struct Inner {
     store: Store,
     keys: Keys,
     config: Config,
-    dispatches: Gather<Ready>,
-    completions: Gather<Success>,
-    hub: OnceCell<Hub>,
-    ends: OnceCell<Hub>,
-    registry: Mutex<Option<Arc<Registry>>>,
+    dispatches: Batcher<Ready>,
+    completions: Batcher<Success>,
+    hub: OnceCell<SignalHub>,
+    ends: OnceCell<SignalHub>,
+    registry: Mutex<Registry>,
     turn: AtomicUsize,
 }
 
 /// Calls of one kind that may be on their way at once. Two, so that the next is put together while
-/// one is under way.
+/// one is in flight.
 const LEADS: usize = 2;
 
 impl Jobs {
@@ -132,8 +132,8 @@ impl Jobs {
             store,
             keys,
             config,
-            dispatches: Gather::new(LEADS),
-            completions: Gather::new(LEADS),
+            dispatches: Batcher::new(LEADS),
+            completions: Batcher::new(LEADS),
             hub: OnceCell::new(),
             ends: OnceCell::new(),
             registry: Mutex::default(),
@@ -147,7 +147,7 @@ impl Jobs {
         &self.inner.store
     }
 
-    /// How it behaves.
+    /// Returns the settings.
     pub fn config(&self) -> &Config {
         &self.inner.config
     }
@@ -157,7 +157,7 @@ impl Jobs {
         &self.inner.keys
     }
 
-    /// What time it is, by the store's clock.
+    /// Returns the time of the store's clock.
     pub fn now(&self) -> Millis {
         self.inner.store.now()
     }

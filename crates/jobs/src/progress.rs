@@ -1,12 +1,12 @@
-//! How far a job is, and what it has to say.
+//! Progress and log lines of a job.
 
 use serde_json::value::RawValue;
 use store::redis::{self, AsyncCommands as _};
 
 use crate::text::{METADATA_MAX, NOTE_MAX, clip, clip_owned, unreadable};
-use crate::{Error, JobId, Jobs, Progress, signals::PROGRESS};
+use crate::{Error, JobId, JobProgress, Jobs, signals::PROGRESS};
 
-/// How long one log line may be.
+/// Most bytes of one log line.
 pub const LINE_MAX: usize = 4 * 1024;
 
 impl Jobs {
@@ -33,7 +33,7 @@ impl Jobs {
             }
         }
         let message = message.map(|message| clip_owned(message, NOTE_MAX));
-        let progress = Progress {
+        let progress = JobProgress {
             percent: percent.clamp(0.0, 100.0),
             message,
             data,
@@ -52,8 +52,8 @@ impl Jobs {
         Ok(())
     }
 
-    /// How far a job is, if it has said so.
-    pub async fn progress(&self, id: &JobId) -> Result<Option<Progress>, Error> {
+    /// Returns the progress of a job, if it has reported any.
+    pub async fn progress(&self, id: &JobId) -> Result<Option<JobProgress>, Error> {
         let mut store = self.store().clone();
         let text: Option<Vec<u8>> = store.get(self.keys().progress(id.as_str())).await?;
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))

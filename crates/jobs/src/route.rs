@@ -1,4 +1,4 @@
-//! Which worker may take which job. Pure; the verdicts are exactly those of v1's claim script.
+//! Routing: matches jobs to workers. Pure; the results are exactly those of v1's claim script.
 //!
 //! A [`Route`] is everything about a job that decides who may take it and when: type, target, limits
 //! and workers to avoid. All jobs of one route and one priority wait in one lane, so a worker judges
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Error, Job, JobType, ServerId,
-    job::{Malformed, RateLimit, close_object, malformed},
+    Error, Job, JobType, WorkerId,
+    job::{MalformedJob, RateLimit, close_object, malformed},
     json::{self, Fields},
 };
 
-/// Which workers may take a job. Empty: every one.
+/// The workers that may claim a job. Empty: every one.
 ///
 /// Each list that is not empty is one condition, and all conditions must hold. With mode `any` a
 /// condition holds when the worker has one of the listed values; with `all` the worker needs every
@@ -31,22 +31,22 @@ use crate::{
 /// # Ok::<(), jobs::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct JobTarget {
     /// Only this worker.
-    pub server: Server,
+    pub worker: TargetWorker,
     /// Workers of one of these stacks.
     pub stack: Vec<String>,
     /// Workers with one or all of these capabilities.
     pub capabilities: Vec<String>,
     /// Workers in one of these regions.
     pub region: Vec<String>,
-    /// Whether one capability is enough.
-    pub mode: Mode,
+    /// Match mode of the capabilities.
+    pub mode: MatchMode,
 }
 
-/// Which worker a target names.
+/// The worker a target names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Server {
+pub enum TargetWorker {
     /// None in particular.
     #[default]
     Any,
@@ -56,9 +56,9 @@ pub enum Server {
     Nobody,
 }
 
-/// Whether one capability of a list is enough.
+/// Match mode of a list of capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum MatchMode {
     /// One is enough.
     #[default]
     Any,
@@ -66,24 +66,29 @@ pub enum Mode {
     All,
 }
 
-/// What a worker is, as far as routing goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The properties of a worker that routing looks at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Labels {
     /// Its id.
-    pub server: ServerId,
+    pub worker_id: WorkerId,
     /// Its stack, such as `rust`.
     pub stack: String,
-    /// Where it is.
+    /// Its region.
     pub region: String,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Vec<String>,
 }
 
 impl Labels {
     /// A worker without stack, region or capabilities.
-    pub fn new(server: impl Into<String>) -> Result<Self, Error> {
-        let server = ServerId::parse(server)?;
-        Ok(Self { server, stack: String::new(), region: String::new(), capabilities: Vec::new() })
+    pub fn new(worker_id: impl Into<String>) -> Result<Self, Error> {
+        let worker_id = WorkerId::parse(worker_id)?;
+        Ok(Self {
+            worker_id,
+            stack: String::new(),
+            region: String::new(),
+            capabilities: Vec::new(),
+        })
     }
 
     /// Its stack.
@@ -92,23 +97,23 @@ impl Labels {
         self
     }
 
-    /// Where it is.
+    /// Its region.
     pub fn region(mut self, region: impl Into<String>) -> Self {
         self.region = region.into();
         self
     }
 
-    /// What it can do.
+    /// Its capabilities.
     pub fn capabilities<T: Into<String>>(mut self, list: impl IntoIterator<Item = T>) -> Self {
         self.capabilities = list.into_iter().map(Into::into).collect();
         self
     }
 }
 
-impl Target {
+impl JobTarget {
     /// Only this worker.
-    pub fn server(mut self, server: &ServerId) -> Self {
-        self.server = Server::Only(server.to_string());
+    pub fn worker(mut self, worker_id: &WorkerId) -> Self {
+        self.worker = TargetWorker::Only(worker_id.to_string());
         self
     }
 
@@ -118,7 +123,7 @@ impl Target {
         self
     }
 
-    /// Also workers with this capability, or only those with it as well if [`all`](Target::all).
+    /// Also workers with this capability, or only those with it as well if [`all`](JobTarget::all).
     pub fn capability(mut self, capability: impl Into<String>) -> Self {
         self.capabilities.push(capability.into());
         self
@@ -132,29 +137,48 @@ impl Target {
 
     /// Every listed capability is needed.
     pub fn all(mut self) -> Self {
-        self.mode = Mode::All;
+        self.mode = MatchMode::All;
         self
     }
 
     /// May this worker take it?
     pub fn matches(&self, worker: &Labels) -> bool {
-        match &self.server {
-            Server::Only(server) => return worker.server == server.as_str(),
-            Server::Nobody => return false,
-            Server::Any => {}
+        match &self.worker {
+            TargetWorker::Only(worker_id) => return worker.worker_id == worker_id.as_str(),
+            TargetWorker::Nobody => return false,
+            TargetWorker::Any => {}
         }
         let one = |list: &[String], value: &str| list.is_empty() || list.iter().any(|v| v == value);
         let capable = match self.mode {
             _ if self.capabilities.is_empty() => true,
-            Mode::Any => self.capabilities.iter().any(|need| worker.capabilities.contains(need)),
-            Mode::All => self.capabilities.iter().all(|need| worker.capabilities.contains(need)),
+            MatchMode::Any => {
+                self.capabilities.iter().any(|need| worker.capabilities.contains(need))
+            }
+            MatchMode::All => {
+                self.capabilities.iter().all(|need| worker.capabilities.contains(need))
+            }
         };
         one(&self.stack, &worker.stack) && capable && one(&self.region, &worker.region)
     }
 
+    /// Adds what another target is content with, as pools of one route are.
+    pub(crate) fn widen(&mut self, other: &Self) {
+        for (list, more) in [
+            (&mut self.stack, &other.stack),
+            (&mut self.region, &other.region),
+            (&mut self.capabilities, &other.capabilities),
+        ] {
+            for item in more {
+                if !list.contains(item) {
+                    list.push(item.clone());
+                }
+            }
+        }
+    }
+
     /// Reads a stored target. What makes v1's script stop is malformed; what it passes over is
     /// passed over.
-    pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
+    pub(crate) fn parse(text: &str) -> Result<Self, MalformedJob> {
         let mut target = Self::default();
         // A script finds no fields in a list or a text, and stops at a number, a bool or null.
         match text.as_bytes().first() {
@@ -166,17 +190,19 @@ impl Target {
         for (name, value) in fields.iter() {
             match name {
                 "server" => {
-                    target.server = match serde_json::from_str(value) {
-                        Ok(Value::String(server)) if server.is_empty() => Server::Any,
-                        Ok(Value::String(server)) => Server::Only(server),
-                        Ok(Value::Bool(false)) => Server::Any,
-                        _ => Server::Nobody,
+                    target.worker = match serde_json::from_str(value) {
+                        Ok(Value::String(worker_id)) if worker_id.is_empty() => TargetWorker::Any,
+                        Ok(Value::String(worker_id)) => TargetWorker::Only(worker_id),
+                        Ok(Value::Bool(false)) => TargetWorker::Any,
+                        _ => TargetWorker::Nobody,
                     };
                 }
                 "stack" => target.stack = list("target.stack", value)?,
                 "capabilities" => target.capabilities = list("target.capabilities", value)?,
                 "region" => target.region = list("target.region", value)?,
-                "mode" => target.mode = if value == "\"any\"" { Mode::Any } else { Mode::All },
+                "mode" => {
+                    target.mode = if value == "\"any\"" { MatchMode::Any } else { MatchMode::All }
+                }
                 _ => {}
             }
         }
@@ -196,11 +222,11 @@ impl Target {
                 json::push_list(out, list);
             }
         }
-        if let Server::Only(server) = &self.server {
+        if let TargetWorker::Only(worker_id) = &self.worker {
             out.push_str(",\"server\":");
-            json::push_str(out, server);
+            json::push_str(out, worker_id);
         }
-        if self.mode == Mode::All {
+        if self.mode == MatchMode::All {
             out.push_str(",\"mode\":\"all\"");
         }
         close_object(out, start);
@@ -209,7 +235,7 @@ impl Target {
 
 /// A stored list of labels. An element that is no text can match nothing, so it is kept as a text
 /// that no worker has.
-fn list(name: &str, text: &str) -> Result<Vec<String>, Malformed> {
+fn list(name: &str, text: &str) -> Result<Vec<String>, MalformedJob> {
     match serde_json::from_str(text) {
         Ok(Value::Array(items)) => Ok(items
             .into_iter()
@@ -226,22 +252,100 @@ fn list(name: &str, text: &str) -> Result<Vec<String>, Malformed> {
 
 /// Everything about a job that decides who may take it and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// What kind of job.
-    pub kind: JobType,
-    /// Which workers.
-    pub target: Target,
-    /// How many at once and per minute.
+pub struct JobRoute {
+    /// The job type.
+    pub job_type: JobType,
+    /// The target.
+    pub target: JobTarget,
+    /// Limits on concurrency and starts per minute.
     pub limit: RateLimit,
-    /// Which workers not.
+    /// Workers to avoid.
     pub avoid: Vec<String>,
 }
+
+/// Most pools a route is in.
+const POOLS_MAX: usize = 16;
+
+/// Requirements on a worker for the jobs of a route: one of its stacks, one of its regions, one of
+/// its capabilities or all of them. A route that is content with one of several is in one pool for
+/// each, so that a worker is in few pools, whatever the targets are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pool {
+    pub(crate) id: PoolId,
+    pub(crate) target: JobTarget,
+    pub(crate) avoid: Vec<String>,
+    /// As it is stored.
+    pub(crate) text: String,
+}
+
+impl Pool {
+    fn new(target: JobTarget, avoid: Vec<String>) -> Self {
+        // What it says of type and limits is not stored.
+        let route =
+            JobRoute { job_type: JobType::stored(""), target, limit: RateLimit::default(), avoid };
+        let text = route.to_text();
+        let text = text.strip_prefix("{\"type\":\"\"").unwrap_or(&text).trim_start_matches(',');
+        let text = format!("{{{text}");
+        Self { id: RouteId::of(&text), target: route.target, avoid: route.avoid, text }
+    }
+
+    /// The pool of jobs that ask for nothing.
+    pub(crate) fn open() -> Self {
+        Self::new(JobTarget::default(), Vec::new())
+    }
+
+    /// The pool of jobs that name a worker.
+    pub(crate) fn of_worker(worker_id: &str) -> Self {
+        let worker = TargetWorker::Only(worker_id.to_owned());
+        Self::new(JobTarget { worker, ..JobTarget::default() }, Vec::new())
+    }
+
+    /// Reads a stored pool.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix('{')?;
+        let comma = if rest == "}" { "" } else { "," };
+        let route = JobRoute::parse(&format!("{{\"type\":\"\"{comma}{rest}"))?;
+        Some(Self {
+            id: RouteId::of(text),
+            target: route.target,
+            avoid: route.avoid,
+            text: text.to_owned(),
+        })
+    }
+
+    /// May this worker take jobs from it?
+    pub(crate) fn matches(&self, worker: &Labels) -> bool {
+        self.target.matches(worker)
+            && !self.avoid.iter().any(|worker_id| worker.worker_id == *worker_id.as_str())
+    }
+
+    /// The one worker it names, if it names one.
+    pub(crate) fn worker(&self) -> Option<&str> {
+        match &self.target.worker {
+            TargetWorker::Only(worker_id) => Some(worker_id),
+            _ => None,
+        }
+    }
+
+    /// Does it ask for nothing? Every worker knows that one.
+    pub(crate) fn is_open(&self) -> bool {
+        self.text == "{}"
+    }
+}
+
+/// A pool's short name in keys.
+pub(crate) type PoolId = RouteId;
 
 /// A route's short name in keys: 64 bits of a digest of its text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RouteId([u8; 11]);
 
 impl RouteId {
+    /// Reads a name from a key.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        text.as_bytes().try_into().ok().map(Self)
+    }
+
     fn of(text: &str) -> Self {
         const LETTERS: &[u8; 62] =
             b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -281,11 +385,11 @@ fn sorted(list: &[String]) -> Vec<Cow<'_, str>> {
 
 /// A route as it is stored: short names, sorted lists, so that equal routes have equal text.
 #[derive(Serialize, Deserialize)]
-struct Text<'a> {
+struct RouteText<'a> {
     #[serde(rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    server: Option<Cow<'a, str>>,
+    job_type: Cow<'a, str>,
+    #[serde(rename = "server", default, skip_serializing_if = "Option::is_none")]
+    worker_id: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     nobody: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -302,11 +406,11 @@ struct Text<'a> {
     avoid: Vec<Cow<'a, str>>,
 }
 
-impl Route {
+impl JobRoute {
     /// The route of a job.
     pub fn of(job: &Job) -> Self {
         Self {
-            kind: job.kind.clone(),
+            job_type: job.job_type.clone(),
             target: job.target.clone(),
             limit: job.rate_limit,
             avoid: job.avoid.clone(),
@@ -316,32 +420,80 @@ impl Route {
     /// May this worker take jobs of this route?
     pub fn matches(&self, worker: &Labels) -> bool {
         self.target.matches(worker)
-            && !self.avoid.iter().any(|server| worker.server == *server.as_str())
+            && !self.avoid.iter().any(|worker_id| worker.worker_id == *worker_id.as_str())
     }
 
     /// The one worker it names, if it names one.
-    pub(crate) fn server(&self) -> Option<&str> {
-        match &self.target.server {
-            Server::Only(server) => Some(server),
+    pub(crate) fn worker(&self) -> Option<&str> {
+        match &self.target.worker {
+            TargetWorker::Only(worker_id) => Some(worker_id),
             _ => None,
         }
     }
 
+    /// The pools its jobs are in, at least one.
+    pub(crate) fn pools(&self) -> Vec<Pool> {
+        let nobody = || {
+            vec![Pool::new(
+                JobTarget { worker: TargetWorker::Nobody, ..JobTarget::default() },
+                Vec::new(),
+            )]
+        };
+        match &self.target.worker {
+            TargetWorker::Only(worker_id) if self.avoid.contains(worker_id) => return nobody(),
+            TargetWorker::Only(worker_id) => return vec![Pool::of_worker(worker_id)],
+            TargetWorker::Nobody => return nobody(),
+            TargetWorker::Any => {}
+        }
+        let JobTarget { stack, capabilities, region, mode, .. } = &self.target;
+        // One of a list is one pool each; no list at all asks for nothing.
+        fn each(list: &[String]) -> Vec<Vec<String>> {
+            let one = |item: &Cow<'_, str>| vec![item.to_string()];
+            if list.is_empty() { vec![Vec::new()] } else { sorted(list).iter().map(one).collect() }
+        }
+        let capable = match mode {
+            MatchMode::All if sorted(capabilities).len() > 1 => vec![capabilities.clone()],
+            _ => each(capabilities),
+        };
+        let (stacks, regions) = (each(stack), each(region));
+        if stacks.len() * regions.len() * capable.len() > POOLS_MAX {
+            return vec![Pool::new(self.target.clone(), self.avoid.clone())];
+        }
+        let mut pools = Vec::new();
+        for stack in &stacks {
+            for region in &regions {
+                for capabilities in &capable {
+                    let target = JobTarget {
+                        worker: TargetWorker::Any,
+                        stack: stack.clone(),
+                        capabilities: capabilities.clone(),
+                        region: region.clone(),
+                        mode: if capabilities.len() > 1 { *mode } else { MatchMode::Any },
+                    };
+                    pools.push(Pool::new(target, self.avoid.clone()));
+                }
+            }
+        }
+        pools
+    }
+
     /// The route as text, equal for equal routes.
     pub(crate) fn to_text(&self) -> String {
-        let pinned = self.server().is_some();
+        let pinned = self.worker().is_some();
         // A named server makes all other conditions void.
         fn open(pinned: bool, list: &[String]) -> Vec<Cow<'_, str>> {
             if pinned { Vec::new() } else { sorted(list) }
         }
-        let text = Text {
-            kind: Cow::Borrowed(self.kind.as_str()),
-            server: self.server().map(Cow::Borrowed),
-            nobody: self.target.server == Server::Nobody,
+        let text = RouteText {
+            job_type: Cow::Borrowed(self.job_type.as_str()),
+            worker_id: self.worker().map(Cow::Borrowed),
+            nobody: self.target.worker == TargetWorker::Nobody,
             stack: open(pinned, &self.target.stack),
             capabilities: open(pinned, &self.target.capabilities),
             region: open(pinned, &self.target.region),
-            all: !pinned && self.target.mode == Mode::All && !self.target.capabilities.is_empty(),
+            all: !pinned
+                && self.target.mode == MatchMode::All
+                && !self.target.capabilities.is_empty(),
             limit: self.limit,
             avoid: sorted(&self.avoid),
         };
@@ -351,20 +503,20 @@ impl Route {
 
     /// Reads a stored route.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let text: Text<'_> = serde_json::from_str(text).ok()?;
+        let text: RouteText<'_> = serde_json::from_str(text).ok()?;
         let owned = |list: Vec<Cow<'_, str>>| list.into_iter().map(Cow::into_owned).collect();
         Some(Self {
-            kind: JobType::stored(text.kind),
-            target: Target {
-                server: match (text.server, text.nobody) {
-                    (Some(server), _) => Server::Only(server.into_owned()),
-                    (None, true) => Server::Nobody,
-                    (None, false) => Server::Any,
+            job_type: JobType::stored(text.job_type),
+            target: JobTarget {
+                worker: match (text.worker_id, text.nobody) {
+                    (Some(worker_id), _) => TargetWorker::Only(worker_id.into_owned()),
+                    (None, true) => TargetWorker::Nobody,
+                    (None, false) => TargetWorker::Any,
                 },
                 stack: owned(text.stack),
                 capabilities: owned(text.capabilities),
                 region: owned(text.region),
-                mode: if text.all { Mode::All } else { Mode::Any },
+                mode: if text.all { MatchMode::All } else { MatchMode::Any },
             },
             limit: text.limit,
             avoid: owned(text.avoid),
@@ -386,8 +538,8 @@ mod tests {
         Labels::new("w1").unwrap().stack("node").region("eu").capabilities(["gpu", "mail"])
     }
 
-    fn verdict(target: &str) -> Result<bool, Malformed> {
-        Target::parse(target).map(|target| target.matches(&worker()))
+    fn verdict(target: &str) -> Result<bool, MalformedJob> {
+        JobTarget::parse(target).map(|target| target.matches(&worker()))
     }
 
     #[test]
@@ -464,9 +616,9 @@ mod tests {
     #[test]
     fn a_worker_without_labels_matches_what_asks_for_none() {
         let bare = Labels::new("w9").unwrap();
-        assert!(Target::default().matches(&bare));
-        assert!(!Target::default().stack("node").matches(&bare));
-        assert!(!Target::default().capability("gpu").matches(&bare));
+        assert!(JobTarget::default().matches(&bare));
+        assert!(!JobTarget::default().stack("node").matches(&bare));
+        assert!(!JobTarget::default().capability("gpu").matches(&bare));
     }
 
     #[test]
@@ -474,7 +626,7 @@ mod tests {
         let job = |target: &str| {
             let text =
                 format!(r#"{{"type":"a","target":{target},"rateLimit":{{"maxConcurrent":2}}}}"#);
-            Route::of(&Job::parse(crate::JobId::stored("x"), text.as_bytes()).unwrap())
+            JobRoute::of(&Job::parse(crate::JobId::stored("x"), text.as_bytes()).unwrap())
         };
         let one = job(r#"{"stack":["b","a"],"region":["eu"],"mode":"all"}"#);
         let two = job(r#"{"region":["eu"],"stack":["a","b","a"]}"#);
@@ -485,16 +637,59 @@ mod tests {
         for route in
             [one, pinned, job(r#"{"server":null}"#), job(r#"{"capabilities":[1],"mode":"all"}"#)]
         {
-            let read = Route::parse(&route.to_text()).unwrap();
+            let read = JobRoute::parse(&route.to_text()).unwrap();
             assert_eq!(read.name(), route.name());
             assert_eq!(read.matches(&worker()), route.matches(&worker()), "{route:?}");
         }
     }
 
     #[test]
+    fn a_worker_matches_a_route_exactly_when_it_matches_one_of_its_pools() {
+        let targets = [
+            "{}",
+            r#"{"server":"w1"}"#,
+            r#"{"server":"w2","stack":["node"]}"#,
+            r#"{"server":null}"#,
+            r#"{"stack":["rust","node"],"region":["us","eu"]}"#,
+            r#"{"stack":["rust","go"]}"#,
+            r#"{"capabilities":["gpu","fax"]}"#,
+            r#"{"capabilities":["gpu","fax"],"mode":"all"}"#,
+            r#"{"capabilities":["gpu","mail"],"mode":"all","stack":["node","go"]}"#,
+            r#"{"capabilities":["gpu"],"mode":"all"}"#,
+            r#"{"capabilities":["a","b","c","d","gpu"],"stack":["a","b","c","node"]}"#,
+        ];
+        let workers = [
+            worker(),
+            Labels::new("w1").unwrap(),
+            Labels::new("w2").unwrap().stack("go").region("us").capabilities(["fax"]),
+        ];
+        for target in targets {
+            for avoid in ["[]", r#"["w1"]"#] {
+                let text = format!(r#"{{"type":"a","target":{target},"avoid":{avoid}}}"#);
+                let job = Job::parse(crate::JobId::stored("x"), text.as_bytes()).unwrap();
+                let route = JobRoute::of(&job);
+                let pools = route.pools();
+                assert!(!pools.is_empty() && pools.len() <= POOLS_MAX);
+                for pool in &pools {
+                    assert_eq!(Pool::parse(&pool.text).unwrap().id, pool.id, "{text}");
+                    assert_eq!(pool.is_open(), pool.id == Pool::open().id, "{text}");
+                }
+                for worker in &workers {
+                    let one = pools.iter().any(|pool| {
+                        let stored = Pool::parse(&pool.text).unwrap();
+                        assert_eq!(stored.matches(worker), pool.matches(worker));
+                        pool.matches(worker)
+                    });
+                    assert_eq!(one, route.matches(worker), "{text} {worker:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_worker_to_avoid_is_avoided() {
         let mut route =
-            Route::of(&Job::parse(crate::JobId::stored("x"), br#"{"type":"a"}"#).unwrap());
+            JobRoute::of(&Job::parse(crate::JobId::stored("x"), br#"{"type":"a"}"#).unwrap());
         assert!(route.matches(&worker()));
         route.avoid.push("w1".into());
         assert!(!route.matches(&worker()));

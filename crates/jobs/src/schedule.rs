@@ -10,20 +10,20 @@ use store::{
     redis::{self, AsyncCommands as _},
 };
 
-use crate::{Cron, Dispatched, Error, Job, JobId, Jobs, NewJob, scripts};
+use crate::{Cron, DispatchReceipt, Error, Job, JobId, Jobs, NewJob, scripts};
 
 /// A schedule as it stands.
 #[derive(Clone, Debug)]
 pub struct ScheduleView {
     /// Its job.
     pub job: Job,
-    /// When it comes next.
+    /// Time of the next occurrence.
     pub next: Millis,
     /// Is it paused?
     pub paused: bool,
 }
 
-/// What a schedule would do, without storing it.
+/// The occurrences of a schedule, computed without storing it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Preview {
     /// The next occurrences, in milliseconds since 1970.
@@ -45,7 +45,7 @@ impl Jobs {
     /// jobs.schedule(nightly).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn schedule(&self, new: NewJob) -> Result<Dispatched, Error> {
+    pub async fn schedule(&self, new: NewJob) -> Result<DispatchReceipt, Error> {
         new.check()?;
         let schedule = &new.job.schedule;
         let Some(expression) = &schedule.cron else {
@@ -88,9 +88,9 @@ impl Jobs {
         )
         .await?;
         match reply.first().map_or("", String::as_str) {
-            "new" => Ok(Dispatched { id, new: true }),
+            "new" => Ok(DispatchReceipt { id, new: true }),
             "taken" => Err(Error::Conflict { id, status: "a job that is no schedule".to_owned() }),
-            _ => Ok(Dispatched { id, new: false }),
+            _ => Ok(DispatchReceipt { id, new: false }),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The scheduler: puts jobs in line whose time has come.
+//! The scheduler: moves due jobs to the waiting list.
 //!
 //! [`Scheduler::tick`] does one round and says when the next is due; [`Scheduler::run`] does rounds
 //! until it is told to stop. Any number of schedulers may run; one leads, and even two at once put
@@ -14,29 +14,29 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, Jobs, Leader,
-    signals::{About, Signal, Signals},
+    signals::{Signal, SignalReceiver, SignalTopic},
 };
 
-/// How long a leader sleeps at most. A job that v1 puts off is noticed after this.
+/// Longest sleep of a leader. A job that v1 delays is noticed after this.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How often one that follows asks whether it may lead.
+/// Interval at which a follower tries to become the leader.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// Puts jobs in line whose time has come.
+/// Moves due jobs to the waiting list.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     pub(crate) jobs: Jobs,
 }
 
-/// What one round came to.
+/// The result of one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
     /// Jobs put in line whose delay was over.
     pub promoted: usize,
     /// Occurrences of schedules put in line.
     pub occurred: usize,
-    /// When something comes due next, as far as is known.
+    /// Time at which something comes due next, as far as is known.
     pub next: Option<Millis>,
     /// There is more to do at once.
     pub more: bool,
@@ -60,7 +60,7 @@ impl Scheduler {
 
     /// Rounds while this process leads, until it is told to stop.
     pub async fn run(&self, leader: &Leader, cancel: CancellationToken) {
-        let mut signals = self.jobs.signals(About::Line).await.ok();
+        let mut signals = self.jobs.signals(SignalTopic::Line).await.ok();
         while !cancel.is_cancelled() {
             let pause = match self.round(leader).await {
                 Ok(pause) => pause,
@@ -74,7 +74,7 @@ impl Scheduler {
                 continue;
             }
             if signals.is_none() {
-                signals = self.jobs.signals(About::Line).await.ok();
+                signals = self.jobs.signals(SignalTopic::Line).await.ok();
             }
             tokio::select! {
                 () = cancel.cancelled() => {}
@@ -89,7 +89,7 @@ impl Scheduler {
     }
 
     async fn round(&self, leader: &Leader) -> Result<Duration, Error> {
-        if !leader.lead().await? {
+        if !leader.elect().await? {
             return Ok(FOLLOW);
         }
         let tick = self.tick().await?;
@@ -102,7 +102,7 @@ impl Scheduler {
 }
 
 /// Waits until something was put off that may be due earlier than what is known.
-async fn earlier(signals: &mut Option<Signals>) {
+async fn earlier(signals: &mut Option<SignalReceiver>) {
     match signals {
         None => std::future::pending().await,
         Some(signals) => loop {

@@ -3,86 +3,91 @@
 use store::script;
 
 script!(pub(crate) dispatch {
-    keys: [waiting, index, strays, delayed, expiring, events, ..keys],
+    keys: [waiting, index, unindexed, delayed, expiring, events, ..keys],
     args: [now_ms, wake, events_max, lanes, ..rest],
-    lib: ["spread", "chunked", "weight", "emit", "line_open", "line_push", "line_close"],
+    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"],
 });
 
 script!(pub(crate) claim {
-    keys: [active, claims, terms, held, events, blocked, waiting, paused, index, strays],
+    keys: [active, claims, claim_leases, claim_counts, events, parked, waiting, paused, index, unindexed],
     args: [
-        now_ms, prefix, events_max, server, request, most, lock_ttl_s, lease_until_ms, record,
-        routes, ..rest
+        now_ms, prefix, events_max, worker_id, request, limit, lock_ttl_s, lease_until_ms, request_slot,
+        pools, types, version, ..rest
     ],
-    lib: ["spread", "chunked", "emit", "line_open", "line_take", "line_close", "take"],
+    lib: ["unpack_all", "chunked", "emit", "rank", "unpark", "queue_open", "queue_remove", "queue_close", "repeat_claim", "ready_sets", "next_lane", "may_start", "lock_job", "relist_lane", "trim_front", "count_starts", "claim_jobs"],
 });
 
-script!(pub(crate) exchange {
+script!(pub(crate) complete_and_claim {
     keys: [
-        active, claims, terms, held, events, blocked, waiting, paused, index, strays, leases,
-        finished, parents, settled, processed, spent, cancelled
+        active, claims, claim_leases, claim_counts, events, parked, waiting, paused, index, unindexed, leases,
+        finished, parents, settled, processed, spent, cancelled, deadlines
     ],
     args: [
-        now_ms, prefix, events_max, server, request, most, lock_ttl_s, lease_until_ms, record,
-        routes, ..rest
+        now_ms, prefix, events_max, worker_id, request, limit, lock_ttl_s, lease_until_ms, request_slot,
+        pools, types, version, ..rest
     ],
     lib: [
-        "spread", "chunked", "emit", "free", "settle", "part", "finish", "line_open", "line_take",
-        "line_close", "take"
+        "unpack_all", "chunked", "emit", "release_slots", "mark_parents", "release_term", "finish", "rank", "unpark", "queue_open",
+        "queue_remove", "queue_close", "repeat_claim", "ready_sets", "next_lane", "may_start", "lock_job", "relist_lane", "trim_front", "count_starts", "claim_jobs"
     ],
 });
 
 script!(pub(crate) complete {
     keys: [
-        active, claims, terms, held, events, blocked, leases, finished, parents, settled, processed,
-        spent, cancelled, ..keys
+        active, claims, claim_leases, claim_counts, events, parked, leases, finished, parents, settled, processed,
+        spent, cancelled, deadlines, ..keys
     ],
     args: [now_ms, prefix, events_max, result_ttl_s, done, wake, spent_ms, ..rest],
-    lib: ["spread", "chunked", "emit", "free", "settle", "part", "finish"],
+    lib: ["unpack_all", "chunked", "emit", "release_slots", "mark_parents", "release_term", "finish"],
 });
 
 script!(pub(crate) fail {
     keys: [
-        waiting, index, strays, delayed, deadletter, active, claims, leases, finished, parents,
-        settled, blocked, failed, cancelled, events, terms, held, ..keys
+        waiting, index, unindexed, delayed, deadletter, active, claims, leases, finished, parents,
+        settled, parked, failed, cancelled, events, claim_leases, claim_counts, deadlines, ..keys
     ],
     args: [
         now_ms, wake, done, events_max, result_ttl_s, history_max, only_expired, lanes, types,
         ..rest
     ],
     lib: [
-        "spread", "chunked", "weight", "emit", "cancelled_result", "free", "settle", "part", "line_open", "line_push", "line_close"
+        "unpack_all", "chunked", "emit", "cancelled_result", "release_slots", "mark_parents", "release_term", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"
     ],
 });
 
 script!(pub(crate) renew {
-    keys: [claims, leases, cancelled, terms, held, ..locks],
-    args: [lock_ttl_s, lease_until_ms, server, ..rest],
-    lib: ["part"],
+    keys: [claims, leases, cancelled, claim_leases, claim_counts, deadlines, ..locks],
+    args: [lock_ttl_s, lease_until_ms, worker_id, now_ms, ..rest],
+    lib: ["release_term"],
+});
+
+script!(pub(crate) start {
+    keys: [claims, deadlines],
+    args: [..rest],
 });
 
 script!(pub(crate) ingest {
-    keys: [waiting, index, strays, limbo, deadletter, events, ..keys],
+    keys: [waiting, index, unindexed, limbo, deadletter, events, ..keys],
     args: [now_ms, wake, events_max, limbo_until_ms, result_ttl_s, lanes, ..rest],
-    lib: ["spread", "chunked", "weight", "emit", "line_open", "line_push", "line_take", "line_close"],
+    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_remove", "queue_close"],
 });
 
-script!(pub(crate) once {
+script!(pub(crate) dispatch_unique {
     keys: [
-        waiting, index, strays, delayed, expiring, parents, events, once, pending, registry, lane,
-        data, status, ..keys
+        waiting, index, unindexed, delayed, expiring, parents, events, once, pending, data, status,
+        ..keys
     ],
     args: [
-        now_ms, wake, events_max, once_until_ms, once_ttl_s, rid, priority, spec, server, id, place,
-        due_ms, expires_ms, body, policy, digest, gone, ..parents
+        now_ms, wake, events_max, once_until_ms, once_ttl_s, id, place, due_ms, expires_ms, body,
+        policy, digest, gone, ..rest
     ],
-    lib: ["spread", "chunked", "weight", "emit", "line_open", "line_push", "line_close"],
+    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "list_lane", "queue_push", "queue_close"],
 });
 
 script!(pub(crate) resolve {
-    keys: [waiting, index, strays, delayed, parents, settled, finished, children, events, ..keys],
+    keys: [waiting, index, unindexed, delayed, parents, settled, finished, children, events, orphans, ..keys],
     args: [now_ms, wake, done, events_max, result_ttl_s, parent, lanes, ..rest],
-    lib: ["spread", "chunked", "weight", "emit", "settle", "line_open", "line_push", "line_close"],
+    lib: ["unpack_all", "chunked", "emit", "mark_parents", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"],
 });
 
 script!(pub(crate) schedule {
@@ -92,37 +97,32 @@ script!(pub(crate) schedule {
 });
 
 script!(pub(crate) promote {
-    keys: [waiting, index, strays, delayed, deadletter, events, ..keys],
+    keys: [waiting, index, unindexed, delayed, deadletter, events, ..keys],
     args: [now_ms, wake, events_max, result_ttl_s, lanes, ..rest],
-    lib: ["spread", "chunked", "weight", "emit", "line_open", "line_push", "line_close"],
+    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"],
 });
 
-script!(pub(crate) occur {
-    keys: [
-        waiting, index, strays, cron, delayed, claims, events, registry, lane, lock, ..keys
-    ],
-    args: [
-        now_ms, wake, events_max, schedule, due_ms, next_ms, rid, priority, spec, server, place,
-        ..rest
-    ],
-    lib: ["spread", "chunked", "weight", "emit", "line_open", "line_push", "line_close"],
+script!(pub(crate) fire_schedule {
+    keys: [waiting, index, unindexed, cron, delayed, claims, events, lock, ..keys],
+    args: [now_ms, wake, events_max, schedule, due_ms, next_ms, place, ..rest],
+    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "list_lane", "queue_push", "queue_close"],
 });
 
 script!(pub(crate) cancel {
     keys: [
-        waiting, index, strays, delayed, expiring, finished, parents, settled, claims, cancelled,
-        events, data, status, result, pending, cron
+        waiting, index, unindexed, delayed, expiring, finished, parents, settled, claims, cancelled,
+        events, cron, ..keys
     ],
-    args: [now_ms, done, signal, events_max, result_ttl_s, id, outcome, reason, event, running],
-    lib: ["spread", "chunked", "emit", "settle", "line_open", "line_take", "line_close"],
+    args: [
+        now_ms, done, signal, events_max, result_ttl_s, outcome, reason, event, running, ..ids
+    ],
+    lib: ["unpack_all", "chunked", "emit", "mark_parents", "queue_open", "queue_remove", "queue_close"],
 });
 
 script!(pub(crate) replay {
-    keys: [
-        waiting, index, strays, deadletter, events, registry, lane, data, status, result
-    ],
-    args: [now_ms, wake, events_max, id, rid, priority, spec, server, place, before, after],
-    lib: ["spread", "chunked", "weight", "emit", "line_open", "line_push", "line_close"],
+    keys: [waiting, index, unindexed, deadletter, events, parents, ..keys],
+    args: [now_ms, wake, events_max, lanes, ..rest],
+    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"],
 });
 
 script!(pub(crate) remove {
@@ -132,43 +132,51 @@ script!(pub(crate) remove {
 
 script!(pub(crate) recover {
     keys: [
-        waiting, index, strays, active, claims, deadletter, blocked, events, running, registry,
-        lane, lock, status, data, result, cancelled, finished
+        waiting, index, unindexed, active, claims, deadletter, parked, events, running, lock, status,
+        data, result, cancelled, finished, ..keys
     ],
-    args: [
-        now_ms, wake, events_max, result_ttl_s, id, kind, mode, rid, priority, spec, server, body,
-        outcome
-    ],
-    lib: ["spread", "chunked", "weight", "emit", "cancelled_result", "free", "line_open", "line_push", "line_close"],
+    args: [now_ms, wake, events_max, result_ttl_s, id, job_type, mode, body, outcome, ..lane],
+    lib: ["unpack_all", "chunked", "emit", "cancelled_result", "release_slots", "queue_open", "rank", "read_lanes", "list_lane", "queue_push", "queue_close"],
 });
 
 script!(pub(crate) adopt {
     keys: [
-        waiting, index, strays, delayed, cron, active, finished, events, registry, lane, data,
-        status, lock, result
+        waiting, index, unindexed, delayed, cron, active, finished, events, data, status, lock, result,
+        ..keys
     ],
-    args: [now_ms, wake, events_max, id, kind, rid, priority, spec, server, place, body],
-    lib: ["spread", "chunked", "weight", "emit", "line_open", "line_push", "line_close"],
+    args: [now_ms, wake, events_max, id, case, place, body, ..lane],
+    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "list_lane", "queue_push", "queue_close"],
 });
 
 script!(pub(crate) compact {
-    keys: [waiting, index, strays, ..lanes],
-    args: [now_ms, anew, ..rids],
-    lib: ["spread", "chunked", "line_open", "line_close"],
+    keys: [waiting, index, unindexed],
+    args: [now_ms, anew],
+    lib: ["unpack_all", "chunked", "queue_open", "queue_close"],
 });
 
 script!(pub(crate) forget {
     keys: [index, ..keys],
     args: [..rest],
-    lib: ["spread", "chunked"],
 });
 
-script!(pub(crate) lead {
+script!(pub(crate) list {
+    keys: [index, ..keys],
+    args: [wake, lanes, ..rest],
+    lib: ["rank", "read_lanes", "list_lane"],
+});
+
+script!(pub(crate) reindex {
+    keys: [..keys],
+    args: [mode, ..members],
+    lib: ["rank"],
+});
+
+script!(pub(crate) elect {
     keys: [lock],
     args: [scheduler, ttl_s],
 });
 
-script!(pub(crate) walk {
+script!(pub(crate) scan_jobs {
     keys: [waiting],
     args: [cursor, pattern, count],
 });
@@ -180,19 +188,84 @@ mod tests {
     testkit::scripts_test!(
         "jobs",
         [
-            adopt, cancel, claim, compact, complete, dispatch, exchange, fail, forget, ingest,
-            lead, occur, once, promote, recover, remove, renew, replay, resolve, schedule, walk,
+            adopt,
+            cancel,
+            claim,
+            compact,
+            complete,
+            dispatch,
+            complete_and_claim,
+            fail,
+            forget,
+            ingest,
+            elect,
+            list,
+            reindex,
+            fire_schedule,
+            dispatch_unique,
+            promote,
+            recover,
+            remove,
+            renew,
+            replay,
+            resolve,
+            schedule,
+            start,
+            scan_jobs,
         ]
     );
 
+    /// A reader of a script sees at its top which files of `lib/` it includes.
+    #[test]
+    fn every_script_names_the_libraries_it_uses() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        for script in [
+            adopt::SCRIPT,
+            cancel::SCRIPT,
+            claim::SCRIPT,
+            compact::SCRIPT,
+            complete::SCRIPT,
+            complete_and_claim::SCRIPT,
+            dispatch::SCRIPT,
+            dispatch_unique::SCRIPT,
+            elect::SCRIPT,
+            fail::SCRIPT,
+            fire_schedule::SCRIPT,
+            forget::SCRIPT,
+            ingest::SCRIPT,
+            list::SCRIPT,
+            promote::SCRIPT,
+            recover::SCRIPT,
+            reindex::SCRIPT,
+            remove::SCRIPT,
+            renew::SCRIPT,
+            replay::SCRIPT,
+            resolve::SCRIPT,
+            scan_jobs::SCRIPT,
+            schedule::SCRIPT,
+            start::SCRIPT,
+        ] {
+            let path = folder.join(format!("{}.lua", script.name()));
+            let text = std::fs::read_to_string(path).unwrap();
+            let mut lines = text.lines().skip_while(|line| !line.starts_with("-- uses:"));
+            let first = lines.next().and_then(|line| line.strip_prefix("-- uses:"));
+            let rest = lines.map_while(|line| line.strip_prefix("--       "));
+            let named: String = first.into_iter().chain(rest).collect();
+            let named: Vec<&str> =
+                named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+            let included: Vec<&str> = script.libs().collect();
+            assert_eq!(named, included, "{}.lua", script.name());
+        }
+    }
+
     /// Lua's stack ends at about 8000 values, so a list is only spread where it has a bound.
     #[test]
-    fn no_script_of_the_tree_spreads_a_list_without_a_bound() {
+    fn no_script_of_the_tree_unpacks_a_list_without_a_bound() {
         use std::{fs, path::Path};
 
-        // Batches of concurrent calls, which the store's gather bounds; the fields of one event.
+        // Batches of concurrent calls, which the store's batcher bounds; the fields of one event.
         const BATCHES: [&str; 3] =
-            ["room/lua/join.lua", "room/lua/heartbeat.lua", "store/lua/events_append.lua"];
+            ["room/lua/enqueue.lua", "room/lua/heartbeat.lua", "store/lua/events_append.lua"];
 
         fn look(folder: &Path, found: &mut Vec<String>) -> usize {
             let mut count = 0;
@@ -202,7 +275,7 @@ mod tests {
                     count += look(&path, found);
                 } else if path.extension().is_some_and(|end| end == "lua") {
                     count += 1;
-                    if path.ends_with("jobs/lua/lib/spread.lua")
+                    if path.ends_with("jobs/lua/lib/unpack_all.lua")
                         || BATCHES.iter().any(|file| path.ends_with(file))
                     {
                         continue;
@@ -210,7 +283,7 @@ mod tests {
                     let text = fs::read_to_string(&path).unwrap();
                     for (at, line) in text.lines().enumerate() {
                         let code = line.split("--").next().unwrap_or_default();
-                        let spreads = code.contains("unpack") || code.contains("spread(");
+                        let spreads = code.contains("unpack") || code.contains("unpack_all(");
                         if spreads && !line.contains("-- bounded: ") {
                             found.push(format!("{}:{}: {line}", path.display(), at + 1));
                         }

@@ -1,4 +1,4 @@
-//! What is published about the queue, shared by everyone in the process who listens.
+//! Pub/sub signals of the queue: one subscription, shared by all listeners in the process.
 //!
 //! One subscription per queue handle feeds those who listen for work and for jobs that shall stop, a
 //! second one those who wait for the end of a job: it is opened when somebody does, because a worker
@@ -7,22 +7,22 @@
 
 use std::sync::Arc;
 
-use store::{Key, Message};
+use store::{Key, PubsubMessage};
 use tokio::sync::broadcast;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{Error, Jobs};
 
-/// How many signals a listener may be behind.
+/// Most signals a listener may lag behind.
 const BEHIND: usize = 4_096;
 
 /// Before the id of a job whose progress changed, which nobody here listens for.
 pub(crate) const PROGRESS: &str = "progress ";
 
-/// What one listens for.
+/// A topic to listen to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum About {
-    /// Jobs in line, and jobs put off.
+pub(crate) enum SignalTopic {
+    /// Waiting jobs, and jobs put off.
     Line,
     /// Jobs that shall stop.
     Running,
@@ -30,10 +30,10 @@ pub(crate) enum About {
     Ended,
 }
 
-/// What was published.
+/// A published signal.
 #[derive(Clone, Debug)]
 pub(crate) enum Signal {
-    /// A lane of this route has got its first job.
+    /// A lane of this pool and type has got its first job.
     Lane(Arc<str>),
     /// A place of some type is free, or a type was resumed.
     Free,
@@ -50,34 +50,34 @@ pub(crate) enum Signal {
 }
 
 impl Signal {
-    /// What a text on a channel means; `None` if it means nothing here.
-    fn read(about: About, text: &str) -> Option<Self> {
+    /// Parses a message of a channel; `None` if it is unknown.
+    fn read(about: SignalTopic, text: &str) -> Option<Self> {
         Some(match (about, text) {
-            (About::Line, "free") => Self::Free,
-            (About::Line, "later") => Self::Later,
-            (About::Line, route) => Self::Lane(route.into()),
-            (About::Ended, ids) => Self::Done(ids.into()),
-            (About::Running, text) if text.starts_with(PROGRESS) => return None,
-            (About::Running, id) => Self::Job(id.into()),
+            (SignalTopic::Line, "free") => Self::Free,
+            (SignalTopic::Line, "later") => Self::Later,
+            (SignalTopic::Line, lane) => Self::Lane(lane.into()),
+            (SignalTopic::Ended, ids) => Self::Done(ids.into()),
+            (SignalTopic::Running, text) if text.starts_with(PROGRESS) => return None,
+            (SignalTopic::Running, id) => Self::Job(id.into()),
         })
     }
 }
 
 /// A subscription, and those who listen to each of its channels.
 #[derive(Debug)]
-pub(crate) struct Hub {
-    topics: Vec<Topic>,
+pub(crate) struct SignalHub {
+    topics: Vec<TopicChannel>,
     _task: AbortOnDropHandle<()>,
 }
 
 #[derive(Clone, Debug)]
-struct Topic {
-    about: About,
+struct TopicChannel {
+    about: SignalTopic,
     channel: Key,
     sender: broadcast::Sender<Signal>,
 }
 
-impl Topic {
+impl TopicChannel {
     fn tell(&self, signal: Signal) {
         // Nobody listens at the moment: nothing to do.
         let _ = self.sender.send(signal);
@@ -86,9 +86,9 @@ impl Topic {
 
 /// One listener.
 #[derive(Debug)]
-pub(crate) struct Signals(broadcast::Receiver<Signal>);
+pub(crate) struct SignalReceiver(broadcast::Receiver<Signal>);
 
-impl Signals {
+impl SignalReceiver {
     /// The next signal.
     pub(crate) async fn recv(&mut self) -> Signal {
         match self.0.recv().await {
@@ -101,37 +101,39 @@ impl Signals {
 
 impl Jobs {
     /// Listens to what is published about this queue from now on.
-    pub(crate) async fn signals(&self, about: About) -> Result<Signals, Error> {
-        let (hub, all): (_, &[About]) = match about {
-            About::Line | About::Running => (&self.inner.hub, &[About::Line, About::Running]),
-            About::Ended => (&self.inner.ends, &[About::Ended]),
+    pub(crate) async fn signals(&self, about: SignalTopic) -> Result<SignalReceiver, Error> {
+        let (hub, all): (_, &[SignalTopic]) = match about {
+            SignalTopic::Line | SignalTopic::Running => {
+                (&self.inner.hub, &[SignalTopic::Line, SignalTopic::Running])
+            }
+            SignalTopic::Ended => (&self.inner.ends, &[SignalTopic::Ended]),
         };
         let hub = hub.get_or_try_init(|| self.open_hub(all)).await?;
         let topic = hub.topics.iter().find(|topic| topic.about == about);
         let topic = topic.ok_or_else(|| Error::invalid("nobody listens to this channel"))?;
-        Ok(Signals(topic.sender.subscribe()))
+        Ok(SignalReceiver(topic.sender.subscribe()))
     }
 
-    async fn open_hub(&self, all: &[About]) -> Result<Hub, Error> {
+    async fn open_hub(&self, all: &[SignalTopic]) -> Result<SignalHub, Error> {
         let keys = self.keys();
-        let topic = |about: &About| Topic {
+        let topic = |about: &SignalTopic| TopicChannel {
             about: *about,
             channel: match about {
-                About::Line => keys.wake(),
-                About::Running => keys.signal(),
-                About::Ended => keys.done(),
+                SignalTopic::Line => keys.wake(),
+                SignalTopic::Running => keys.signal(),
+                SignalTopic::Ended => keys.done(),
             },
             sender: broadcast::channel(BEHIND).0,
         };
-        let topics: Vec<Topic> = all.iter().map(topic).collect();
+        let topics: Vec<TopicChannel> = all.iter().map(topic).collect();
         let channels: Vec<&str> = topics.iter().map(|topic| topic.channel.as_str()).collect();
         let mut subscription = self.store().subscribe(&channels, &[]).await?;
         let tell = topics.clone();
         let task = tokio::spawn(async move {
             while let Some(message) = subscription.recv().await {
                 match message {
-                    Message::Gap => tell.iter().for_each(|topic| topic.tell(Signal::Gap)),
-                    Message::Published { channel, payload, .. } => {
+                    PubsubMessage::Gap => tell.iter().for_each(|topic| topic.tell(Signal::Gap)),
+                    PubsubMessage::Published { channel, payload, .. } => {
                         let topic = tell.iter().find(|topic| topic.channel.as_str() == channel);
                         if let Some(topic) = topic
                             && let Some(signal) =
@@ -143,6 +145,6 @@ impl Jobs {
                 }
             }
         });
-        Ok(Hub { topics, _task: AbortOnDropHandle::new(task) })
+        Ok(SignalHub { topics, _task: AbortOnDropHandle::new(task) })
     }
 }

@@ -65,7 +65,7 @@ impl Harness {
 
     /// Runs jobs, one after the other, until there is nothing left to do, moving the clock on to
     /// whatever comes due next: retries and delayed jobs run too, schedules do not make it go on.
-    /// Says how many attempts were made.
+    /// Returns how many attempts were made.
     pub async fn drain<S: Clone + Send + Sync + 'static>(
         &self,
         worker: Worker<S>,
@@ -103,7 +103,7 @@ impl Harness {
     }
 
     /// The jobs of a type that were dispatched and have not been cleared away, in no order.
-    pub async fn dispatched(&self, kind: &str) -> Result<Vec<Job>, Error> {
+    pub async fn dispatched(&self, job_type: &str) -> Result<Vec<Job>, Error> {
         let keys = self.jobs.keys();
         let mut store = self.jobs.store().clone();
         let prefix = keys.data("").to_string();
@@ -120,7 +120,7 @@ impl Harness {
             for name in names {
                 let Some(id) = name.strip_prefix(&prefix) else { continue };
                 let job = self.jobs.get(&JobId::stored(id)).await?;
-                found.extend(job.filter(|job| job.kind == kind));
+                found.extend(job.filter(|job| job.job_type == job_type));
             }
             cursor = next;
             if cursor == 0 {
@@ -130,21 +130,21 @@ impl Harness {
     }
 
     /// Panics unless a job of this type was dispatched that `check` accepts.
-    pub async fn assert_dispatched(&self, kind: &str, check: impl FnMut(&Job) -> bool) {
-        match self.dispatched(kind).await {
+    pub async fn assert_dispatched(&self, job_type: &str, check: impl FnMut(&Job) -> bool) {
+        match self.dispatched(job_type).await {
             Ok(found) => {
                 let count = found.len();
                 let any = found.iter().any(check);
-                assert!(any, "no such job of type {kind:?} among {count} dispatched");
+                assert!(any, "no such job of type {job_type:?} among {count} dispatched");
             }
             Err(error) => panic!("cannot look for jobs: {error}"),
         }
     }
 
     /// Panics if a job of this type was dispatched.
-    pub async fn assert_not_dispatched(&self, kind: &str) {
-        match self.dispatched(kind).await {
-            Ok(found) => assert!(found.is_empty(), "{} jobs of type {kind:?}", found.len()),
+    pub async fn assert_not_dispatched(&self, job_type: &str) {
+        match self.dispatched(job_type).await {
+            Ok(found) => assert!(found.is_empty(), "{} jobs of type {job_type:?}", found.len()),
             Err(error) => panic!("cannot look for jobs: {error}"),
         }
     }

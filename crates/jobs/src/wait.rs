@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::{
-    Claimed, Claimer, Error, JobId, JobResult, Jobs, Status,
-    signals::{About, Signal, Signals},
+    ClaimBatch, Claimer, Error, JobId, JobResult, Jobs, Status,
+    signals::{Signal, SignalReceiver, SignalTopic},
 };
 
-/// How often the data itself is looked at, for what v1 clients do without telling.
+/// Poll interval for changes that v1 clients make without publishing.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Jobs {
@@ -24,7 +24,7 @@ impl Jobs {
     ) -> Result<(Status, Option<JobResult>), Error> {
         let until = Instant::now() + timeout;
         let deadline = self.now() + timeout;
-        let mut signals = self.signals(About::Ended).await?;
+        let mut signals = self.signals(SignalTopic::Ended).await?;
         loop {
             match self.status(id).await? {
                 Some(status) if status.is_final() => return Ok((status, self.result(id).await?)),
@@ -44,7 +44,7 @@ impl Jobs {
     }
 }
 
-async fn ended(signals: &mut Signals, id: &JobId) {
+async fn ended(signals: &mut SignalReceiver, id: &JobId) {
     loop {
         match signals.recv().await {
             Signal::Done(ids) if ids.lines().any(|ended| id == ended) => return,
@@ -62,9 +62,9 @@ impl Claimer {
         most: usize,
         lease: Duration,
         wait: Duration,
-    ) -> Result<Claimed, Error> {
+    ) -> Result<ClaimBatch, Error> {
         let until = Instant::now() + wait;
-        let mut signals = self.jobs().signals(About::Line).await?;
+        let mut signals = self.jobs().signals(SignalTopic::Line).await?;
         loop {
             let claimed = self.claim_for(most, lease).await?;
             if !claimed.leases.is_empty() || Instant::now() >= until {
@@ -83,10 +83,10 @@ impl Claimer {
     }
 
     /// Waits until there may be something to claim.
-    pub(crate) async fn called(&self, signals: &mut Signals) {
+    pub(crate) async fn called(&self, signals: &mut SignalReceiver) {
         loop {
             match signals.recv().await {
-                Signal::Lane(route) if self.may_take(&route) => return,
+                Signal::Lane(lane) if self.may_claim(&lane) => return,
                 Signal::Free | Signal::Gap => return,
                 Signal::Closed => std::future::pending().await,
                 _ => {}

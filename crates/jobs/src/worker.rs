@@ -43,37 +43,37 @@ pub use self::{
         Attempt, Cancel, Deadline, FromJob, Logger, ParentResults, Payload, Reporter, State,
     },
     handler::{FirstTask, Handler},
-    outcome::{Fault, IntoOutcome, Outcome},
-    runtime::Context,
+    outcome::{Fault, IntoOutcome, JobOutcome},
+    runtime::AttemptContext,
 };
-use crate::{Error, JobType, Jobs, Labels, Lease, worker::handler::BoxedHandler};
+use crate::{Error, JobLease, JobType, Jobs, Labels, worker::handler::BoxedHandler};
 
 /// One job to be handled, as layers see it.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct JobRequest {
     /// The job and the lease on it.
-    pub lease: Arc<Lease>,
-    /// What belongs to this attempt.
-    pub context: Context,
+    pub lease: Arc<JobLease>,
+    /// The context of this attempt.
+    pub context: AttemptContext,
 }
 
-/// What handles jobs, with all layers around it.
-pub type JobService = BoxCloneSyncService<Call, Outcome, BoxError>;
+/// The handler service, with all layers around it.
+pub type JobService = BoxCloneSyncService<JobRequest, JobOutcome, BoxError>;
 
-/// How a worker runs.
+/// Settings of a worker.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many jobs run at once. Default 10.
+    /// Number of jobs that run at once. Default 10.
     pub concurrency: usize,
-    /// How many jobs are claimed ahead. `None`, the default, goes by how long jobs take: as many
+    /// Number of jobs to prefetch. `None`, the default, goes by how long jobs take: as many
     /// as are worked off in some 20 ms, so none when jobs are slow.
     pub prefetch: Option<usize>,
-    /// How long running jobs may take to end when the worker stops. After that they are told, and
+    /// Time that active jobs have to finish when the worker stops. After that they are cancelled and
     /// handed back. Default 20 s.
     pub grace: Duration,
-    /// Runs scheduler and keeper too, if no other process leads. Default yes.
-    pub roles: bool,
-    /// The machine's name, told in the list of workers.
+    /// Runs scheduler and maintenance too, if no other process leads. Default yes.
+    pub background: bool,
+    /// The machine's name, shown in the list of workers.
     pub hostname: String,
 }
 
@@ -83,7 +83,7 @@ impl Default for Options {
             concurrency: 10,
             prefetch: None,
             grace: Duration::from_secs(20),
-            roles: true,
+            background: true,
             hostname: hostname(),
         }
     }
@@ -120,9 +120,9 @@ impl<S: Clone + Send + Sync + 'static> Worker<S> {
     }
 
     /// Handles jobs of a type with a function. Its arguments are whatever implements [`FromJob`].
-    pub fn handle<A>(mut self, kind: &str, handler: impl Handler<S, A>) -> Self {
-        match JobType::parse(kind) {
-            Ok(kind) => _ = self.handlers.insert(kind, handler::boxed(handler)),
+    pub fn handle<A>(mut self, job_type: &str, handler: impl Handler<S, A>) -> Self {
+        match JobType::parse(job_type) {
+            Ok(job_type) => _ = self.handlers.insert(job_type, handler::boxed(handler)),
             Err(error) => self.problem = self.problem.or(Some(error)),
         }
         self
@@ -137,7 +137,7 @@ impl<S: Clone + Send + Sync + 'static> Worker<S> {
     pub fn layer<L, T>(mut self, layer: L) -> Self
     where
         L: Layer<JobService, Service = T> + Send + 'static,
-        T: Service<Call, Response = Outcome> + Clone + Send + Sync + 'static,
+        T: Service<JobRequest, Response = JobOutcome> + Clone + Send + Sync + 'static,
         T::Error: Into<BoxError>,
         T::Future: Send,
     {
@@ -147,27 +147,27 @@ impl<S: Clone + Send + Sync + 'static> Worker<S> {
         self
     }
 
-    /// How many jobs run at once.
+    /// Sets the number of jobs that run at once.
     pub fn concurrency(mut self, most: usize) -> Self {
         self.options.concurrency = most.max(1);
         self
     }
 
-    /// How many jobs are claimed ahead; 0 claims one only when it can start at once.
+    /// Sets the number of jobs to prefetch; 0 claims one only when it can start at once.
     pub fn prefetch(mut self, most: usize) -> Self {
         self.options.prefetch = Some(most);
         self
     }
 
-    /// How long running jobs may take to end when the worker stops.
+    /// Sets the time that active jobs have to finish when the worker stops.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
         self
     }
 
-    /// Whether scheduler and keeper run here too.
-    pub fn roles(mut self, roles: bool) -> Self {
-        self.options.roles = roles;
+    /// Runs scheduler and maintenance here too, or not.
+    pub fn background(mut self, background: bool) -> Self {
+        self.options.background = background;
         self
     }
 
@@ -184,7 +184,7 @@ impl<S: Clone + Send + Sync + 'static> Worker<S> {
     }
 
     /// Puts handlers and layers together.
-    pub(crate) fn prepare(self) -> Result<runtime::Prepared, Error> {
+    pub(crate) fn prepare(self) -> Result<runtime::WorkerRuntime, Error> {
         if let Some(problem) = self.problem {
             return Err(problem);
         }
@@ -192,12 +192,12 @@ impl<S: Clone + Send + Sync + 'static> Worker<S> {
             return Err(Error::invalid("a worker needs at least one handler"));
         }
         let types: Vec<JobType> = self.handlers.keys().cloned().collect();
-        let base = handler::Dispatch { state: self.state, handlers: Arc::new(self.handlers) };
+        let base = handler::HandlerService { state: self.state, handlers: Arc::new(self.handlers) };
         let mut service = BoxCloneSyncService::new(base);
         for layer in self.layers {
             service = layer(service);
         }
-        Ok(runtime::Prepared {
+        Ok(runtime::WorkerRuntime {
             jobs: self.jobs,
             labels: self.labels,
             types,

@@ -7,24 +7,25 @@
 use serde::{Deserialize, Serialize};
 use store::redis::{self, AsyncCommands as _};
 
-use crate::{Error, JobType, Jobs, Labels, ServerId, config::seconds};
+use crate::{Error, JobType, Jobs, Labels, WorkerId, config::seconds};
 
 /// A worker's metadata as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerInfo {
     /// Its id.
-    pub server_id: String,
+    #[serde(rename = "serverId")]
+    pub worker_id: String,
     /// Its stack.
     #[serde(default)]
     pub stack: String,
-    /// Where it is.
+    /// Its region.
     #[serde(default)]
     pub region: String,
-    /// What it can do.
+    /// Its capabilities.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// When it registered, in milliseconds since 1970.
+    /// Time of its registration, in milliseconds since 1970.
     #[serde(default)]
     pub last_seen: i64,
     /// Its process.
@@ -42,7 +43,7 @@ pub struct WorkerView {
     pub info: WorkerInfo,
     /// Has it a heartbeat?
     pub alive: bool,
-    /// When its latest heartbeat was, in milliseconds since 1970.
+    /// Time of its latest heartbeat, in milliseconds since 1970.
     pub heartbeat: Option<i64>,
     /// The job types it takes; `None` is all.
     pub types: Option<Vec<String>>,
@@ -52,7 +53,7 @@ impl WorkerView {
     /// Its labels, as far as routing goes.
     pub fn labels(&self) -> Option<Labels> {
         Some(Labels {
-            server: ServerId::parse(self.info.server_id.as_str()).ok()?,
+            worker_id: WorkerId::parse(self.info.worker_id.as_str()).ok()?,
             stack: self.info.stack.clone(),
             region: self.info.region.clone(),
             capabilities: self.info.capabilities.clone(),
@@ -60,8 +61,8 @@ impl WorkerView {
     }
 
     /// Does it take jobs of this type?
-    pub fn takes(&self, kind: &JobType) -> bool {
-        self.types.as_ref().is_none_or(|types| types.iter().any(|name| kind == name.as_str()))
+    pub fn takes(&self, job_type: &JobType) -> bool {
+        self.types.as_ref().is_none_or(|types| types.iter().any(|name| job_type == name.as_str()))
     }
 }
 
@@ -75,10 +76,10 @@ impl Jobs {
         hostname: &str,
     ) -> Result<(), Error> {
         let keys = self.keys();
-        let server = labels.server.as_str();
+        let worker_id = labels.worker_id.as_str();
         let now = self.now();
         let info = WorkerInfo {
-            server_id: server.to_owned(),
+            worker_id: worker_id.to_owned(),
             stack: labels.stack.clone(),
             region: labels.region.clone(),
             capabilities: labels.capabilities.clone(),
@@ -88,16 +89,20 @@ impl Jobs {
         };
         let info = serde_json::to_string(&info).unwrap_or_default();
         let mut pipe = redis::pipe();
-        pipe.atomic().set(keys.worker(server), info).ignore().sadd(keys.workers(), server).ignore();
+        pipe.atomic()
+            .set(keys.worker(worker_id), info)
+            .ignore()
+            .sadd(keys.workers(), worker_id)
+            .ignore();
         match types {
             Some(types) => {
                 let types: Vec<&str> = types.iter().map(JobType::as_str).collect();
-                pipe.hset(keys.handles(), server, types.join("\n")).ignore();
+                pipe.hset(keys.handles(), worker_id, types.join("\n")).ignore();
             }
-            None => _ = pipe.hdel(keys.handles(), server).ignore(),
+            None => _ = pipe.hdel(keys.handles(), worker_id).ignore(),
         }
         let ttl = seconds(self.config().lock_ttl);
-        pipe.set_ex(keys.heartbeat(server), now, ttl).ignore();
+        pipe.set_ex(keys.heartbeat(worker_id), now, ttl).ignore();
         let mut store = self.store().clone();
         let () = pipe.query_async(&mut store).await?;
         Ok(())
@@ -107,11 +112,11 @@ impl Jobs {
     /// no such worker is registered.
     pub async fn worker_types(
         &self,
-        server: &ServerId,
+        worker_id: &WorkerId,
     ) -> Result<Option<Option<Vec<String>>>, Error> {
         let keys = self.keys();
         let mut pipe = redis::pipe();
-        pipe.sismember(keys.workers(), server.as_str()).hget(keys.handles(), server.as_str());
+        pipe.sismember(keys.workers(), worker_id.as_str()).hget(keys.handles(), worker_id.as_str());
         let (registered, types): (bool, Option<String>) =
             pipe.query_async(&mut self.store().clone()).await?;
         let types = types.map(|types| types.split('\n').map(str::to_owned).collect());
@@ -119,18 +124,18 @@ impl Jobs {
     }
 
     /// Says that a worker lives.
-    pub async fn heartbeat(&self, server: &ServerId) -> Result<(), Error> {
+    pub async fn heartbeat(&self, worker_id: &WorkerId) -> Result<(), Error> {
         let mut store = self.store().clone();
         let ttl = seconds(self.config().lock_ttl);
-        let key = self.keys().heartbeat(server.as_str());
+        let key = self.keys().heartbeat(worker_id.as_str());
         let () = store.set_ex(key, self.now(), ttl).await?;
         Ok(())
     }
 
     /// Takes a worker off the list. Jobs it holds are not touched.
-    pub async fn unregister(&self, server: &ServerId) -> Result<(), Error> {
+    pub async fn unregister(&self, worker_id: &WorkerId) -> Result<(), Error> {
         let keys = self.keys();
-        let name = server.as_str();
+        let name = worker_id.as_str();
         let mut store = self.store().clone();
         let () = redis::pipe()
             .atomic()

@@ -8,38 +8,38 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use store::embedded::{Buffers, Outcome, OutputLimits, Reply, SessionId};
+use store::embedded::{Buffers, CommandOutcome, OutputLimits, Reply, SessionId};
 
-use crate::codec::{Decoder, encode};
-use crate::listener::{Runs, is_about_clients};
-use crate::stream::Stream;
+use crate::codec::{CommandDecoder, encode};
+use crate::listener::{CommandRunner, is_about_clients};
+use crate::stream::ClientSocket;
 
 /// Memory that the output keeps when it is empty; more is given back.
-const KEEP: usize = 16 * 1024;
+const KEEP_BYTES: usize = 16 * 1024;
 /// Room that is made for what a client sends, as in Redis.
-const ROOM: usize = 16 * 1024;
+const ROOM_BYTES: usize = 16 * 1024;
 /// Room that is not worth giving back.
-const LITTLE: usize = 4 * 1024;
+const SMALL_BUFFER_BYTES: usize = 4 * 1024;
 /// Above this much, room that was not used lately is given back.
-const MUCH: usize = 32 * 1024;
+const LARGE_BUFFER_BYTES: usize = 32 * 1024;
 /// A client that has been silent for so long needs no room.
-const SILENT: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(2);
 
-/// The store is told again what a client holds when that has changed by more than this.
-const TELL: usize = 64 * 1024;
+/// Change in a client's memory that is reported to the store again.
+const REPORT_STEP_BYTES: usize = 64 * 1024;
 
 /// Bytes that are read from a client that waits for a key; what comes after them stays where it
 /// is until the wait is over.
-const READ_AHEAD: usize = 64 * 1024;
+const READ_AHEAD_BYTES: usize = 64 * 1024;
 
 /// One connection.
 #[derive(Debug)]
-pub(crate) struct Client {
-    pub(crate) stream: Stream,
+pub(crate) struct ClientConnection {
+    pub(crate) stream: ClientSocket,
     pub(crate) peer: SocketAddr,
     /// None until the store knows it.
     pub(crate) session: Option<SessionId>,
-    pub(crate) decoder: Decoder,
+    pub(crate) decoder: CommandDecoder,
     /// Bytes that came and are not run yet, but for those `done` at the front.
     pub(crate) input: Vec<u8>,
     pub(crate) done: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Client {
     /// Has shown its password, or needs none.
     pub(crate) authenticated: bool,
     /// Waits for a key: nothing more of it is run until then.
-    pub(crate) blocked: Option<Blocked>,
+    pub(crate) blocked: Option<ClientWait>,
     /// Stands in the list of this turn.
     pub(crate) listed: bool,
     /// Has bytes that were not looked at yet.
@@ -63,17 +63,17 @@ pub(crate) struct Client {
     /// Ends when everything sendable is sent.
     pub(crate) closing: bool,
     pub(crate) last_heard: Instant,
-    /// When it came.
+    /// Time at which it connected.
     pub(crate) since: Instant,
     /// Showed a wrong password and is answered only then.
     pub(crate) penalty: Option<Instant>,
     /// Listens to channels or patterns.
     pub(crate) subscribed: bool,
-    /// Since when it has left more unread than the soft limit.
+    /// Time since which its unread output has been above the soft limit.
     over_soft: Option<Instant>,
-    /// Memory that the store was last told of.
+    /// Memory last reported to the store.
     told: usize,
-    /// The store is to be told of its memory.
+    /// True if its memory is to be reported to the store.
     pub(crate) untold: bool,
     output: Vec<u8>,
     /// Bytes of `output` that are sent.
@@ -91,34 +91,34 @@ pub(crate) struct Client {
 /// Replies of one client in one batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InBatch {
-    /// Where in the output they begin.
+    /// Offset at which they begin in the output.
     mark: usize,
     count: usize,
 }
 
 /// The input of a client while a command in it runs that may take long.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct DetachedInput {
     input: Vec<u8>,
-    decoder: Decoder,
+    decoder: CommandDecoder,
     done: usize,
 }
 
-impl Lent {
+impl DetachedInput {
     /// The arguments of the command.
     pub(crate) fn arguments(&self) -> SmallVec<[&[u8]; 16]> {
         self.decoder.arguments(self.input.get(self.done..).unwrap_or_default())
     }
 }
 
-/// How a blocked client waits.
+/// The wait of a blocked client.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Blocked {
-    /// When it gives up, in milliseconds since the epoch.
+pub(crate) struct ClientWait {
+    /// Deadline in milliseconds since the epoch.
     pub(crate) deadline_ms: Option<i64>,
 }
 
-/// What became of reading or sending.
+/// The result of reading or sending.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Io {
     /// All that was there, or all that was to send.
@@ -129,13 +129,13 @@ pub(crate) enum Io {
     Gone,
 }
 
-impl Client {
-    pub(crate) fn new(stream: Stream, peer: SocketAddr) -> Client {
-        Client {
+impl ClientConnection {
+    pub(crate) fn new(stream: ClientSocket, peer: SocketAddr) -> ClientConnection {
+        ClientConnection {
             stream,
             peer,
             session: None,
-            decoder: Decoder::default(),
+            decoder: CommandDecoder::default(),
             input: Vec::new(),
             done: 0,
             peak: 0,
@@ -164,13 +164,13 @@ impl Client {
     }
 
     /// The store knows it as this session.
-    pub(crate) fn introduce(&mut self, store: &impl Runs, session: SessionId) {
+    pub(crate) fn introduce(&mut self, store: &impl CommandRunner, session: SessionId) {
         self.session = Some(session);
         self.learn(store, session);
     }
 
     /// Looks how the session is now.
-    pub(crate) fn learn(&mut self, store: &impl Runs, session: SessionId) {
+    pub(crate) fn learn(&mut self, store: &impl CommandRunner, session: SessionId) {
         let manner = store.manner(session);
         self.resp3 = manner.resp3;
         self.authenticated = manner.authenticated;
@@ -214,9 +214,9 @@ impl Client {
     }
 
     /// Gives the input away for the time of a command.
-    pub(crate) fn lend(&mut self) -> Lent {
+    pub(crate) fn lend(&mut self) -> DetachedInput {
         self.lent = true;
-        Lent {
+        DetachedInput {
             input: std::mem::take(&mut self.input),
             decoder: std::mem::take(&mut self.decoder),
             done: self.done,
@@ -224,7 +224,7 @@ impl Client {
     }
 
     /// The command has run.
-    pub(crate) fn take_back(&mut self, lent: Lent) {
+    pub(crate) fn take_back(&mut self, lent: DetachedInput) {
         self.lent = false;
         self.input = lent.input;
         self.decoder = lent.decoder;
@@ -237,17 +237,17 @@ impl Client {
     }
 
     /// A command was carried out.
-    pub(crate) fn answer(&mut self, outcome: Option<Outcome>) {
+    pub(crate) fn answer(&mut self, outcome: Option<CommandOutcome>) {
         match outcome {
             None => {}
-            Some(Outcome::Reply(reply)) => {
+            Some(CommandOutcome::Reply(reply)) => {
                 if let Some(batch) = &mut self.batch {
                     batch.count += 1;
                 }
                 self.reply(&reply);
             }
-            Some(Outcome::Blocked { deadline_ms }) => {
-                self.blocked = Some(Blocked { deadline_ms });
+            Some(CommandOutcome::Blocked { deadline_ms }) => {
+                self.blocked = Some(ClientWait { deadline_ms });
             }
         }
     }
@@ -258,8 +258,8 @@ impl Client {
             match self.stream.read(scratch) {
                 Ok(0) => return Io::Gone,
                 Ok(count) => {
-                    if self.input.capacity() < ROOM {
-                        self.input.reserve(ROOM - self.input.len());
+                    if self.input.capacity() < ROOM_BYTES {
+                        self.input.reserve(ROOM_BYTES - self.input.len());
                     }
                     self.input.extend_from_slice(scratch.get(..count).unwrap_or_default());
                     self.peak = self.peak.max(self.input.len());
@@ -283,7 +283,7 @@ impl Client {
     /// Reads what there is while the client waits for a key, up to a bound: so it is seen when it
     /// goes away.
     pub(crate) fn read_ahead(&mut self, scratch: &mut [u8]) -> Io {
-        while self.readable && self.input.len() < READ_AHEAD {
+        while self.readable && self.input.len() < READ_AHEAD_BYTES {
             if self.read(scratch) == Io::Gone {
                 return Io::Gone;
             }
@@ -304,18 +304,18 @@ impl Client {
     /// Gives back room for input that was not used lately. Is there some that may go later?
     pub(crate) fn trim(&mut self) -> bool {
         let (size, length) = (self.input.capacity(), self.input.len());
-        if size - length > LITTLE {
-            if self.last_heard.elapsed() > SILENT {
+        if size - length > SMALL_BUFFER_BYTES {
+            if self.last_heard.elapsed() > SILENCE {
                 self.input.shrink_to(length);
-            } else if size > MUCH && size / 2 > self.peak {
+            } else if size > LARGE_BUFFER_BYTES && size / 2 > self.peak {
                 self.input.shrink_to(self.peak);
             }
         }
         self.peak = length;
-        self.input.capacity() - length > LITTLE
+        self.input.capacity() - length > SMALL_BUFFER_BYTES
     }
 
-    /// What it holds.
+    /// Returns the bytes it holds.
     pub(crate) fn buffers(&self) -> Buffers {
         let unread = self.input.len() - self.done.min(self.input.len());
         Buffers { unread, room: self.input.capacity() - unread, unsent: self.backlog() }
@@ -325,10 +325,10 @@ impl Client {
     /// by so much that it matters.
     pub(crate) fn is_untold(&self) -> bool {
         let Buffers { unread, room, unsent } = self.buffers();
-        (unread + room + unsent).abs_diff(self.told) > TELL
+        (unread + room + unsent).abs_diff(self.told) > REPORT_STEP_BYTES
     }
 
-    /// What it holds, for the store, which knows it from now on.
+    /// Returns its buffer sizes for the store, which knows it from now on.
     pub(crate) fn tell_buffers(&mut self) -> Buffers {
         let buffers = self.buffers();
         self.told = buffers.unread + buffers.room + buffers.unsent;
@@ -336,7 +336,8 @@ impl Client {
         buffers
     }
 
-    /// Has it left more unread than its class may, or more than the soft limit for too long?
+    /// Returns true if its unread output is above its hard limit, or above the soft limit for too
+    /// long.
     pub(crate) fn is_over(&mut self, limits: &OutputLimits) -> bool {
         let limit = if self.subscribed { limits.pubsub } else { limits.normal };
         let unread = self.backlog();
@@ -374,17 +375,18 @@ impl Client {
         }
     }
 
-    /// Replies of one batch are held until the store releases them.
+    /// Holds the replies of one batch until the store releases them.
     pub(crate) fn hold(&mut self) {
         self.held += 1;
     }
 
-    /// One held batch of this client may be told.
+    /// Releases one held batch of this client.
     pub(crate) fn unhold(&mut self) {
         self.held = self.held.saturating_sub(1);
     }
 
-    /// What is not held may be sent. Held replies keep back later ones, for order.
+    /// Returns the output that is not held and may be sent. Held replies keep back later ones, for
+    /// order.
     pub(crate) fn release(&mut self) {
         if self.held == 0 {
             self.released = self.output.len();
@@ -419,7 +421,7 @@ impl Client {
         }
         if self.sent == self.output.len() {
             self.output.clear();
-            if self.output.capacity() > KEEP {
+            if self.output.capacity() > KEEP_BYTES {
                 self.output = Vec::new();
             }
             (self.sent, self.released) = (0, 0);

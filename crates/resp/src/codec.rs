@@ -9,9 +9,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use store::embedded::{Reply, format_double, split_quoted};
 
-/// How large what a client sends may be.
+/// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Arguments of one command.
     pub arguments: usize,
     /// Bytes of one argument.
@@ -22,13 +22,13 @@ pub struct Limits {
 
 /// Bytes of an inline command, and of a line that announces a length.
 const LINE_MAX: usize = 64 * 1024;
-/// What a client may send before it has shown its password.
+/// Limits for a client that has not authenticated.
 const UNKNOWN_ARGUMENTS: usize = 10;
 const UNKNOWN_ARGUMENT: usize = 16 * 1024;
 
-/// What the decoder found.
+/// The result of a decoding step.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Decoded {
+pub enum DecodeStep {
     /// A command: where its arguments are in the bytes. May be empty: an empty line is nothing.
     Command,
     /// More bytes are needed.
@@ -39,8 +39,8 @@ pub enum Decoded {
 
 /// Reads commands out of a growing run of bytes.
 #[derive(Debug, Default)]
-pub struct Decoder {
-    /// Where the next byte to look at is.
+pub struct CommandDecoder {
+    /// Offset of the next byte to read.
     at: usize,
     /// Arguments still to come of a command that has begun.
     missing: usize,
@@ -54,10 +54,10 @@ pub struct Decoder {
     complete: bool,
 }
 
-impl Decoder {
+impl CommandDecoder {
     /// Looks for the next command in `bytes`, which are the same as last time, with more at the
-    /// end perhaps, less what [`Decoder::forget`] said.
-    pub fn next(&mut self, bytes: &[u8], limits: Limits) -> Decoded {
+    /// end perhaps, less what [`CommandDecoder::forget`] said.
+    pub fn next(&mut self, bytes: &[u8], limits: RequestLimits) -> DecodeStep {
         if std::mem::take(&mut self.complete) {
             self.arguments.clear();
             self.inline.clear();
@@ -65,14 +65,14 @@ impl Decoder {
         match self.step(bytes, limits) {
             Ok(true) => {
                 self.complete = true;
-                Decoded::Command
+                DecodeStep::Command
             }
-            Ok(false) => Decoded::Incomplete,
-            Err(text) => Decoded::Malformed(text),
+            Ok(false) => DecodeStep::Incomplete,
+            Err(text) => DecodeStep::Malformed(text),
         }
     }
 
-    /// The arguments of the command that [`Decoder::next`] just found.
+    /// The arguments of the command that [`CommandDecoder::next`] just found.
     pub fn arguments<'b>(&'b self, bytes: &'b [u8]) -> SmallVec<[&'b [u8]; 16]> {
         if self.is_inline {
             return self.inline.iter().map(Vec::as_slice).collect();
@@ -80,7 +80,7 @@ impl Decoder {
         self.arguments.iter().map(|at| bytes.get(at.clone()).unwrap_or_default()).collect()
     }
 
-    /// How many bytes are done with and may be dropped from the front; the caller does so.
+    /// Number of bytes that are consumed; the caller drops them from the front.
     pub fn forget(&mut self) -> usize {
         if self.complete || (self.arguments.is_empty() && self.missing == 0) {
             self.arguments.clear();
@@ -90,12 +90,12 @@ impl Decoder {
         }
     }
 
-    /// How many bytes the argument under way still needs, to make room for it at once.
+    /// Number of bytes the argument being read still needs, to reserve room for it at once.
     pub fn wanted(&self, have: usize) -> usize {
         self.announced.map_or(0, |length| (self.at + length + 2).saturating_sub(have))
     }
 
-    fn step(&mut self, bytes: &[u8], limits: Limits) -> Result<bool, String> {
+    fn step(&mut self, bytes: &[u8], limits: RequestLimits) -> Result<bool, String> {
         if self.missing == 0 {
             self.is_inline = false;
             match bytes.get(self.at) {
@@ -266,24 +266,26 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { arguments: 1024, argument: 1024, authenticated: true };
+    const LIMITS: RequestLimits =
+        RequestLimits { arguments: 1024, argument: 1024, authenticated: true };
 
     /// Every command in `bytes`, and what came after the last.
-    fn decode(bytes: &[u8], cut: usize) -> (Vec<Vec<Vec<u8>>>, Decoded) {
-        let (mut decoder, mut have, mut found) = (Decoder::default(), Vec::new(), Vec::new());
-        let mut last = Decoded::Incomplete;
+    fn decode(bytes: &[u8], cut: usize) -> (Vec<Vec<Vec<u8>>>, DecodeStep) {
+        let (mut decoder, mut have, mut found) =
+            (CommandDecoder::default(), Vec::new(), Vec::new());
+        let mut last = DecodeStep::Incomplete;
         for part in bytes.chunks(cut.max(1)) {
             have.extend_from_slice(part);
             loop {
                 last = decoder.next(&have, LIMITS);
-                if last != Decoded::Command {
+                if last != DecodeStep::Command {
                     break;
                 }
                 found.push(decoder.arguments(&have).iter().map(|a| a.to_vec()).collect());
                 let done = decoder.forget();
                 have.drain(..done);
             }
-            if let Decoded::Malformed(_) = last {
+            if let DecodeStep::Malformed(_) = last {
                 break;
             }
         }
@@ -315,15 +317,15 @@ mod tests {
             (b"*1\r\n$2000\r\n", "invalid bulk length"),
             (b"GET \"a\r\n", "unbalanced quotes in request"),
         ] {
-            assert_eq!(decode(bytes, 1).1, Decoded::Malformed(text.to_owned()));
+            assert_eq!(decode(bytes, 1).1, DecodeStep::Malformed(text.to_owned()));
         }
     }
 
     #[test]
     fn strangers_may_not_send_much() {
-        let strangers = Limits { authenticated: false, ..LIMITS };
-        let mut decoder = Decoder::default();
-        let refused = Decoded::Malformed("unauthenticated multibulk length".to_owned());
+        let strangers = RequestLimits { authenticated: false, ..LIMITS };
+        let mut decoder = CommandDecoder::default();
+        let refused = DecodeStep::Malformed("unauthenticated multibulk length".to_owned());
         assert_eq!(decoder.next(b"*11\r\n", strangers), refused);
     }
 

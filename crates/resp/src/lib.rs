@@ -2,11 +2,11 @@
 //!
 //! One thread serves all clients. In each turn it reads what has come, runs it under one lock of
 //! the store, writes the log once, and only then sends replies. Invariant: no reply leaves before
-//! the store says that what it tells may be told.
+//! the store says that the replies may be sent.
 //!
-//! Read in this order: [`Listener`] here, `listener.rs` (the loop), `client.rs` (one connection),
-//! `codec.rs` (bytes to arguments, replies to bytes), `stream.rs` (plain or TLS), `throttle.rs`
-//! (wrong passwords).
+//! Read in this order: [`RespListener`] here, `listener.rs` (the loop), `client.rs` (one
+//! connection), `codec.rs` (bytes to arguments, replies to bytes), `stream.rs` (plain or TLS),
+//! `throttle.rs` (wrong passwords).
 
 mod client;
 mod codec;
@@ -14,6 +14,6 @@ mod listener;
 mod stream;
 mod throttle;
 
-pub use crate::codec::{Decoded, Decoder, Limits, encode};
-pub use crate::listener::{Config, Error, Listener};
+pub use crate::codec::{CommandDecoder, DecodeStep, RequestLimits, encode};
+pub use crate::listener::{Config, Error, RespListener};
 pub use crate::stream::TlsSource;

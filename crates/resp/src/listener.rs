@@ -13,13 +13,13 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 use store::embedded::{
-    Batch, Commit, Delivery, Embedded, EngineError, Meanwhile, Outcome, OutputLimits, Port, Reply,
-    SessionId,
+    BusyStore, CommandOutcome, Commit, Delivery, Embedded, EngineError, Listener, LockedBatch,
+    OutputLimits, QueuedCommands, Reply, SessionId,
 };
 
-use crate::client::{Blocked, Client, Io};
-use crate::codec::{Decoded, Limits};
-use crate::stream::{Stream, TlsSource};
+use crate::client::{ClientConnection, ClientWait, Io};
+use crate::codec::{DecodeStep, RequestLimits};
+use crate::stream::{ClientSocket, TlsSource};
 use crate::throttle::Throttle;
 
 const ACCEPT: Token = Token(usize::MAX);
@@ -30,17 +30,17 @@ const BATCH_MAX: usize = 2_000;
 const READ_BYTES: usize = 64 * 1024;
 /// Connections taken in one turn.
 const ACCEPT_MAX: usize = 1_000;
-/// How often connections that hold more memory than they need are asked for it.
-const TRIM: Duration = Duration::from_millis(100);
-/// How often connections are looked over for silence.
-const LOOK_OVER: Duration = Duration::from_secs(1);
+/// Interval at which connections give back memory they do not need.
+const TRIM_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which connections are checked for the idle timeout.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where and how to listen.
+/// Address and options of a listener.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The address; port 0 for any free one.
     pub address: SocketAddr,
-    /// Connections at once; one more is told so and closed. Default 10,000, at least 1.
+    /// Most connections at once; one more gets an error and is closed. Default 10,000, at least 1.
     pub max_clients: usize,
     /// A connection that says nothing for so long is closed; never if zero, the default. Those
     /// that wait for a key or listen to channels are left alone.
@@ -75,15 +75,15 @@ impl Config {
     }
 }
 
-/// Why listening cannot begin.
+/// The reason why a listener cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address cannot be had.
     #[error("cannot listen on {address}")]
     Address {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -94,14 +94,14 @@ pub enum Error {
 
 /// A running listener. Ends, with all connections, when dropped.
 #[derive(Debug)]
-pub struct Listener {
+pub struct RespListener {
     mailbox: Arc<Mailbox>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Listener {
+impl RespListener {
     /// Listens, and serves clients on a thread of its own.
-    pub fn start(embedded: Embedded, config: Config) -> Result<Listener, Error> {
+    pub fn start(embedded: Embedded, config: Config) -> Result<RespListener, Error> {
         let wrap = |source| Error::Address { address: config.address, source };
         let mut socket = TcpListener::bind(config.address).map_err(wrap)?;
         let address = socket.local_addr()?;
@@ -116,9 +116,9 @@ impl Listener {
             stop: AtomicBool::new(false),
             server: Mutex::default(),
         });
-        let port: Arc<dyn Port> = Arc::clone(&mailbox) as Arc<dyn Port>;
-        embedded.add_port(Arc::clone(&port));
-        let server = Server {
+        let port: Arc<dyn Listener> = Arc::clone(&mailbox) as Arc<dyn Listener>;
+        embedded.add_listener(Arc::clone(&port));
+        let server = ListenerLoop {
             config,
             poll,
             socket: Some(socket),
@@ -148,16 +148,16 @@ impl Listener {
         *mailbox.server.lock() = Arc::downgrade(&server);
         let work = move || run(&server, &embedded);
         let thread = std::thread::Builder::new().name("resp".into()).spawn(work)?;
-        Ok(Listener { mailbox, thread: Some(thread) })
+        Ok(RespListener { mailbox, thread: Some(thread) })
     }
 
-    /// Where it listens. `CONFIG SET port` changes it.
+    /// Returns the address it listens on. `CONFIG SET port` changes it.
     pub fn address(&self) -> SocketAddr {
         *self.mailbox.address.lock()
     }
 }
 
-impl Drop for Listener {
+impl Drop for RespListener {
     fn drop(&mut self) {
         self.mailbox.stop.store(true, Ordering::SeqCst);
         self.mailbox.wake();
@@ -169,17 +169,17 @@ impl Drop for Listener {
     }
 }
 
-/// What others leave for the loop.
+/// Messages to the listener's loop.
 #[derive(Debug)]
 struct Mailbox {
-    /// Where it listens; port 0 if nowhere.
+    /// Address it listens on; port 0 if none.
     address: Mutex<SocketAddr>,
     letters: Mutex<Letters>,
     waker: Waker,
     /// The loop is at work and will look here before it waits again.
     awake: AtomicBool,
     stop: AtomicBool,
-    server: Mutex<Weak<Mutex<Server>>>,
+    server: Mutex<Weak<Mutex<ListenerLoop>>>,
 }
 
 #[derive(Debug, Default)]
@@ -187,7 +187,7 @@ struct Letters {
     deliveries: Vec<Delivery>,
     closing: Vec<SessionId>,
     synced: bool,
-    /// Where to listen from now on; the inner one is absent if nowhere.
+    /// New address to listen on; the inner one is absent to stop listening.
     socket: Option<Option<TcpListener>>,
 }
 
@@ -214,7 +214,7 @@ impl Mailbox {
     }
 }
 
-impl Port for Mailbox {
+impl Listener for Mailbox {
     fn deliver(&self, delivery: Delivery) {
         self.post(|letters| letters.deliveries.push(delivery));
     }
@@ -245,9 +245,9 @@ impl Port for Mailbox {
         Ok(())
     }
 
-    fn busy(&self, meanwhile: &mut Meanwhile<'_, '_>) {
+    fn busy(&self, meanwhile: &mut BusyStore<'_, '_>) {
         let server = self.server.lock().upgrade();
-        // Whoever has it now lets go of it before it waits for the script.
+        // Its current holder releases it before it waits for the script.
         if let Some(mut server) = server.as_ref().and_then(|server| server.try_lock()) {
             server.serve_meanwhile(meanwhile);
         }
@@ -256,7 +256,7 @@ impl Port for Mailbox {
 
 /// Replies that wait until a batch is on disk.
 #[derive(Debug)]
-struct Held {
+struct PendingReplies {
     commit: Commit,
     /// Number and session: a number is given to another client when one is gone.
     clients: Vec<(usize, SessionId)>,
@@ -265,47 +265,47 @@ struct Held {
 /// The sockets and who is behind them. The loop has it locked but for the times when it waits for
 /// the store's lock or for a script: then a script that takes too long can serve clients from
 /// where it is.
-struct Server {
+struct ListenerLoop {
     config: Config,
     poll: Poll,
     /// None while `CONFIG SET port 0` holds.
     socket: Option<TcpListener>,
     mailbox: Arc<Mailbox>,
-    port: Arc<dyn Port>,
-    clients: Slab<Client>,
+    port: Arc<dyn Listener>,
+    clients: Slab<ClientConnection>,
     sessions: HashMap<SessionId, usize>,
-    /// When blocked clients give up: deadline in milliseconds, number of the client.
+    /// Deadlines of blocked clients: milliseconds, number of the client.
     deadlines: BTreeSet<(i64, usize)>,
     /// Clients with something to run or to read.
     ready: Vec<usize>,
     /// Clients whose commands run in this turn, in order, and which of them is next.
     turn: Vec<usize>,
     at: usize,
-    /// Sessions that are over, and that the store must be told of.
+    /// Ended sessions that the store does not know of yet.
     leaving: Vec<SessionId>,
-    /// Sessions opened while the store could not be told where their deliveries go.
+    /// Sessions opened during a slow script, whose deliveries are not attached yet.
     unattached: Vec<SessionId>,
-    held: Vec<Held>,
+    held: Vec<PendingReplies>,
     /// Wrong passwords.
     throttle: Throttle,
-    /// When clients that showed one are answered.
+    /// Times at which clients with a wrong password are answered.
     penalties: BTreeSet<(Instant, usize)>,
     /// Clients that have not shown a password where one is asked for, by when they came.
     strangers: BTreeSet<(Instant, usize)>,
-    /// Clients of whose memory the store is to be told.
+    /// Clients whose memory is to be reported to the store.
     untold: Vec<usize>,
     limits: OutputLimits,
     scratch: Vec<u8>,
     looked_over: Instant,
-    /// When those who do not read were last looked at.
+    /// Time of the last check for clients that do not read.
     limited: Instant,
     trimmed: Instant,
     /// Some connection may hold more memory than it needs.
     roomy: bool,
 }
 
-/// The thread's work until it is told to stop.
-fn run(server: &Mutex<Server>, embedded: &Embedded) {
+/// Runs the listener's thread until it is told to stop.
+fn run(server: &Mutex<ListenerLoop>, embedded: &Embedded) {
     let mut events = Events::with_capacity(1024);
     let mut server = server.lock();
     let mailbox = Arc::clone(&server.mailbox);
@@ -323,10 +323,15 @@ fn run(server: &Mutex<Server>, embedded: &Embedded) {
         server.note(&events);
         server.end_penalties();
         server.begin_turn();
-        run_commands(&mut server, embedded);
+        let deferred = run_commands(&mut server, embedded);
         server.limits = embedded.output_limits();
         server.collect(embedded);
         server.end_turn();
+        // Calls of the process that found the lock taken. One of them may be a script that takes
+        // long: replies go out before, and clients can be served from within it.
+        if let Some(deferred) = deferred {
+            MutexGuard::unlocked(&mut server, || drop(deferred));
+        }
         server.trim();
         server.look_over_strangers();
         server.look_over_unread();
@@ -336,16 +341,20 @@ fn run(server: &Mutex<Server>, embedded: &Embedded) {
         server.send(number);
         server.close(number);
     }
-    let mut batch = embedded.batch();
+    let mut batch = MutexGuard::unlocked(&mut server, || embedded.batch());
     server.tell(&mut batch);
+    embedded.remove_listener(&server.port);
+    drop(server);
     drop(batch.commit());
-    embedded.remove_port(&server.port);
 }
 
 /// Runs the commands of this turn under one lock, with one write of the log.
-fn run_commands(server: &mut MutexGuard<'_, Server>, embedded: &Embedded) {
+fn run_commands<'e>(
+    server: &mut MutexGuard<'_, ListenerLoop>,
+    embedded: &'e Embedded,
+) -> Option<QueuedCommands<'e>> {
     if !server.needs_store(embedded) {
-        return;
+        return None;
     }
     let mut batch = match embedded.try_batch() {
         Some(batch) => batch,
@@ -359,19 +368,20 @@ fn run_commands(server: &mut MutexGuard<'_, Server>, embedded: &Embedded) {
         server.at += 1;
         run_client(server, number, &mut batch, &mut left);
     }
-    let commit = batch.commit();
+    let (commit, deferred) = batch.commit_deferred();
     server.settle(commit);
+    Some(deferred)
 }
 
 /// Runs what a client sent, as long as there are commands `left` for this turn.
 fn run_client(
-    server: &mut MutexGuard<'_, Server>,
+    server: &mut MutexGuard<'_, ListenerLoop>,
     number: usize,
-    batch: &mut Batch<'_>,
+    batch: &mut LockedBatch<'_>,
     left: &mut usize,
 ) {
     loop {
-        let Server { clients, config, deadlines, throttle, penalties, .. } = &mut **server;
+        let ListenerLoop { clients, config, deadlines, throttle, penalties, .. } = &mut **server;
         let Some(client) = clients.get_mut(number).filter(|client| client.may_run()) else {
             return;
         };
@@ -380,10 +390,10 @@ fn run_client(
         if let Some(until) = client.penalty {
             penalties.insert((until, number));
         }
-        if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
+        if let Some(ClientWait { deadline_ms: Some(at) }) = client.blocked {
             deadlines.insert((at, number));
         }
-        if ran == Ran::All {
+        if ran == RunProgress::All {
             return;
         }
         if client.asks_about_clients() {
@@ -399,7 +409,7 @@ fn run_client(
         });
         *left = left.saturating_sub(1);
         let wrong = batch.wrong_passwords() - wrong_before;
-        let Server { clients, deadlines, throttle, penalties, .. } = &mut **server;
+        let ListenerLoop { clients, deadlines, throttle, penalties, .. } = &mut **server;
         let Some(client) = clients.get_mut(number) else { return };
         client.take_back(lent);
         // Each password in a transaction costs the same as one alone.
@@ -414,15 +424,15 @@ fn run_client(
             client.learn(&*batch, session);
         }
         client.answer(outcome);
-        if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
+        if let Some(ClientWait { deadline_ms: Some(at) }) = client.blocked {
             deadlines.insert((at, number));
         }
     }
 }
 
-/// What became of a client's commands.
+/// Progress of a client's commands.
 #[derive(Debug, PartialEq, Eq)]
-enum Ran {
+enum RunProgress {
     /// There are no more, or no more may run in this turn.
     All,
     /// The next may take long.
@@ -431,36 +441,36 @@ enum Ran {
 
 /// Runs commands of a client up to one that may take long.
 fn run_some(
-    client: &mut Client,
-    store: &mut impl Runs,
+    client: &mut ClientConnection,
+    store: &mut impl CommandRunner,
     config: &Config,
     throttle: &mut Throttle,
     left: &mut usize,
-) -> Ran {
-    let Some(session) = client.session else { return Ran::All };
+) -> RunProgress {
+    let Some(session) = client.session else { return RunProgress::All };
     while *left > 0 && !client.closing && !client.must_wait() {
-        let limits = Limits {
+        let limits = RequestLimits {
             arguments: config.max_arguments,
             argument: config.max_argument,
             authenticated: client.authenticated,
         };
         let input = client.input.get(client.done..).unwrap_or_default();
         match client.decoder.next(input, limits) {
-            Decoded::Incomplete => {
+            DecodeStep::Incomplete => {
                 let wanted = client.decoder.wanted(input.len());
                 client.pending = false;
                 client.forget();
                 // Not more than came already: what is announced may never come.
                 let most = client.input.len().max(READ_BYTES);
                 client.input.reserve(wanted.min(most));
-                return Ran::All;
+                return RunProgress::All;
             }
-            Decoded::Malformed(text) => {
+            DecodeStep::Malformed(text) => {
                 let error = EngineError::new(format!("ERR Protocol error: {text}"));
-                client.answer(Some(Outcome::Reply(Reply::Error(error))));
+                client.answer(Some(CommandOutcome::Reply(Reply::Error(error))));
                 client.closing = true;
             }
-            Decoded::Command => {
+            DecodeStep::Command => {
                 let argv = client.decoder.arguments(input);
                 let Some(name) = argv.first().copied() else {
                     drop(argv);
@@ -474,7 +484,7 @@ fn run_some(
                     break;
                 }
                 if store.steps_aside_for(name) {
-                    return Ran::UpToLong;
+                    return RunProgress::UpToLong;
                 }
                 let (changes, logs_in) = (changes_session(name), shows_password(&argv));
                 let refused = Some(())
@@ -500,7 +510,7 @@ fn run_some(
         }
     }
     client.forget();
-    Ran::All
+    RunProgress::All
 }
 
 /// Can a command of this name change how its session speaks, whether it is known, or end it? By
@@ -529,14 +539,14 @@ fn shows_password(argv: &[&[u8]]) -> bool {
     }
 }
 
-fn is_wrong_password(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Reply(Reply::Error(error)) if error.text().starts_with(b"WRONGPASS"))
+fn is_wrong_password(outcome: &CommandOutcome) -> bool {
+    matches!(outcome, CommandOutcome::Reply(Reply::Error(error)) if error.text().starts_with(b"WRONGPASS"))
 }
 
 /// The answer to a password that is not looked at.
-fn too_many(wait: Duration) -> Outcome {
+fn too_many(wait: Duration) -> CommandOutcome {
     let seconds = wait.as_secs() + 1;
-    Outcome::Reply(Reply::Error(EngineError::new(format!(
+    CommandOutcome::Reply(Reply::Error(EngineError::new(format!(
         "ERR too many wrong passwords from this address, try again in {seconds} s"
     ))))
 }
@@ -554,29 +564,29 @@ fn runs_scripts(name: &[u8]) -> bool {
         && NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Where commands run: under the lock, or in the middle of a script.
-pub(crate) trait Runs {
+/// Runs commands: under the lock, or in the middle of a script.
+pub(crate) trait CommandRunner {
     /// Runs one.
-    fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> Outcome;
+    fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> CommandOutcome;
     /// Is this command run in another way, because it may take long or is about connections?
     fn steps_aside_for(&self, name: &[u8]) -> bool;
-    /// How a session is now.
-    fn manner(&self, session: SessionId) -> Manner;
+    /// Returns the state of a session.
+    fn manner(&self, session: SessionId) -> SessionInfo;
 }
 
-/// How a session is.
+/// The state of a session.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner {
+pub(crate) struct SessionInfo {
     pub(crate) resp3: bool,
     pub(crate) authenticated: bool,
-    /// What comes after QUIT does not count.
+    /// Commands after QUIT are ignored.
     pub(crate) closing: bool,
     /// Does it listen to channels? None where that cannot have changed.
     pub(crate) subscribed: Option<bool>,
 }
 
-impl Runs for Batch<'_> {
-    fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> Outcome {
+impl CommandRunner for LockedBatch<'_> {
+    fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> CommandOutcome {
         self.execute(session, argv)
     }
 
@@ -584,8 +594,8 @@ impl Runs for Batch<'_> {
         runs_scripts(name) || is_about_clients(name)
     }
 
-    fn manner(&self, session: SessionId) -> Manner {
-        Manner {
+    fn manner(&self, session: SessionId) -> SessionInfo {
+        SessionInfo {
             resp3: self.protocol(session) == 3,
             authenticated: self.is_authenticated(session),
             closing: self.is_closing(session),
@@ -594,8 +604,8 @@ impl Runs for Batch<'_> {
     }
 }
 
-impl Runs for Meanwhile<'_, '_> {
-    fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> Outcome {
+impl CommandRunner for BusyStore<'_, '_> {
+    fn run(&mut self, session: SessionId, argv: &[&[u8]]) -> CommandOutcome {
         self.execute(session, argv)
     }
 
@@ -603,8 +613,8 @@ impl Runs for Meanwhile<'_, '_> {
         false
     }
 
-    fn manner(&self, session: SessionId) -> Manner {
-        Manner {
+    fn manner(&self, session: SessionId) -> SessionInfo {
+        SessionInfo {
             resp3: self.protocol(session) == 3,
             authenticated: self.is_authenticated(session),
             closing: self.is_closing(session),
@@ -613,7 +623,7 @@ impl Runs for Meanwhile<'_, '_> {
     }
 }
 
-impl Server {
+impl ListenerLoop {
     /// Takes note of what happened to sockets.
     fn note(&mut self, events: &Events) {
         for event in events {
@@ -636,7 +646,7 @@ impl Server {
         }
     }
 
-    /// How long nothing can need attention.
+    /// Returns the time in which nothing needs attention.
     fn timeout(&self, embedded: &Embedded) -> Duration {
         if !self.ready.is_empty() || !self.leaving.is_empty() || !self.untold.is_empty() {
             return Duration::ZERO;
@@ -646,7 +656,11 @@ impl Server {
         let penalty = self.penalties.first().map(|(until, _)| *until);
         let penalty = penalty.map(|until| until.saturating_duration_since(Instant::now()));
         let next = next.into_iter().chain(penalty).min();
-        next.unwrap_or(LOOK_OVER).min(if self.roomy { TRIM } else { LOOK_OVER })
+        next.unwrap_or(IDLE_CHECK_INTERVAL).min(if self.roomy {
+            TRIM_INTERVAL
+        } else {
+            IDLE_CHECK_INTERVAL
+        })
     }
 
     fn accept(&mut self) {
@@ -671,8 +685,8 @@ impl Server {
 
     fn greet(&mut self, mut stream: TcpStream, peer: SocketAddr) {
         if self.clients.len() >= self.config.max_clients {
-            // The farewell is a courtesy: whether it arrives is the client's matter. Under TLS there
-            // is nothing that it could be said in.
+            // The farewell is a courtesy: whether it arrives is the client's matter. Under TLS
+            // there is nothing that it could be said in.
             if self.config.tls.is_some() {
                 return;
             }
@@ -689,14 +703,14 @@ impl Server {
             tracing::warn!(%error, %peer, "a client could not be served");
             return;
         }
-        let stream = match Stream::new(stream, self.config.tls.as_ref()) {
+        let stream = match ClientSocket::new(stream, self.config.tls.as_ref()) {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::error!(%error, %peer, "a client could not be served over TLS");
                 return;
             }
         };
-        place.insert(Client::new(stream, peer));
+        place.insert(ClientConnection::new(stream, peer));
         self.ready.push(number);
     }
 
@@ -707,14 +721,14 @@ impl Server {
             self.penalties.remove(&(until, number));
         }
         client.stream.say_goodbye();
-        if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
+        if let Some(ClientWait { deadline_ms: Some(at) }) = client.blocked {
             self.deadlines.remove(&(at, number));
         }
         if let Some(session) = client.session {
             self.sessions.remove(&session);
             self.leaving.push(session);
         }
-        // A socket that is being dropped leaves the poll by itself.
+        // A socket that is being dropped is removed from the poll automatically.
         let _ = self.poll.registry().deregister(client.stream.socket());
     }
 
@@ -758,7 +772,7 @@ impl Server {
 
     /// Looks once a second whether a soft limit has been passed for too long.
     fn look_over_unread(&mut self) {
-        if self.limited.elapsed() < LOOK_OVER {
+        if self.limited.elapsed() < IDLE_CHECK_INTERVAL {
             return;
         }
         self.limited = Instant::now();
@@ -778,7 +792,8 @@ impl Server {
                 return;
             }
             self.strangers.remove(&(since, number));
-            let known = |client: &Client| client.authenticated && !client.stream.is_handshaking();
+            let known =
+                |client: &ClientConnection| client.authenticated && !client.stream.is_handshaking();
             if self.clients.get(number).is_some_and(|client| !known(client)) {
                 tracing::debug!(late, "a client that showed no password was closed");
                 self.close(number);
@@ -814,7 +829,7 @@ impl Server {
             }
         }
         let clients = &self.clients;
-        self.turn.retain(|number| clients.get(*number).is_some_and(Client::wants_store));
+        self.turn.retain(|number| clients.get(*number).is_some_and(ClientConnection::wants_store));
     }
 
     /// Is there anything to do for which the store's lock is needed?
@@ -829,7 +844,7 @@ impl Server {
     }
 
     /// Tells the store who has come and who has gone.
-    fn tell(&mut self, batch: &mut Batch<'_>) {
+    fn tell(&mut self, batch: &mut LockedBatch<'_>) {
         for session in self.unattached.drain(..) {
             batch.attach(session, Arc::clone(&self.port));
         }
@@ -856,7 +871,7 @@ impl Server {
     }
 
     /// Answers blocked clients whose time is up.
-    fn give_up(&mut self, batch: &mut Batch<'_>) {
+    fn give_up(&mut self, batch: &mut LockedBatch<'_>) {
         let now = batch.now_ms();
         while let Some(&(at, number)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
             self.deadlines.remove(&(at, number));
@@ -891,11 +906,11 @@ impl Server {
             }
         }
         if !held.is_empty() {
-            self.held.push(Held { commit, clients: held });
+            self.held.push(PendingReplies { commit, clients: held });
         }
     }
 
-    /// Takes what others left.
+    /// Takes the messages from the mailbox.
     fn collect(&mut self, embedded: &Embedded) {
         let letters = std::mem::take(&mut *self.mailbox.letters.lock());
         for delivery in letters.deliveries {
@@ -933,7 +948,7 @@ impl Server {
     fn listen_at(&mut self, socket: Option<TcpListener>) {
         let registry = self.poll.registry();
         if let Some(mut old) = std::mem::replace(&mut self.socket, socket) {
-            // A socket that is being dropped leaves the poll by itself.
+            // A socket that is being dropped is removed from the poll automatically.
             let _ = registry.deregister(&mut old);
         }
         if let Some(socket) = &mut self.socket
@@ -945,7 +960,7 @@ impl Server {
 
     /// Gives back memory that connections do not need any more.
     fn trim(&mut self) {
-        if !self.roomy || self.trimmed.elapsed() < TRIM {
+        if !self.roomy || self.trimmed.elapsed() < TRIM_INTERVAL {
             return;
         }
         self.trimmed = Instant::now();
@@ -956,7 +971,7 @@ impl Server {
     }
 
     /// Tells the store what connections hold.
-    fn tell_buffers(&mut self, batch: &mut Batch<'_>) {
+    fn tell_buffers(&mut self, batch: &mut LockedBatch<'_>) {
         for (_, client) in &mut self.clients {
             if let Some(session) = client.session {
                 batch.show_buffers(session, client.tell_buffers());
@@ -995,18 +1010,18 @@ impl Server {
         for at in 0..self.turn.len() {
             let Some(&number) = self.turn.get(at) else { break };
             self.send(number);
-            if self.clients.get(number).is_some_and(Client::has_more) {
+            if self.clients.get(number).is_some_and(ClientConnection::has_more) {
                 self.ready.push(number);
             }
         }
     }
 
     fn is_time_to_look_over(&self) -> bool {
-        !self.config.idle.is_zero() && self.looked_over.elapsed() >= LOOK_OVER
+        !self.config.idle.is_zero() && self.looked_over.elapsed() >= IDLE_CHECK_INTERVAL
     }
 
     /// Closes connections that have been silent for too long.
-    fn look_over(&mut self, batch: &Batch<'_>) {
+    fn look_over(&mut self, batch: &LockedBatch<'_>) {
         if !self.is_time_to_look_over() {
             return;
         }
@@ -1023,8 +1038,8 @@ impl Server {
         }
     }
 
-    /// Serves clients in the middle of a script that keeps everybody waiting.
-    fn serve_meanwhile(&mut self, meanwhile: &mut Meanwhile<'_, '_>) {
+    /// Serves clients in the middle of a slow script.
+    fn serve_meanwhile(&mut self, meanwhile: &mut BusyStore<'_, '_>) {
         let mut events = Events::with_capacity(128);
         if self.poll.poll(&mut events, Some(Duration::ZERO)).is_err() {
             return;
@@ -1038,7 +1053,7 @@ impl Server {
         }
     }
 
-    fn serve_one_meanwhile(&mut self, number: usize, meanwhile: &mut Meanwhile<'_, '_>) {
+    fn serve_one_meanwhile(&mut self, number: usize, meanwhile: &mut BusyStore<'_, '_>) {
         let Some(client) = self.clients.get_mut(number) else { return };
         // The loop looks at these again when it is their time.
         if client.is_lent() || client.must_wait() || client.closing {
@@ -1068,7 +1083,7 @@ impl Server {
         if let Some(until) = client.penalty {
             self.penalties.insert((until, number));
         }
-        if let Some(Blocked { deadline_ms: Some(at) }) = client.blocked {
+        if let Some(ClientWait { deadline_ms: Some(at) }) = client.blocked {
             self.deadlines.insert((at, number));
         }
         // Replies of commands that ran before the script wait for the end of their batch, and
@@ -1084,8 +1099,8 @@ impl Server {
     }
 }
 
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for ListenerLoop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("clients", &self.clients.len()).finish_non_exhaustive()
+        f.debug_struct("ListenerLoop").field("clients", &self.clients.len()).finish_non_exhaustive()
     }
 }

@@ -27,7 +27,7 @@ impl fmt::Debug for TlsSource {
 
 /// A socket that does not wait. Reading tells `WouldBlock` only when the socket is empty.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) enum ClientSocket {
     Plain(TcpStream),
     Tls(Box<TlsStream>),
 }
@@ -38,39 +38,39 @@ pub(crate) struct TlsStream {
     tls: ServerConnection,
 }
 
-impl Stream {
-    pub(crate) fn new(socket: TcpStream, tls: Option<&TlsSource>) -> io::Result<Stream> {
-        let Some(TlsSource(current)) = tls else { return Ok(Stream::Plain(socket)) };
+impl ClientSocket {
+    pub(crate) fn new(socket: TcpStream, tls: Option<&TlsSource>) -> io::Result<ClientSocket> {
+        let Some(TlsSource(current)) = tls else { return Ok(ClientSocket::Plain(socket)) };
         let tls = ServerConnection::new(current()).map_err(io::Error::other)?;
-        Ok(Stream::Tls(Box::new(TlsStream { socket, tls })))
+        Ok(ClientSocket::Tls(Box::new(TlsStream { socket, tls })))
     }
 
     /// The socket, for the poll.
     pub(crate) fn socket(&mut self) -> &mut TcpStream {
         match self {
-            Stream::Plain(socket) => socket,
-            Stream::Tls(stream) => &mut stream.socket,
+            ClientSocket::Plain(socket) => socket,
+            ClientSocket::Tls(stream) => &mut stream.socket,
         }
     }
 
     /// Is the other side's hello still to come or to be answered?
     pub(crate) fn is_handshaking(&self) -> bool {
-        matches!(self, Stream::Tls(stream) if stream.tls.is_handshaking())
+        matches!(self, ClientSocket::Tls(stream) if stream.tls.is_handshaking())
     }
 
     /// Are there bytes of TLS that the socket has not taken yet?
     pub(crate) fn has_unsent(&self) -> bool {
-        matches!(self, Stream::Tls(stream) if stream.tls.wants_write())
+        matches!(self, ClientSocket::Tls(stream) if stream.tls.wants_write())
     }
 
     /// Can a short read leave something behind?
     pub(crate) fn reads_in_parts(&self) -> bool {
-        matches!(self, Stream::Tls(_))
+        matches!(self, ClientSocket::Tls(_))
     }
 
     /// Says that nothing more comes, as far as the socket takes it now.
     pub(crate) fn say_goodbye(&mut self) {
-        if let Stream::Tls(stream) = self {
+        if let ClientSocket::Tls(stream) = self {
             stream.tls.send_close_notify();
             // The client may have gone already.
             let _ = stream.push();
@@ -78,27 +78,27 @@ impl Stream {
     }
 }
 
-impl Read for Stream {
+impl Read for ClientSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Plain(socket) => socket.read(buffer),
-            Stream::Tls(stream) => stream.read(buffer),
+            ClientSocket::Plain(socket) => socket.read(buffer),
+            ClientSocket::Tls(stream) => stream.read(buffer),
         }
     }
 }
 
-impl Write for Stream {
+impl Write for ClientSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Plain(socket) => socket.write(bytes),
-            Stream::Tls(stream) => stream.write(bytes),
+            ClientSocket::Plain(socket) => socket.write(bytes),
+            ClientSocket::Tls(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Stream::Plain(_) => Ok(()),
-            Stream::Tls(stream) => stream.push(),
+            ClientSocket::Plain(_) => Ok(()),
+            ClientSocket::Tls(stream) => stream.push(),
         }
     }
 }

@@ -10,19 +10,19 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// Wrong passwords of one address that are answered at once.
-const FREE: u32 = 3;
+const FREE_ATTEMPTS: u32 = 3;
 /// The delay of the next one; it doubles with each.
 const DELAY_FIRST: Duration = Duration::from_millis(50);
 /// The longest delay.
-const DELAY_MOST: Duration = Duration::from_secs(2);
-/// How long the answers of one address may be queued.
-const QUEUE_MOST: Duration = Duration::from_secs(10);
-/// An address without a wrong password for so long begins anew.
-const FORGET: Duration = Duration::from_secs(60);
+const DELAY_MAX: Duration = Duration::from_secs(2);
+/// Longest delay of the answers to one address.
+const QUEUE_MAX: Duration = Duration::from_secs(10);
+/// Time without a wrong password after which an address is forgotten.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Addresses that are remembered; the one that failed longest ago goes first.
-const ADDRESSES_MOST: usize = 4096;
+const ADDRESSES_MAX: usize = 4096;
 /// There is at most one line in the log in this time.
-const LOG_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Wrong passwords by address.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(crate) struct Throttle {
 struct Failures {
     count: u32,
     last: Instant,
-    /// When the answer to the last of them goes out.
+    /// Time at which the answer to the last of them goes out.
     answered: Instant,
 }
 
@@ -47,21 +47,22 @@ impl Throttle {
     pub(crate) fn wait(&self, address: IpAddr, now: Instant) -> Option<Duration> {
         let failures = self.addresses.get(&network(address))?;
         let queued = failures.answered.saturating_duration_since(now);
-        (queued >= QUEUE_MOST).then_some(queued)
+        (queued >= QUEUE_MAX).then_some(queued)
     }
 
     /// Counts a wrong password: when it may be answered.
     pub(crate) fn fail(&mut self, address: IpAddr, now: Instant) -> Instant {
         let network = network(address);
-        if self.addresses.len() >= ADDRESSES_MOST && !self.addresses.contains_key(&network) {
+        if self.addresses.len() >= ADDRESSES_MAX && !self.addresses.contains_key(&network) {
             self.forget_one(now);
         }
         let new = Failures { count: 0, last: now, answered: now };
         let failures = self.addresses.entry(network).or_insert(new);
-        if now.saturating_duration_since(failures.last) > FORGET {
+        if now.saturating_duration_since(failures.last) > FORGET_AFTER {
             *failures = Failures { count: 0, last: now, answered: now };
         }
         failures.count = failures.count.saturating_add(1);
+        metrics::counter!("tidegate_resp_auth_failures_total").increment(1);
         failures.last = now;
         failures.answered = failures.answered.max(now) + delay(failures.count);
         let (count, answered) = (failures.count, failures.answered);
@@ -71,7 +72,7 @@ impl Throttle {
 
     fn log(&mut self, address: IpAddr, count: u32, now: Instant) {
         self.unlogged += 1;
-        if self.logged.is_some_and(|at| now.saturating_duration_since(at) < LOG_EVERY) {
+        if self.logged.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL) {
             return;
         }
         self.logged = Some(now);
@@ -86,8 +87,8 @@ impl Throttle {
 
     /// Makes room for one more address.
     fn forget_one(&mut self, now: Instant) {
-        self.addresses.retain(|_, f| now.saturating_duration_since(f.last) <= FORGET);
-        if self.addresses.len() >= ADDRESSES_MOST {
+        self.addresses.retain(|_, f| now.saturating_duration_since(f.last) <= FORGET_AFTER);
+        if self.addresses.len() >= ADDRESSES_MAX {
             let oldest = self.addresses.iter().min_by_key(|(_, f)| f.last).map(|(a, _)| *a);
             oldest.map(|address| self.addresses.remove(&address));
         }
@@ -96,13 +97,13 @@ impl Throttle {
 
 /// The delay of an address's wrong password of this number.
 fn delay(count: u32) -> Duration {
-    match count.checked_sub(FREE + 1) {
+    match count.checked_sub(FREE_ATTEMPTS + 1) {
         None => Duration::ZERO,
-        Some(doublings) => DELAY_FIRST.saturating_mul(1 << doublings.min(10)).min(DELAY_MOST),
+        Some(doublings) => DELAY_FIRST.saturating_mul(1 << doublings.min(10)).min(DELAY_MAX),
     }
 }
 
-/// What counts as one address: an IPv4 address, or a /64 of IPv6.
+/// Returns the key of an address: an IPv4 address, or a /64 of IPv6.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
@@ -121,7 +122,7 @@ mod tests {
     fn delays_grow_queue_and_are_forgotten() {
         let (mut throttle, start) = (Throttle::default(), Instant::now());
         let address: IpAddr = "192.0.2.1".parse().unwrap();
-        for _ in 0..FREE {
+        for _ in 0..FREE_ATTEMPTS {
             assert_eq!(throttle.fail(address, start), start);
         }
         assert_eq!(throttle.fail(address, start), start + DELAY_FIRST);
@@ -132,10 +133,10 @@ mod tests {
             throttle.fail(address, start);
         }
         let queued = throttle.wait(address, start).unwrap();
-        assert!((QUEUE_MOST..QUEUE_MOST + DELAY_MOST).contains(&queued), "{queued:?}");
+        assert!((QUEUE_MAX..QUEUE_MAX + DELAY_MAX).contains(&queued), "{queued:?}");
         // Another address is not concerned.
         assert_eq!(throttle.fail("192.0.2.2".parse().unwrap(), start), start);
-        let later = start + FORGET + QUEUE_MOST * 2;
+        let later = start + FORGET_AFTER + QUEUE_MAX * 2;
         assert_eq!(throttle.fail(address, later), later);
     }
 
@@ -149,6 +150,6 @@ mod tests {
         for n in 0..10_000u32 {
             throttle.fail(IpAddr::V4(n.into()), now);
         }
-        assert_eq!(throttle.addresses.len(), ADDRESSES_MOST);
+        assert_eq!(throttle.addresses.len(), ADDRESSES_MAX);
     }
 }

@@ -1,29 +1,29 @@
--- room/admit -- let the next ones in, within both limits.
+-- room/admit -- admits the next positions in line, within both limits.
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks
---        3 positions    zset    who waits; score = admission order
---        4 lane0        list    waiting ids of level 0
---        5 lane1        list    level 1
---        6 lane2        list    level 2
---        7 lane3        list    level 3
---        8 heartbeat    zset    last sign of life, Unix seconds
---        9 claims       zset    admitted ids; score = claim_by_ms
---       10 active       set     ids of running sessions
+--        3 positions    zset    waiting positions; score = admission order
+--        4 lane0        list    waiting ids of priority 0
+--        5 lane1        list    priority 1
+--        6 lane2        list    priority 2
+--        7 lane3        list    priority 3
+--        8 heartbeat    zset    last heartbeat, Unix seconds
+--        9 admitted     zset    admitted ids; score = start_by_ms
+--       10 active       set     ids of active sessions
 --       11 tokens       string  admissions the rate allows
---       12 last_update  string  Unix seconds the tokens are true for
+--       12 last_update  string  Unix seconds at which the tokens were counted
 --       13 stats        hash    counters of this hour
---       14 events       stream  what happened
---       15 ..places     hash    the places that may be admitted, as peeked
--- ARGV   1 now_ms  2 queue_id  3 by_hand  4 ..ids  (id, session_id for each place)
+--       14 events       stream  events of the queue
+--       15 ..records    hash    the positions that may be admitted, as peeked
+-- ARGV   1 now_ms  2 queue_id  3 by_hand  4 ..ids  (id, session_id for each position)
 -- REPLY  {'admitted', id, …} | {'moved', id, …} | {'stopped'} | {'unknown_queue'}
 --
--- Keeps: admitted + active <= max_active; admissions <= burst + rate × time; only who is next in
--- line at this instant is admitted, so a place peeked by two instances is admitted once. 'moved'
--- says that somebody else came first in line and the caller should peek again. Repeating a call
--- admits nobody twice.
+-- Keeps: admitted + active <= max_active; admissions <= burst + rate × time; only the next
+-- in line at this instant are admitted, so a position peeked by two instances is admitted once.
+-- 'moved' says that the order changed and the caller should peek again. A repeated call admits
+-- nobody twice.
 local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
-local heartbeat, claims, active = KEYS[8], KEYS[9], KEYS[10]
+local heartbeat, admitted, active = KEYS[8], KEYS[9], KEYS[10]
 local tokens, last_update, stats, events = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local now_ms, queue_id, by_hand = tonumber(ARGV[1]), ARGV[2], ARGV[3] == '1'
 local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
@@ -44,16 +44,16 @@ for i = 4, #ARGV, 2 do
 end
 local rate = rate_of(m[3], m[4], m[5])
 local have, rem, last_ms = bucket(tokens, last_update, state, now_ms, rate)
-local most = math.min(count, free_slots(m[2], claims, active))
+local most = math.min(count, free_slots(m[2], admitted, active))
 if not by_hand then
   most = math.min(most, have)
 end
 local line = line_of(m[6], m[7], redis.call('HGET', state, 'since_normal'), now_ms)
 local order = next_in_line(positions, line, most)
 
-local k = { positions = positions, heartbeat = heartbeat, claims = claims, events = events,
+local k = { positions = positions, heartbeat = heartbeat, admitted = admitted, events = events,
   queue_id = queue_id, position_ttl = m[9] }
-local claim_ms = num(m[8], 120) * 1000
+local window_ms = num(m[8], 120) * 1000
 local reply, waits, since = { 'admitted' }, {}, line.since
 for i = 1, #order, 2 do
   local id, score = order[i], order[i + 1]
@@ -61,7 +61,7 @@ for i = 1, #order, 2 do
     reply[1] = 'moved'
     break
   end
-  waits[#waits + 1] = let_in(k, id, declared[id], score, sessions[id], now_ms, claim_ms)
+  waits[#waits + 1] = admit_one(k, id, declared[id], score, sessions[id], now_ms, window_ms)
   reply[#reply + 1] = id
   if line.share > 0 then
     since = tonumber(score) >= line.normal and 0 or since + 1
@@ -76,7 +76,7 @@ if #waits > 0 then
   end
   count_admitted(state, stats, now_ms, waits)
   for i = 4, 7 do
-    drop_dead(KEYS[i], positions, #waits + 100)
+    drop_tombstones(KEYS[i], positions, #waits + 100)
   end
 end
 return reply

@@ -1,11 +1,11 @@
--- room/adopt -- give deadlines to what another program left without one, so that nothing stays for ever.
+-- room/adopt -- gives deadlines to entries that another program wrote without one.
 --
 -- KEYS   1 meta       hash    configuration and status of the queue
---        2 positions  zset    who waits; score = admission order
+--        2 positions  zset    waiting positions; score = admission order
 --        3 heartbeat  zset    last heartbeat, Unix seconds
---        4 active     set     ids of running sessions
---        5 deadlines  zset    running sessions; score = when each ends, in ms
---        6 events     stream  what happened
+--        4 active     set     ids of active sessions
+--        5 deadlines  zset    active sessions; score = deadline in ms
+--        6 events     stream  events of the queue
 -- ARGV   1 now_ms  2 position_count  3 ..ids  (waiting positions, then sessions with the second each
 --        ends by its own record, or 0)
 -- REPLY  {'adopted', positions, sessions} | {'unknown_queue'}
@@ -20,10 +20,10 @@ if not m[1] then
   return { 'unknown_queue' }
 end
 local idle, most = tonumber(m[2] or '1800') * 1000, tonumber(m[3] or '14400') * 1000
-local places, sessions = 0, 0
+local adopted, sessions = 0, 0
 for i = 3, 2 + waiting do
   if redis.call('ZSCORE', positions, ARGV[i]) then
-    places = places
+    adopted = adopted
       + redis.call('ZADD', heartbeat, 'NX', int(math.floor(now_ms / 1000)), ARGV[i])
   end
 end
@@ -37,8 +37,8 @@ for i = 3 + waiting, #ARGV, 2 do
     sessions = sessions + redis.call('ZADD', deadlines, 'NX', int(by), ARGV[i])
   end
 end
-if places + sessions > 0 then
+if adopted + sessions > 0 then
   emit(events, 'queue.adopted', now_ms,
-    '{"positions":' .. int(places) .. ',"sessions":' .. int(sessions) .. '}')
+    '{"positions":' .. int(adopted) .. ',"sessions":' .. int(sessions) .. '}')
 end
-return { 'adopted', int(places), int(sessions) }
+return { 'adopted', int(adopted), int(sessions) }

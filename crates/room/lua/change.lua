@@ -1,19 +1,19 @@
--- room/change -- change the configuration of a queue.
+-- room/change -- changes the settings of a queue.
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks
---        3 positions    zset    who waits; score = admission order
---        4 lane1        list    waiting ids of level 1
---        5 lane2        list    level 2
---        6 lane3        list    level 3
+--        3 positions    zset    waiting positions; score = admission order
+--        4 lane1        list    waiting ids of priority 1
+--        5 lane2        list    priority 2
+--        6 lane3        list    priority 3
 --        7 tokens       string  admissions the rate allows
---        8 last_update  string  Unix seconds the tokens are true for
---        9 events       stream  what happened
+--        8 last_update  string  Unix seconds at which the tokens were counted
+--        9 events       stream  events of the queue
 -- ARGV   1 now_ms  2 expected_version  3 policy  4 ..fields  (name, value of each)
--- REPLY  {'changed', version} | {'conflict', version} | {'levels_wait'} | {'unknown_queue'}
+-- REPLY  {'changed', version} | {'conflict', version} | {'priority_in_use'} | {'unknown_queue'}
 --
 -- Keeps: time before the change counts at the old rate; the priority policy changes only while
--- nobody above level 0 waits, because the scores of two policies do not mix.
+-- nobody with a priority above 0 waits, because the scores of two policies do not mix.
 local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
 local tokens, last_update, events = KEYS[7], KEYS[8], KEYS[9]
 local now_ms, expected, policy = tonumber(ARGV[1]), ARGV[2], ARGV[3]
@@ -27,9 +27,9 @@ if expected ~= '' and expected ~= m[2] then
 end
 if policy ~= '' and policy ~= m[6] then
   for i = 4, 6 do
-    drop_dead(KEYS[i], positions, 10000)
+    drop_tombstones(KEYS[i], positions, 10000)
     if redis.call('LLEN', KEYS[i]) > 0 then
-      return { 'levels_wait' }
+      return { 'priority_in_use' }
     end
   end
 end

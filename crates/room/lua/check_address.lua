@@ -1,8 +1,8 @@
--- room/check_address -- may one more session be started from an address?
+-- room/check_address -- tells whether one more session may start from an address.
 --
 -- KEYS   1 meta     hash  configuration and status of the queue
---        2 active   set   ids of running sessions
---        3 address  zset  sessions started from the address; score = when they were last looked at
+--        2 active   set   ids of active sessions
+--        3 address  zset  sessions started from the address; score = time of the last check
 -- ARGV   1 now_ms
 -- REPLY  {'free'} | {'full', limit} | {'unknown_queue'}
 --

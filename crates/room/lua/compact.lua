@@ -1,13 +1,13 @@
--- room/compact -- take the ids that no longer wait out of a lane, a piece at a time.
+-- room/compact -- removes tombstones (ids that no longer wait) from a lane, a piece at a time.
 --
--- KEYS   1 lane       list  waiting ids of one level, with tombstones among them
+-- KEYS   1 lane       list  waiting ids of one priority, with tombstones among them
 --        2 spare      list  the part already gone through
---        3 positions  zset  who waits; score = admission order
+--        3 positions  zset  waiting positions; score = admission order
 -- ARGV   1 most
 -- REPLY  {'more'} | {'done'}
 --
 -- Keeps: order. Until the last piece the lane is spare followed by lane; then the spare takes its
--- name. Whoever joins meanwhile is behind.
+-- name. Visitors who enqueue meanwhile are behind.
 local lane, spare, positions = KEYS[1], KEYS[2], KEYS[3]
 local most = tonumber(ARGV[1])
 local part = redis.call('LRANGE', lane, '0', int(most - 1))

@@ -1,10 +1,10 @@
--- room/create -- make a queue that does not exist yet.
+-- room/create -- creates a queue that does not exist yet.
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks
 --        3 tokens       string  admissions the rate allows
---        4 last_update  string  Unix seconds the tokens are true for
---        5 events       stream  what happened
+--        4 last_update  string  Unix seconds at which the tokens were counted
+--        5 events       stream  events of the queue
 -- ARGV   1 now_ms  2 burst  3 request_id  4 ..fields  (name, value of each)
 -- REPLY  {'created'} | {'exists'}
 --

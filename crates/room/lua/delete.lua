@@ -1,13 +1,13 @@
--- room/delete -- take away an emptied queue.
+-- room/delete -- deletes an emptied queue.
 --
 -- KEYS   1 meta  hash  configuration and status of the queue
---        2 positions  zset  who waits
---        3 claims     zset  admitted ids
---        4 active     set   ids of running sessions
+--        2 positions  zset  waiting positions
+--        3 admitted   zset  admitted ids
+--        4 active     set   ids of active sessions
 --        5 ..others   any   everything else that belongs to the queue
 -- REPLY  {'deleted'} | {'busy'}
 --
--- Keeps: nobody's place disappears without having been ended first.
+-- Keeps: no position disappears without having been ended first.
 local waiting = redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3])
 if waiting + redis.call('SCARD', KEYS[4]) > 0 then
   return { 'busy' }

@@ -1,13 +1,13 @@
--- room/end_session -- end one session: completed, terminated or revoked.
+-- room/end_session -- ends one session: completed or revoked.
 --
 -- KEYS   1 meta        hash    configuration and status of the queue
 --        2 state       hash    counters, clocks
---        3 active      set     ids of running sessions
---        4 deadlines   zset    running sessions; score = when each ends, in ms
+--        3 active      set     ids of active sessions
+--        4 deadlines   zset    active sessions; score = deadline in ms
 --        5 stats       hash    counters of this hour
---        6 events      stream  what happened
+--        6 events      stream  events of the queue
 --        7 session     hash    the session
---        8 position    hash    its place
+--        8 position    hash    its position
 --        9 revocation  string  why the session's token is void
 -- ARGV   1 now_ms  2 session_id  3 session_status  4 position_status  5 reason  6 event  7 counter
 --        8 void  9 detail  (the operator's own word for the reason; empty is none)

@@ -1,17 +1,17 @@
--- room/expire -- end the places whose holders have been silent for too long.
+-- room/expire -- expires positions whose last heartbeat is too old.
 --
 -- KEYS   1 meta       hash    configuration and status of the queue
 --        2 state      hash    counters, clocks
---        3 positions  zset    who waits; score = admission order
---        4 heartbeat  zset    last sign of life, Unix seconds
+--        3 positions  zset    waiting positions; score = admission order
+--        4 heartbeat  zset    last heartbeat, Unix seconds
 --        5 stats      hash    counters of this hour
---        6 events     stream  what happened
---        7 ..places   hash    the places that looked silent
+--        6 events     stream  events of the queue
+--        7 ..records  hash    the positions that seemed due
 -- ARGV   1 now_ms  2 stall_ms  3 ..ids
 -- REPLY  {'expired', n, strays} | {'stopped'} | {'unknown_queue'}
 --
--- Keeps: silence is judged here, in the step that ends the place; a heartbeat or an admission in
--- between wins. Nobody is ended while the clocks stand still, nor sooner than a whole hold time
+-- Keeps: the deadline is checked in the step that expires the position; a heartbeat or an admission
+-- in between wins. Nothing expires while the clocks stand still, nor sooner than a whole hold time
 -- after they went on.
 local meta, state, positions, heartbeat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, events = KEYS[5], KEYS[6]
@@ -20,7 +20,7 @@ local m = redis.call('HMGET', meta, 'status', 'heartbeat_timeout_seconds', 'posi
 if not m[1] then
   return { 'unknown_queue' }
 end
-if stopped(m[1], state, now_ms, tonumber(ARGV[2])) then
+if clocks_stopped(m[1], state, now_ms, tonumber(ARGV[2])) then
   return { 'stopped' }
 end
 local timeout = num(m[2], 480) * 1000

@@ -1,18 +1,17 @@
--- room/expire_sessions -- end the sessions whose idle or hard limit is over.
+-- room/expire_sessions -- expires sessions past their idle timeout or hard limit.
 --
 -- KEYS   1 meta        hash    configuration and status of the queue
 --        2 state       hash    counters, clocks
---        3 active      set     ids of running sessions
---        4 deadlines   zset    running sessions; score = when each ends, in ms
+--        3 active      set     ids of active sessions
+--        4 deadlines   zset    active sessions; score = deadline in ms
 --        5 stats       hash    counters of this hour
---        6 events      stream  what happened
---        7 ..sessions  hash    session and place of each, in turn
+--        6 events      stream  events of the queue
+--        7 ..sessions  hash    session and position of each, in turn
 -- ARGV   1 now_ms  2 stall_ms  3 ..ids
 -- REPLY  {'expired', n} | {'stopped'} | {'unknown_queue'}
 --
--- Keeps: the deadline is looked at in the step that ends the session; activity in between wins.
--- After the service was away every session has a whole idle time again, a provisional one its
--- short one.
+-- Keeps: the deadline is checked in the step that ends the session; activity in between wins. After
+-- an outage every session has a whole idle time again, a provisional one its short one.
 local meta, state, active, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, events = KEYS[5], KEYS[6]
 local now_ms = tonumber(ARGV[1])
@@ -21,7 +20,7 @@ local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'position_ttl',
 if not m[2] then
   return { 'unknown_queue' }
 end
-if stopped('active', state, now_ms, tonumber(ARGV[2])) then
+if clocks_stopped('active', state, now_ms, tonumber(ARGV[2])) then
   return { 'stopped' }
 end
 local up_ms = num(redis.call('HGET', state, 'up_ms'), 0)

@@ -1,21 +1,21 @@
--- room/leave -- give up a place, by the visitor's own wish or by an operator's.
+-- room/leave -- ends a position: cancelled by the visitor or revoked by an operator.
 --
 -- KEYS   1 meta       hash    configuration and status of the queue
 --        2 state      hash    counters, clocks
---        3 positions  zset    who waits; score = admission order
---        4 heartbeat  zset    last sign of life, Unix seconds
---        5 claims     zset    admitted ids; score = claim_by_ms
+--        3 positions  zset    waiting positions; score = admission order
+--        4 heartbeat  zset    last heartbeat, Unix seconds
+--        5 admitted   zset    admitted ids; score = start_by_ms
 --        6 stats      hash    counters of this hour
---        7 events     stream  what happened
---        8 position   hash    the place
+--        7 events     stream  events of the queue
+--        8 position   hash    the position
 -- ARGV   1 now_ms  2 id  3 reason  4 detail  (the operator's own word for it; empty is none)
 -- REPLY  {'left'} | {'ended', status, reason} | {'active', session_id} | {'unknown'}
 --        | {'unknown_queue'}
 --
--- Keeps: leaving twice is leaving once; the slot of an admitted place is free again. A running
--- session is not touched: the caller ends it by its id. The id in the lane list becomes a
+-- Keeps: idempotent; the slot of an admitted position is free again. An active session is not
+-- touched: the caller ends it by its id. The id in the lane list becomes a
 -- tombstone, dropped when it reaches the head.
-local meta, state, positions, heartbeat, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local meta, state, positions, heartbeat, admitted = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, events, position = KEYS[6], KEYS[7], KEYS[8]
 local now_ms, id, reason = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local ttl = redis.call('HGET', meta, 'position_ttl')
@@ -23,7 +23,7 @@ if not ttl then
   return { 'unknown_queue' }
 end
 local waits = redis.call('ZREM', positions, id)
-local offered = redis.call('ZREM', claims, id)
+local offered = redis.call('ZREM', admitted, id)
 if waits + offered == 0 then
   local p = redis.call('HMGET', position, 'status', 'reason', 'session_id')
   if not p[1] then

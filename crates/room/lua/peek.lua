@@ -1,18 +1,18 @@
--- room/peek -- who would be admitted now, so that the admission can name their keys.
+-- room/peek -- returns the positions that would be admitted now, so that room/admit can name their keys.
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks
---        3 positions    zset    who waits; score = admission order
---        4 claims       zset    admitted ids; score = claim_by_ms
---        5 active       set     ids of running sessions
+--        3 positions    zset    waiting positions; score = admission order
+--        4 admitted     zset    admitted ids; score = start_by_ms
+--        5 active       set     ids of active sessions
 --        6 tokens       string  admissions the rate allows
---        7 last_update  string  Unix seconds the tokens are true for
+--        7 last_update  string  Unix seconds at which the tokens were counted
 -- ARGV   1 now_ms  2 most  3 by_hand
 -- REPLY  {'next', id, …} | {'unknown_queue'}
 --
 -- Keeps: reads only. At most `most` ids, no more than both limits allow; by_hand = 1 leaves the
 -- rate out of it.
-local meta, state, positions, claims, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local meta, state, positions, admitted, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local tokens, last_update = KEYS[6], KEYS[7]
 local now_ms, most, by_hand = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
@@ -23,7 +23,7 @@ end
 if not (m[1] == 'active' or (by_hand and m[1] == 'paused')) then
   return { 'next' }
 end
-most = math.min(most, redis.call('ZCARD', positions), free_slots(m[2], claims, active))
+most = math.min(most, redis.call('ZCARD', positions), free_slots(m[2], admitted, active))
 if most > 0 and not by_hand then
   most = math.min(most, (bucket(tokens, last_update, state, now_ms, rate_of(m[3], m[4], m[5]))))
 end

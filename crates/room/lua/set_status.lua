@@ -1,15 +1,15 @@
--- room/set_status -- open, pause or close a queue for maintenance.
+-- room/set_status -- resumes, pauses or closes a queue.
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks
 --        3 tokens       string  admissions the rate allows
---        4 last_update  string  Unix seconds the tokens are true for
---        5 events       stream  what happened
+--        4 last_update  string  Unix seconds at which the tokens were counted
+--        5 events       stream  events of the queue
 -- ARGV   1 now_ms  2 status
 -- REPLY  {'changed', before} | {'same'} | {'unknown_queue'}
 --
 -- Keeps: time that passes while the queue is not active adds nothing to the rate and takes nothing
--- from anybody's hold or claim window.
+-- from anybody's hold or admission window.
 local meta, state, tokens, last_update, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now_ms, status = tonumber(ARGV[1]), ARGV[2]
 local m = redis.call('HMGET', meta, 'status', 'admission_count', 'admission_per_seconds',

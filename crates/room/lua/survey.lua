@@ -1,22 +1,22 @@
--- room/survey -- keep the beat of a queue and see what there is to do.
+-- room/survey -- records a maintenance tick of a queue and returns the work that is due.
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks
---        3 positions    zset    who waits; score = admission order
---        4 claims       zset    admitted ids; score = claim_by_ms
---        5 active       set     ids of running sessions
---        6 deadlines    zset    running sessions; score = when each ends, in ms
+--        3 positions    zset    waiting positions; score = admission order
+--        4 admitted     zset    admitted ids; score = start_by_ms
+--        5 active       set     ids of active sessions
+--        6 deadlines    zset    active sessions; score = deadline in ms
 --        7 tokens       string  admissions the rate allows
---        8 last_update  string  Unix seconds the tokens are true for
+--        8 last_update  string  Unix seconds at which the tokens were counted
 --        9 ..lists      list    the four lanes, then their four spares
 -- ARGV   1 now_ms  2 stall_ms  3 most
--- REPLY  {word, {next ids}, {overdue claims}, {overdue sessions}, {waiting, list lengths…}} with
+-- REPLY  {word, {next ids}, {overdue admissions}, {overdue sessions}, {waiting, list lengths…}} with
 --        word = 'survey' | 'returned' | 'unknown_queue'
 --
--- Keeps: nobody loses a place to an outage: after a gap in the beat longer than stall_ms, deadlines
+-- Keeps: no position is lost to an outage: after a gap between ticks longer than stall_ms, deadlines
 -- count from the return at the earliest ('returned'). A clock that was set back does not stop the
 -- rate for as long.
-local meta, state, positions, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local meta, state, positions, admitted = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local active, deadlines, tokens, last_update = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now_ms, most = tonumber(ARGV[1]), tonumber(ARGV[3])
 local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
@@ -35,7 +35,7 @@ elseif not beat or now_ms - beat >= 1000 or now_ms < beat then
 end
 
 local waiting = redis.call('ZCARD', positions)
-local late = redis.call('ZRANGEBYSCORE', claims, '-inf', int(now_ms), 'LIMIT', '0', int(most))
+local late = redis.call('ZRANGEBYSCORE', admitted, '-inf', int(now_ms), 'LIMIT', '0', int(most))
 local over = redis.call('ZRANGEBYSCORE', deadlines, '-inf', int(now_ms), 'LIMIT', '0', int(most))
 local ids = {}
 if m[1] == 'active' then
@@ -44,7 +44,7 @@ if m[1] == 'active' then
   if anew then
     put_bucket(tokens, last_update, state, have, rem, last_ms)
   end
-  local n = math.min(most, waiting, free_slots(m[2], claims, active), have)
+  local n = math.min(most, waiting, free_slots(m[2], admitted, active), have)
   local line = line_of(m[6], m[7], redis.call('HGET', state, 'since_normal'), now_ms)
   local order = next_in_line(positions, line, n)
   for i = 1, #order, 2 do

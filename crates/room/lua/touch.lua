@@ -1,9 +1,9 @@
--- room/touch -- activity in a session: it lives on, up to its hard limit.
+-- room/touch -- records activity of a session, which renews it up to its hard limit.
 --
 -- KEYS   1 meta        hash    configuration and status of the queue
 --        2 state       hash    epoch, counters, clocks
---        3 active      set     ids of running sessions
---        4 deadlines   zset    running sessions; score = when each ends, in ms
+--        3 active      set     ids of active sessions
+--        4 deadlines   zset    active sessions; score = deadline in ms
 --        5 session     hash    the session
 --        6 revocation  string  exists while the session's token is void
 -- ARGV   1 now_ms  2 session_id  3 page_views  4 epoch (of the pass shown; empty if none was)
@@ -11,7 +11,7 @@
 --        | {'unknown'} | {'unknown_queue'}
 --
 -- Keeps: a session that ended stays ended; the hard limit never moves. A provisional session stays
--- short until a pass is shown: then the visitor is known to keep what was given, and proven = 1.
+-- short until a pass is shown: that proves that the visitor keeps cookies, and proven = 1.
 local meta, state, active = KEYS[1], KEYS[2], KEYS[3]
 local deadlines, session, revocation = KEYS[4], KEYS[5], KEYS[6]
 local now_ms, session_id = tonumber(ARGV[1]), ARGV[2]

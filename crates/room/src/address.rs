@@ -17,12 +17,12 @@ use crate::{Error, keys::RoomKeys};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Today's key, once read.
+/// Hashes addresses with today's key, which is read once.
 #[derive(Debug, Default)]
-pub(crate) struct Addresses(RwLock<Option<(i64, hmac::Key)>>);
+pub(crate) struct AddressHasher(RwLock<Option<(i64, hmac::Key)>>);
 
-impl Addresses {
-    /// The hash of an address: 16 hexadecimal characters.
+impl AddressHasher {
+    /// Returns the hash of an address: 16 hexadecimal characters.
     pub(crate) async fn hash(
         &self,
         store: &Store,
@@ -44,7 +44,7 @@ impl Addresses {
     }
 }
 
-/// Makes the key of a day unless somebody did, and reads it.
+/// Creates the key of a day unless another instance did, and reads it.
 async fn key_of_day(store: &Store, keys: &RoomKeys, day: i64) -> Result<hmac::Key, Error> {
     let name = keys.address_key(day);
     let secret: String = random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -61,7 +61,7 @@ async fn key_of_day(store: &Store, keys: &RoomKeys, day: i64) -> Result<hmac::Ke
     Ok(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
 }
 
-/// What of an address counts.
+/// The part of an address that identifies a customer.
 fn network(address: IpAddr) -> Vec<u8> {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -69,7 +69,7 @@ fn network(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Random bytes of the operating system.
+/// Returns random bytes of the operating system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| {

@@ -1,38 +1,43 @@
-//! Letting the next ones in.
+//! Admission of the next positions in line.
 
 use store::{Key, Store};
 
 use crate::{
-    Error, PositionId, QueueId, Room, SessionId, hour, keeper::drop_foreign, keys::QueueKeys,
+    Error, PositionId, QueueId, Room, SessionId, hour, keys::QueueKeys, maintenance::drop_foreign,
     reply::Reply, scripts,
 };
 
-/// What an admission came to.
+/// The outcome of an admission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Admitted {
-    /// Who was let in, in order.
+pub struct Admission {
+    /// Admitted positions, in order.
     pub ids: Vec<PositionId>,
 }
 
-/// Places admitted in one step.
+/// Positions admitted in one step.
 pub(crate) const BATCH: usize = 200;
 
 impl Room {
-    /// Lets in as many as both limits allow now, `most` at most. Called by the keeper; calling it
-    /// more often changes nothing.
-    pub async fn admit(&self, queue: &QueueId, most: usize) -> Result<Admitted, Error> {
-        self.let_in(queue, most, false).await
+    /// Admits as many as both limits allow now, at most `most`. [`RoomMaintenance`](crate::RoomMaintenance)
+    /// calls it; calling it more often changes nothing.
+    pub async fn admit(&self, queue: &QueueId, most: usize) -> Result<Admission, Error> {
+        self.admit_in_steps(queue, most, false).await
     }
 
-    /// An operator lets in `most` by hand: the rate does not count and is not used up, `max_active`
-    /// holds. Works while the queue is paused, too.
-    pub async fn admit_by_hand(&self, queue: &QueueId, most: usize) -> Result<Admitted, Error> {
-        self.let_in(queue, most, true).await
+    /// Admits up to `most` by hand, for an operator: the rate neither limits it nor is used up,
+    /// `max_active` holds. Works while the queue is paused, too.
+    pub async fn admit_by_hand(&self, queue: &QueueId, most: usize) -> Result<Admission, Error> {
+        self.admit_in_steps(queue, most, true).await
     }
 
-    async fn let_in(&self, queue: &QueueId, most: usize, by_hand: bool) -> Result<Admitted, Error> {
-        let keys = self.known(queue);
-        let mut admitted = Admitted::default();
+    async fn admit_in_steps(
+        &self,
+        queue: &QueueId,
+        most: usize,
+        by_hand: bool,
+    ) -> Result<Admission, Error> {
+        let keys = self.queue_cache(queue);
+        let mut admitted = Admission::default();
         let mut moved = 0;
         while admitted.ids.len() < most {
             let reply = scripts::peek::run(
@@ -41,7 +46,7 @@ impl Room {
                     meta: &keys.meta,
                     state: &keys.state,
                     positions: &keys.positions,
-                    claims: &keys.claims,
+                    admitted: &keys.admitted,
                     active: &keys.active,
                     tokens: &keys.tokens,
                     last_update: &keys.last_update,
@@ -65,7 +70,7 @@ impl Room {
             }
             let step = self.admit_these(queue, &keys, &next, by_hand).await?;
             admitted.ids.extend(step.ids);
-            // Others admit as well; look again, but not for ever.
+            // Other instances admit as well: peek again, but not for ever.
             moved += u32::from(step.moved);
             if moved > 8 {
                 break;
@@ -74,14 +79,14 @@ impl Room {
         Ok(admitted)
     }
 
-    /// Admits those of `next` who are next in line at that instant.
+    /// Admits those of `next` that are next in line at that instant.
     pub(crate) async fn admit_these(
         &self,
         queue: &QueueId,
         keys: &QueueKeys,
         next: &[String],
         by_hand: bool,
-    ) -> Result<Step, Error> {
+    ) -> Result<AdmissionStep, Error> {
         let ids: Vec<PositionId> =
             next.iter().map(|id| PositionId::parse(id)).collect::<Result<_, _>>()?;
         let now = self.now();
@@ -97,13 +102,13 @@ impl Room {
                 lane2: &keys.lanes[2],
                 lane3: &keys.lanes[3],
                 heartbeat: &keys.heartbeat,
-                claims: &keys.claims,
+                admitted: &keys.admitted,
                 active: &keys.active,
                 tokens: &keys.tokens,
                 last_update: &keys.last_update,
                 stats: keys.stats(&hour(now)),
                 events: &keys.events,
-                places: ids.iter().map(|id| keys.position(id)).collect::<Vec<Key>>(),
+                records: ids.iter().map(|id| keys.position(id)).collect::<Vec<Key>>(),
             },
             scripts::admit::Args {
                 now_ms: now,
@@ -119,17 +124,17 @@ impl Room {
         let reply = Reply::of(scripts::admit::SCRIPT, reply)?;
         let ids = reply.rest().iter().map(|id| PositionId::parse(id)).collect::<Result<_, _>>();
         match reply.word() {
-            "admitted" => Ok(Step { ids: ids?, moved: false }),
-            "moved" => Ok(Step { ids: ids?, moved: true }),
-            "stopped" => Ok(Step { ids: Vec::new(), moved: true }),
+            "admitted" => Ok(AdmissionStep { ids: ids?, moved: false }),
+            "moved" => Ok(AdmissionStep { ids: ids?, moved: true }),
+            "stopped" => Ok(AdmissionStep { ids: Vec::new(), moved: true }),
             _ => Err(reply.unexpected()),
         }
     }
 }
 
 /// One step of an admission.
-pub(crate) struct Step {
+pub(crate) struct AdmissionStep {
     pub(crate) ids: Vec<PositionId>,
-    /// The line was another one than peeked.
+    /// The order was no longer the one that was peeked.
     pub(crate) moved: bool,
 }

@@ -1,4 +1,4 @@
-//! What an operator sets for a queue, with every bound and its reason.
+//! Settings of a queue, with every bound and its reason.
 //!
 //! [`QueueConfig`] is a plain struct; [`QueueConfig::check`] refuses what is out of bounds before
 //! anything is stored, and `fields` is the stored form: the documented fields of
@@ -10,16 +10,16 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 
-/// A bound on a setting: what it is by default, at least and at most.
+/// Default, minimum and maximum of a setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// What a setting is named in errors.
+    /// Name of the setting in errors.
     pub name: &'static str,
-    /// The value if none is given.
+    /// Default value.
     pub default: u64,
-    /// The least.
+    /// Minimum.
     pub least: u64,
-    /// The most.
+    /// Maximum.
     pub most: u64,
 }
 
@@ -37,112 +37,114 @@ impl Bound {
     }
 }
 
-/// Visitors admitted or active at once; 0 is no limit. The most is what one site may have, far
-/// above any; it keeps arithmetic in scripts exact.
+/// Visitors admitted or active at once; 0 is no limit. The maximum is far above any site and keeps
+/// arithmetic in scripts exact.
 pub const MAX_ACTIVE: Bound = Bound::new("max_active", 1_000, 0, 10_000_000);
 /// Sessions one address may have at once; 0 is no limit. See [`QueueConfig::max_active_per_address`].
 pub const MAX_ACTIVE_PER_ADDRESS: Bound = Bound::new("max_active_per_address", 0, 0, 10_000_000);
 /// Visitors who may wait; 0 is no limit.
 pub const MAX_QUEUE_SIZE: Bound = Bound::new("max_queue_size", 50_000, 0, 100_000_000);
-/// Admissions per period; 0 is none but by hand, from the moment it is set. More than a million a second is no limit at all.
+/// Admissions per period; 0 admits nobody except by hand, from the moment it is set. More than a million
+/// per second is no limit at all.
 pub const RATE_COUNT: Bound = Bound::new("admission.count", 10, 0, 1_000_000);
 /// The period in seconds, up to a day.
 pub const RATE_PER: Bound = Bound::new("admission.per_seconds", 1, 1, 86_400);
-/// Admissions at once after a lull. By default what one second of the rate is, at least one.
+/// Burst: admissions at once after a lull. By default one second's worth of the rate, at least one.
 pub const RATE_BURST: Bound = Bound::new("admission.burst", 10, 1, 1_000_000);
-/// Seconds an admitted visitor has to arrive. Two minutes: a phone must be picked up.
-pub const CLAIM_WINDOW: Bound = Bound::new("claim_window", 120, 5, 3_600);
-/// Seconds a silent place is held beyond three missed polls. Browsers call hidden tabs once a
-/// minute, phones sleep: five minutes by default, never below one.
+/// Admission window: seconds an admitted visitor has to start a session. Two minutes: a phone must be
+/// picked up.
+pub const ADMISSION_WINDOW: Bound = Bound::new("admission_window", 120, 5, 3_600);
+/// Seconds a position without heartbeats is held beyond three missed polls. Browsers run timers of
+/// hidden tabs once a minute, phones sleep: five minutes by default, never below one.
 pub const HOLD: Bound = Bound::new("hold", 300, 60, 86_400);
 /// Seconds between polls when the wait is not known.
 pub const HEARTBEAT_INTERVAL: Bound = Bound::new("heartbeat_interval", 10, 1, 60);
-/// The least seconds between polls near the front.
+/// Minimum of seconds between polls, near the front.
 pub const POLL_FLOOR: Bound = Bound::new("poll_floor", 5, 1, 60);
-/// The most seconds between polls far from the front. Hidden tabs are called once a minute anyway.
+/// Maximum of seconds between polls, far from the front. Timers of hidden tabs run once a minute anyway.
 pub const POLL_CEILING: Bound = Bound::new("poll_ceiling", 60, 5, 120);
 /// Seconds without activity after which a session ends.
 pub const SESSION_TIMEOUT: Bound = Bound::new("session_timeout", 1_800, 10, 86_400);
-/// Seconds a session lasts that was started for a visitor without a cookie, until the cookie comes
-/// back once. A minute: a slow page on a slow phone asks for its pictures within that.
+/// Seconds a provisional session lasts: one started for a visitor without a cookie, until the cookie
+/// comes back once. A minute: a slow page on a slow phone requests its images within that.
 pub const PROVISIONAL_TIMEOUT: Bound = Bound::new("provisional_timeout", 60, 5, 3_600);
-/// Seconds after which a session ends whatever happens.
+/// Hard limit of a session, in seconds.
 pub const SESSION_MAX: Bound = Bound::new("session_max", 14_400, 10, 604_800);
-/// One admission in this many is kept for level 0 under the strict policy; 0 is none.
+/// Under the strict policy, one admission in this many is reserved for priority 0; 0 reserves none.
 pub const RESERVED_SHARE: Bound = Bound::new("reserved_share", 5, 0, 1_000);
-/// Bytes of the user agent that are kept. 64 keep a record compact in Redis.
+/// Bytes of the user agent that are stored. 64 keep a record compact in Redis.
 pub const USER_AGENT_BYTES: Bound = Bound::new("user_agent_bytes", 64, 0, 512);
 
-/// How fast visitors are let in: `count` per `per_seconds`, and `burst` at once after a lull.
+/// Rate of admission: `count` per `per_seconds`, and `burst` at once after a lull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
+pub struct AdmissionRate {
     /// Admissions in a period.
     pub count: u32,
     /// The period in seconds.
     pub per_seconds: u32,
-    /// Admissions at once at most.
+    /// Burst: admissions at once after a lull.
     pub burst: u32,
 }
 
-impl Rate {
-    /// `count` in `per_seconds`, with a burst of one second's worth.
+impl AdmissionRate {
+    /// Creates a rate of `count` per `per_seconds`, with a burst of one second's worth.
     ///
     /// ```
-    /// use room::Rate;
-    /// assert_eq!(Rate::new(500, 60).burst, 9);
-    /// assert_eq!(Rate::new(1, 60).burst, 1);
+    /// use room::AdmissionRate;
+    /// assert_eq!(AdmissionRate::new(500, 60).burst, 9);
+    /// assert_eq!(AdmissionRate::new(1, 60).burst, 1);
     /// ```
     pub fn new(count: u32, per_seconds: u32) -> Self {
         Self { count, per_seconds, burst: count.div_ceil(per_seconds.max(1)).max(1) }
     }
 
-    /// The same rate with another burst.
+    /// Returns the same rate with another burst.
     pub fn with_burst(self, burst: u32) -> Self {
         Self { burst, ..self }
     }
 
-    /// Admissions per second.
+    /// Returns the admissions per second.
     pub fn per_second(&self) -> f64 {
         f64::from(self.count) / f64::from(self.per_seconds.max(1))
     }
 }
 
-impl Default for Rate {
+impl Default for AdmissionRate {
     fn default() -> Self {
         Self::new(10, 1)
     }
 }
 
-/// How levels above 0 get ahead.
+/// Policy by which priorities above 0 get ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// At joining, level 1 skips a tenth of the line, level 2 half of it, level 3 goes first.
+pub enum PriorityPolicy {
+    /// Priority 1 skips a tenth of the queue, priority 2 half of it, priority 3 goes first, when enqueueing.
     #[default]
     Skip,
-    /// Level 3 before 2 before 1 before 0, with a share kept for level 0.
+    /// Priority 3 before 2 before 1 before 0, with a share reserved for priority 0.
     Strict,
 }
 
-impl Policy {
-    /// The stored word.
+impl PriorityPolicy {
+    /// Returns the stored name.
     pub fn as_str(self) -> &'static str {
         match self {
-            Policy::Skip => "skip",
-            Policy::Strict => "strict",
+            PriorityPolicy::Skip => "skip",
+            PriorityPolicy::Strict => "strict",
         }
     }
 
-    /// Reads the stored word.
+    /// Reads the stored name.
     pub fn parse(text: &str) -> Result<Self, Error> {
         match text {
-            "skip" => Ok(Policy::Skip),
-            "strict" => Ok(Policy::Strict),
+            "skip" => Ok(PriorityPolicy::Skip),
+            "strict" => Ok(PriorityPolicy::Strict),
             _ => Err(Error::invalid("priority_policy", "skip or strict")),
         }
     }
 }
 
-/// What makes two visitors the same one.
+/// Rule by which two visitors count as the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Duplicates {
     /// The same signed token (or idempotency key). A campus behind one address is many visitors.
@@ -153,7 +155,7 @@ pub enum Duplicates {
 }
 
 impl Duplicates {
-    /// The stored word.
+    /// Returns the stored name.
     pub fn as_str(self) -> &'static str {
         match self {
             Duplicates::Token => "token",
@@ -161,7 +163,7 @@ impl Duplicates {
         }
     }
 
-    /// Reads the stored word.
+    /// Reads the stored name.
     pub fn parse(text: &str) -> Result<Self, Error> {
         match text {
             "token" => Ok(Duplicates::Token),
@@ -171,19 +173,19 @@ impl Duplicates {
     }
 }
 
-/// Whether a queue lets people in.
+/// Status of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueStatus {
-    /// Lets people in.
+    /// Visitors are admitted.
     Active,
-    /// People may join and keep their places; nobody is let in; clocks stand still.
+    /// Visitors may enqueue and keep their positions; nobody is admitted; clocks stand still.
     Paused,
-    /// Nobody may join; places are kept; nobody is let in; clocks stand still.
+    /// Nobody may enqueue; positions are kept; nobody is admitted; clocks stand still.
     Maintenance,
 }
 
 impl QueueStatus {
-    /// The stored word.
+    /// Returns the stored name.
     pub fn as_str(self) -> &'static str {
         match self {
             QueueStatus::Active => "active",
@@ -192,7 +194,7 @@ impl QueueStatus {
         }
     }
 
-    /// Reads the stored word; a queue being taken away counts as closed.
+    /// Reads the stored name; a queue being deleted counts as closed.
     pub(crate) fn read(text: &str) -> Self {
         match text {
             "active" => QueueStatus::Active,
@@ -205,11 +207,11 @@ impl QueueStatus {
 /// The settings of a queue.
 ///
 /// ```
-/// use room::{QueueConfig, Rate};
+/// use room::{QueueConfig, AdmissionRate};
 /// let config = QueueConfig {
 ///     name: "Summer tour".into(),
 ///     target_url: "https://example.com/checkout".into(),
-///     admission: Rate::new(500, 60),
+///     admission: AdmissionRate::new(500, 60),
 ///     ..QueueConfig::default()
 /// };
 /// assert!(config.check().is_ok());
@@ -217,9 +219,9 @@ impl QueueStatus {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueConfig {
-    /// What people call it; up to 200 characters.
+    /// Display name; up to 200 characters.
     pub name: String,
-    /// Where admitted visitors go: an `http` or `https` URL, or empty.
+    /// URL admitted visitors are sent to, `http` or `https`; may be empty.
     pub target_url: String,
     /// Visitors admitted or active at once; 0 is no limit. See [`MAX_ACTIVE`].
     pub max_active: u32,
@@ -229,40 +231,40 @@ pub struct QueueConfig {
     pub max_active_per_address: Option<u32>,
     /// Visitors who may wait; 0 is no limit. See [`MAX_QUEUE_SIZE`].
     pub max_queue_size: u32,
-    /// How fast visitors are let in.
-    pub admission: Rate,
-    /// How levels above 0 get ahead.
-    pub policy: Policy,
-    /// Under the strict policy, one admission in this many goes to level 0. See [`RESERVED_SHARE`].
+    /// Rate of admission.
+    pub admission: AdmissionRate,
+    /// Policy by which priorities above 0 get ahead.
+    pub policy: PriorityPolicy,
+    /// Under the strict policy, one admission in this many goes to priority 0. See [`RESERVED_SHARE`].
     pub reserved_share: u32,
-    /// How long an admitted visitor has to arrive. See [`CLAIM_WINDOW`].
-    pub claim_window: Duration,
-    /// How long a silent place is held beyond three missed polls. See [`HOLD`].
+    /// Time an admitted visitor has to start a session. See [`ADMISSION_WINDOW`].
+    pub admission_window: Duration,
+    /// Time a position without heartbeats is held beyond three missed polls. See [`HOLD`].
     pub hold: Duration,
     /// Time between polls when the wait is not known. See [`HEARTBEAT_INTERVAL`].
     pub heartbeat_interval: Duration,
-    /// The least time between polls. See [`POLL_FLOOR`].
+    /// Minimum time between polls. See [`POLL_FLOOR`].
     pub poll_floor: Duration,
-    /// The most time between polls. See [`POLL_CEILING`].
+    /// Maximum time between polls. See [`POLL_CEILING`].
     pub poll_ceiling: Duration,
-    /// A session ends after this long without activity. See [`SESSION_TIMEOUT`].
+    /// Time without activity after which a session ends. See [`SESSION_TIMEOUT`].
     pub session_timeout: Duration,
-    /// A session started for a visitor without a cookie ends after this long unless the cookie comes
+    /// Time after which a session started for a visitor without a cookie ends unless the cookie comes
     /// back. See [`PROVISIONAL_TIMEOUT`].
     pub provisional_timeout: Duration,
-    /// Start sessions at the gate for requests that are no person's navigation, too.
+    /// True if proxies may start sessions also for requests that are not a person's navigation.
     pub admit_programs: bool,
-    /// A session ends after this long whatever happens. See [`SESSION_MAX`].
+    /// Hard limit of a session. See [`SESSION_MAX`].
     pub session_max: Duration,
-    /// Does activity renew a session? If not, it ends `session_timeout` after it began.
+    /// True if activity renews a session; otherwise it ends `session_timeout` after it started.
     pub session_renewal: bool,
-    /// What makes two visitors the same one.
+    /// Rule by which two visitors count as the same.
     pub duplicates: Duplicates,
-    /// Keep plain network addresses as well as their keyed hashes. Off unless asked for.
+    /// True if plain network addresses are stored besides their keyed hashes.
     pub store_addresses: bool,
-    /// How much of the user agent is kept. See [`USER_AGENT_BYTES`].
+    /// Bytes of the user agent that are stored. See [`USER_AGENT_BYTES`].
     pub user_agent_bytes: u32,
-    /// What the operator tells those who wait, by language tag; each up to 1,000 characters.
+    /// The operator's message to waiting visitors, by language tag; each up to 1,000 characters.
     pub message: Map<String, Value>,
     /// Settings of the layers above (routes, cookies, pages), kept as they are; up to 16 KiB.
     pub attributes: Map<String, Value>,
@@ -277,10 +279,10 @@ impl Default for QueueConfig {
             max_active: 1_000,
             max_active_per_address: None,
             max_queue_size: 50_000,
-            admission: Rate::default(),
-            policy: Policy::default(),
+            admission: AdmissionRate::default(),
+            policy: PriorityPolicy::default(),
             reserved_share: 5,
-            claim_window: seconds(CLAIM_WINDOW),
+            admission_window: seconds(ADMISSION_WINDOW),
             hold: seconds(HOLD),
             heartbeat_interval: seconds(HEARTBEAT_INTERVAL),
             poll_floor: seconds(POLL_FLOOR),
@@ -300,7 +302,7 @@ impl Default for QueueConfig {
 }
 
 impl QueueConfig {
-    /// Refuses what is out of bounds, naming the field.
+    /// Rejects a value out of bounds, naming the field.
     pub fn check(&self) -> Result<(), Error> {
         if self.name.chars().count() > 200 || self.name.chars().any(char::is_control) {
             return Err(Error::invalid("name", "up to 200 characters, none of them control"));
@@ -317,7 +319,7 @@ impl QueueConfig {
             return Err(Error::invalid("reserved_share", "0, or 2 and more"));
         }
         for (bound, value) in [
-            (CLAIM_WINDOW, self.claim_window),
+            (ADMISSION_WINDOW, self.admission_window),
             (HOLD, self.hold),
             (HEARTBEAT_INTERVAL, self.heartbeat_interval),
             (POLL_FLOOR, self.poll_floor),
@@ -359,28 +361,28 @@ impl QueueConfig {
         Ok(())
     }
 
-    /// Silence after which a place ends: three polls at the longest interval ever told, and the
-    /// hold.
+    /// Returns the time without a heartbeat after which a position expires: three polls at the longest
+    /// interval, and the hold.
     pub fn heartbeat_timeout(&self) -> Duration {
         self.hold + 3 * self.poll_ceiling
     }
 
-    /// Sets the hold so that a place ends after this much silence.
+    /// Sets the hold so that a position expires after this time without a heartbeat.
     pub fn set_heartbeat_timeout(&mut self, timeout: Duration) {
         self.hold = timeout.saturating_sub(3 * self.poll_ceiling);
     }
 
-    /// How long a place's record lives without a sign of life. Only cleans up; the deadline decides.
+    /// Returns the TTL of a position's record in seconds. It only cleans up; the deadline decides.
     pub(crate) fn position_ttl(&self) -> u64 {
         1_800.max(self.heartbeat_timeout().as_secs() + 600)
     }
 
-    /// How long a session's record lives without activity. Only cleans up; the deadline decides.
+    /// Returns the TTL of a session's record in seconds. It only cleans up; the deadline decides.
     pub(crate) fn session_ttl(&self) -> u64 {
         3_600.max(self.session_timeout.as_secs() + 600)
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
         let seconds = |duration: Duration| duration.as_secs().to_string();
         let object = |map: &Map<String, Value>| match map.is_empty() {
@@ -407,7 +409,7 @@ impl QueueConfig {
             ("admission_burst", rate.burst.to_string()),
             ("priority_policy", self.policy.as_str().to_owned()),
             ("reserved_share", self.reserved_share.to_string()),
-            ("claim_window_seconds", seconds(self.claim_window)),
+            ("claim_window_seconds", seconds(self.admission_window)),
             ("hold_seconds", seconds(self.hold)),
             ("heartbeat_interval_seconds", seconds(self.heartbeat_interval)),
             ("heartbeat_timeout_seconds", seconds(self.heartbeat_timeout())),
@@ -428,8 +430,7 @@ impl QueueConfig {
         ]
     }
 
-    /// Reads the stored form; a field that is missing or not readable (a queue made by hand) has
-    /// its default.
+    /// Reads the stored form; a missing or unreadable field (a queue made by hand) has its default.
     pub(crate) fn read(fields: &HashMap<String, String>) -> Self {
         let default = Self::default();
         let text = |name: &str| fields.get(name).cloned().unwrap_or_default();
@@ -443,7 +444,7 @@ impl QueueConfig {
                 .and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok())
                 .unwrap_or_default()
         };
-        let admission = Rate {
+        let admission = AdmissionRate {
             count: number("admission_count").unwrap_or(1),
             per_seconds: number("admission_per_seconds").unwrap_or(1).max(1),
             burst: number("admission_burst").unwrap_or(1),
@@ -455,9 +456,9 @@ impl QueueConfig {
             max_active_per_address: number("max_active_per_address"),
             max_queue_size: number("max_queue_size").unwrap_or(default.max_queue_size),
             admission,
-            policy: Policy::parse(&text("priority_policy")).unwrap_or_default(),
+            policy: PriorityPolicy::parse(&text("priority_policy")).unwrap_or_default(),
             reserved_share: number("reserved_share").unwrap_or(0),
-            claim_window: seconds("claim_window_seconds", default.claim_window),
+            admission_window: seconds("claim_window_seconds", default.admission_window),
             hold: seconds("hold_seconds", default.hold),
             heartbeat_interval: seconds("heartbeat_interval_seconds", default.heartbeat_interval),
             poll_floor: seconds("poll_floor_seconds", default.poll_floor),
@@ -479,7 +480,7 @@ impl QueueConfig {
     }
 }
 
-/// A target is an absolute `http` or `https` URL with a host and without a user part.
+/// Rejects a target that is not an absolute `http` or `https` URL with a host and without user info.
 fn check_target(url: &str) -> Result<(), Error> {
     let bad = || Error::invalid("target_url", "an http or https URL of up to 2,048 characters");
     if url.is_empty() {
@@ -513,7 +514,7 @@ mod tests {
         QueueConfig {
             name: "Concert".into(),
             target_url: "https://example.com/x".into(),
-            admission: Rate::new(500, 60),
+            admission: AdmissionRate::new(500, 60),
             message: [("en".to_owned(), Value::from("soon"))].into_iter().collect(),
             ..QueueConfig::default()
         }
@@ -538,9 +539,9 @@ mod tests {
         let c = config;
         let seconds = Duration::from_secs;
         assert_eq!(check(QueueConfig { hold: seconds(59), ..c() }), "hold");
-        assert_eq!(check(QueueConfig { claim_window: seconds(0), ..c() }), "claim_window");
+        assert_eq!(check(QueueConfig { admission_window: seconds(0), ..c() }), "admission_window");
         assert_eq!(
-            check(QueueConfig { admission: Rate::new(1, 0), ..c() }),
+            check(QueueConfig { admission: AdmissionRate::new(1, 0), ..c() }),
             "admission.per_seconds"
         );
         assert_eq!(check(QueueConfig { session_max: seconds(60), ..c() }), "session_max");

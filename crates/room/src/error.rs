@@ -1,70 +1,70 @@
-//! What can go wrong, by what the caller may do about it.
+//! Errors, by what the caller may do about them.
 
-use crate::token::Fault;
+use crate::token::TokenError;
 
-/// A call to the waiting room that did not succeed. Nothing was changed unless it says so.
+/// Error of a call to the waiting room. Nothing was changed unless the variant says so.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value is not usable as given.
+    /// A value is invalid.
     #[error("{field}: {message}")]
     Invalid {
-        /// Which value.
+        /// Name of the value.
         field: &'static str,
-        /// What would be right.
+        /// Values that are allowed.
         message: String,
     },
-    /// There is no queue of that name.
-    #[error("no such queue")]
+    /// The queue does not exist.
+    #[error("queue not found")]
     UnknownQueue,
     /// A queue of that name exists already.
-    #[error("a queue of that name exists")]
+    #[error("a queue of this name exists already")]
     QueueExists,
-    /// Nothing is known of that place: it never was, or ended long ago.
-    #[error("no such place in this queue")]
+    /// The position does not exist, or ended long ago.
+    #[error("position not found in this queue")]
     UnknownPosition,
-    /// Nothing is known of that session: it never was, or ended long ago.
-    #[error("no such session")]
+    /// The session does not exist, or ended long ago.
+    #[error("session not found")]
     UnknownSession,
-    /// The queue holds as many waiting visitors as it may. Try again later.
+    /// The queue has reached `max_queue_size`. Try again later.
     #[error("the queue is full")]
     Full {
-        /// How many wait.
+        /// Number of waiting visitors.
         waiting: u64,
     },
     /// The queue is closed for maintenance. Try again later.
     #[error("the queue is closed for maintenance")]
     Maintenance,
-    /// The visitor's address has as many sessions as it may. Try again when one of them is over.
-    #[error("{limit} sessions from this address run, which is its share")]
+    /// The visitor's address has reached its limit of sessions. Try again when one of them has ended.
+    #[error("{limit} sessions are active from this address, which is its limit")]
     AddressFull {
-        /// How many it may have.
+        /// The limit.
         limit: u64,
     },
-    /// The invite was used as often as it may be.
+    /// The invite has no uses left.
     #[error("the invite has been used")]
     InviteUsed,
-    /// The configuration was changed by somebody else since it was read.
-    #[error("the queue was changed meanwhile; it is at version {version}")]
+    /// The settings were changed since they were read.
+    #[error("the queue was changed in the meantime; it is at version {version}")]
     Conflict {
-        /// The version it has now.
+        /// The current version.
         version: u64,
     },
-    /// The priority policy cannot change while somebody above level 0 waits.
-    #[error("the priority policy can change only while nobody above level 0 waits")]
-    LevelsWait,
-    /// A token or an invite was refused.
+    /// The priority policy cannot change while a visitor with a priority above 0 waits.
+    #[error("the priority policy can change only while nobody with a priority above 0 waits")]
+    PriorityInUse,
+    /// A token or an invite is invalid.
     #[error("the token is not valid: {0}")]
-    Token(#[from] Fault),
-    /// The keys in the store are sealed with another secret, or there is a secret missing here.
+    Token(#[from] TokenError),
+    /// The keys in the store are sealed with another secret, or the secret is missing on this instance.
     #[error(
         "the signing keys in the store are sealed with a secret that this instance does not have"
     )]
     Sealed,
-    /// Too many instances joined at the same instant. Try again.
+    /// Too many instances wrote at the same instant. Try again.
     #[error("the queue is busy")]
     Busy,
-    /// The store failed; see there whether it may have been done.
+    /// The store failed; the inner error tells whether the call may have taken effect.
     #[error(transparent)]
     Store(#[from] store::Error),
 }
@@ -74,12 +74,12 @@ impl Error {
         Self::Invalid { field, message: message.into() }
     }
 
-    /// Is it a script that failed?
+    /// Returns true if a script failed.
     pub(crate) fn is_of_script(&self) -> bool {
         matches!(self, Self::Store(store::Error::Script { .. }))
     }
 
-    /// May the same call succeed later without anything being changed?
+    /// Returns true if the same call may succeed later.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_unavailable()) || matches!(self, Self::Busy)
     }

@@ -1,7 +1,7 @@
-//! What happened, for those who want to follow: a capped stream per queue.
+//! Events of a queue: a capped stream per queue.
 //!
-//! Every event is written by the script that made the change, so none is lost or told twice. There
-//! are none for heartbeats.
+//! Each event is written by the script that made the change, so none is lost or duplicated. Heartbeats
+//! emit none.
 
 use std::time::Duration;
 
@@ -14,31 +14,31 @@ use store::{
 
 use crate::{Error, QueueId, Room};
 
-/// Something that happened in a queue.
+/// An event of a queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
-    /// Its place in the queue's stream; with the queue it is unique.
+pub struct RoomEvent {
+    /// Its id in the queue's stream; unique together with the queue.
     pub id: EventId,
-    /// What happened: `position.enqueued`, `position.admitted`, `position.returned`,
+    /// The event type: `position.enqueued`, `position.admitted`, `position.returned`,
     /// `position.expired`, `position.cancelled`, `session.started`, `session.completed`,
     /// `session.expired`, `session.terminated`, `queue.created`, `queue.updated`, `queue.paused`,
     /// `queue.resumed`, `queue.maintenance`.
     pub kind: String,
-    /// When.
+    /// Time of the event.
     pub at: Millis,
-    /// Where.
+    /// The queue.
     pub queue: QueueId,
-    /// Whom or what it is about: ids, reasons.
+    /// Ids and reasons.
     pub data: Map<String, Value>,
 }
 
-impl Event {
-    /// The name under which the event goes out: `waitingroom.position.admitted.v1`.
+impl RoomEvent {
+    /// Returns the public name of the event: `waitingroom.position.admitted.v1`.
     pub fn subject(&self) -> String {
         format!("waitingroom.{}.v1", self.kind)
     }
 
-    fn read(queue: &QueueId, event: &store::events::Event) -> Self {
+    fn read(queue: &QueueId, event: &store::events::FeedEvent) -> Self {
         let text = |name: &str| {
             event
                 .get(name)
@@ -55,83 +55,87 @@ impl Event {
     }
 }
 
-/// Events after a place in the stream.
+/// A batch of events.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Events {
+pub struct RoomEvents {
     /// Oldest first.
-    pub events: Vec<Event>,
-    /// Some between that place and these may be gone already.
+    pub events: Vec<RoomEvent>,
+    /// True if events before these may have been trimmed.
     pub missed: bool,
 }
 
-/// Events a queue keeps, about.
+/// Events kept per queue, about.
 pub(crate) const KEPT: usize = 10_000;
 
 impl Room {
-    /// At most `count` events of a queue after a place, without waiting.
+    /// Returns at most `count` events of a queue after an id, without waiting.
     pub async fn events(
         &self,
         queue: &QueueId,
         after: EventId,
         count: usize,
-    ) -> Result<Events, Error> {
-        self.pulse(queue).await?;
+    ) -> Result<RoomEvents, Error> {
+        self.snapshot(queue).await?;
         let batch = self.feed(queue).after(after, count).await?;
-        let events = batch.events.iter().map(|event| Event::read(queue, event)).collect();
-        Ok(Events { events, missed: batch.missed })
+        let events = batch.events.iter().map(|event| RoomEvent::read(queue, event)).collect();
+        Ok(RoomEvents { events, missed: batch.missed })
     }
 
-    /// The newest events of a queue, newest first; a thousand at most.
-    pub async fn newest_events(&self, queue: &QueueId, count: usize) -> Result<Vec<Event>, Error> {
-        self.pulse(queue).await?;
-        let found: Vec<store::events::Event> = redis::cmd("XREVRANGE")
-            .arg(&self.known(queue).events)
+    /// Returns the newest events of a queue, newest first; at most 1,000.
+    pub async fn newest_events(
+        &self,
+        queue: &QueueId,
+        count: usize,
+    ) -> Result<Vec<RoomEvent>, Error> {
+        self.snapshot(queue).await?;
+        let found: Vec<store::events::FeedEvent> = redis::cmd("XREVRANGE")
+            .arg(&self.queue_cache(queue).events)
             .arg("+")
             .arg("-")
             .arg("COUNT")
             .arg(count.clamp(1, store::events::BATCH_MOST))
             .query_async(&mut self.0.store.clone())
             .await?;
-        Ok(found.iter().map(|event| Event::read(queue, event)).collect())
+        Ok(found.iter().map(|event| RoomEvent::read(queue, event)).collect())
     }
 
-    /// The id of a queue's newest event.
+    /// Returns the id of a queue's newest event.
     pub async fn latest_event(&self, queue: &QueueId) -> Result<EventId, Error> {
-        self.pulse(queue).await?;
+        self.snapshot(queue).await?;
         Ok(self.feed(queue).latest().await?.unwrap_or(EventId::START))
     }
 
-    /// A reader that waits for events of a queue after a place. It has a connection of its own:
+    /// Returns a reader that waits for events of a queue after an id. It has a connection of its own:
     /// share it among listeners.
-    pub async fn follow(&self, queue: &QueueId, after: EventId) -> Result<Following, Error> {
-        self.pulse(queue).await?;
+    pub async fn follow(&self, queue: &QueueId, after: EventId) -> Result<QueueFollower, Error> {
+        self.snapshot(queue).await?;
         let follower = self.feed(queue).follow(after).await?;
-        Ok(Following { queue: queue.clone(), follower })
+        Ok(QueueFollower { queue: queue.clone(), follower })
     }
 
     fn feed(&self, queue: &QueueId) -> Feed {
-        Feed::new(&self.0.store, self.known(queue).events.clone(), KEPT)
+        Feed::new(&self.0.store, self.queue_cache(queue).events.clone(), KEPT)
     }
 }
 
-/// A reader that waits.
+/// Waits for events of a queue.
 #[derive(Debug)]
-pub struct Following {
+pub struct QueueFollower {
     queue: QueueId,
     follower: Follower,
 }
 
-impl Following {
-    /// What came since the last call, waiting up to `wait` for something. Nothing came if it is
-    /// empty. After an error call again; no event is lost by it.
-    pub async fn next(&mut self, wait: Duration) -> Result<Events, Error> {
+impl QueueFollower {
+    /// Returns the events since the last call, waiting up to `wait` for one; an empty batch after a
+    /// timeout. After an error call again; no event is lost.
+    pub async fn next(&mut self, wait: Duration) -> Result<RoomEvents, Error> {
         let batch = self.follower.next(wait).await?;
-        let events = batch.events.iter().map(|event| Event::read(&self.queue, event)).collect();
-        Ok(Events { events, missed: batch.missed })
+        let events = batch.events.iter().map(|event| RoomEvent::read(&self.queue, event)).collect();
+        Ok(RoomEvents { events, missed: batch.missed })
     }
 
-    /// The id of the last event handed out.
-    pub fn place(&self) -> EventId {
+    /// Returns the id of the last event returned.
+    pub fn last_id(&self) -> EventId {
         self.follower.place()
     }
 }

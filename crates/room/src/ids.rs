@@ -21,10 +21,10 @@ use crate::Error;
 pub struct QueueId(String);
 
 impl QueueId {
-    /// The most characters a name may have.
+    /// Maximum length of a name.
     pub const MAX: usize = 63;
 
-    /// Reads a name, or says what is wrong with it.
+    /// Parses a name.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let mut bytes = text.bytes();
         let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -41,7 +41,7 @@ impl QueueId {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -66,7 +66,7 @@ macro_rules! uuid_id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// Reads the usual 36 characters, in lower case.
+            /// Parses the usual 36 characters, in lower case.
             pub fn parse(text: &str) -> Result<Self, Error> {
                 match Uuid::try_parse(text) {
                     Ok(id) if id.hyphenated().encode_lower(&mut [0; 36]) == text => Ok(Self(id)),
@@ -74,12 +74,12 @@ macro_rules! uuid_id {
                 }
             }
 
-            /// The id's 16 bytes.
+            /// Returns the id's 16 bytes.
             pub fn to_bytes(self) -> [u8; 16] {
                 self.0.into_bytes()
             }
 
-            /// An id from its 16 bytes.
+            /// Creates an id from its 16 bytes.
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Uuid::from_bytes(bytes))
             }
@@ -100,19 +100,19 @@ macro_rules! uuid_id {
 }
 
 uuid_id! {
-    /// A place in a queue: a UUIDv7 whose time bits are the microsecond it was taken, so that ids
-    /// sort in the order of arrival.
+    /// Id of a position in a queue: a UUIDv7 whose time bits are the microsecond of enqueueing, so that
+    /// ids sort in the order of arrival.
     PositionId, "position_id"
 }
 
 uuid_id! {
-    /// A session on the protected site; also the id (`jti`) of its token.
+    /// Id of a session on the protected site; also the id (`jti`) of its pass.
     SessionId, "session_id"
 }
 
 impl PositionId {
-    /// The id of a ticket (microseconds since 1970) taken `now`; `chance` fills the random bits. The
-    /// last bit says whether the time bits are, to the second, the time by the clock.
+    /// Creates the id of a ticket (microseconds since 1970) drawn at `now`; `chance` fills the random
+    /// bits. The last bit tells whether the time bits are, to the second, the time of the clock.
     pub(crate) fn of_ticket(ticket: u64, now: Millis, chance: [u8; 8]) -> Self {
         let (ms, us) = (ticket / 1000, ticket % 1000);
         let mut bytes = [0; 16];
@@ -127,21 +127,21 @@ impl PositionId {
         Self(Uuid::from_bytes(bytes))
     }
 
-    /// The microsecond in the id's time bits.
+    /// Returns the microsecond in the id's time bits.
     ///
     /// ```
     /// use room::PositionId;
     /// let id = PositionId::parse("019b76da-a800-71f4-8000-000000000000").unwrap();
-    /// assert_eq!(id.taken_us(), 1_767_225_600_000_125);
+    /// assert_eq!(id.enqueued_us(), 1_767_225_600_000_125);
     /// ```
-    pub fn taken_us(self) -> u64 {
+    pub fn enqueued_us(self) -> u64 {
         let bytes = self.to_bytes();
         let ms = bytes[..6].iter().fold(0, |ms, b| ms << 8 | u64::from(*b));
         let fraction = u64::from(bytes[6] & 0x0f) << 8 | u64::from(bytes[7]);
         ms * 1000 + (fraction >> 2)
     }
 
-    /// Do the time bits say when the place was taken? If not, its record does.
+    /// Returns true if the time bits are the time of enqueueing; otherwise only the record has it.
     pub(crate) fn is_exact(self) -> bool {
         let bytes = self.to_bytes();
         bytes[6] >> 4 == 7 && bytes[15] & 1 == 1
@@ -154,22 +154,22 @@ impl SessionId {
     }
 }
 
-/// A priority level: 0 normal, 1 elevated, 2 VIP, 3 premium. Above 0 it needs proof: a signed
+/// Priority of a visitor: 0 normal, 1 elevated, 2 VIP, 3 premium. Above 0 it needs proof: a signed
 /// invite or an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Level(u8);
+pub struct VisitorPriority(u8);
 
-impl Level {
-    /// Everybody's level.
-    pub const NORMAL: Level = Level(0);
-    /// Goes a little ahead.
-    pub const ELEVATED: Level = Level(1);
-    /// Goes well ahead.
-    pub const VIP: Level = Level(2);
-    /// Goes first.
-    pub const PREMIUM: Level = Level(3);
+impl VisitorPriority {
+    /// Normal: the default.
+    pub const NORMAL: VisitorPriority = VisitorPriority(0);
+    /// Elevated: skips a tenth of the queue.
+    pub const ELEVATED: VisitorPriority = VisitorPriority(1);
+    /// VIP: skips half of the queue.
+    pub const VIP: VisitorPriority = VisitorPriority(2);
+    /// Premium: goes first.
+    pub const PREMIUM: VisitorPriority = VisitorPriority(3);
 
-    /// A level from its number, 0 to 3.
+    /// Creates a priority from its number, 0 to 3.
     pub fn parse(number: u8) -> Result<Self, Error> {
         if number <= 3 {
             Ok(Self(number))
@@ -178,7 +178,7 @@ impl Level {
         }
     }
 
-    /// The number, 0 to 3.
+    /// Returns the number, 0 to 3.
     pub fn number(self) -> u8 {
         self.0
     }
@@ -212,7 +212,7 @@ mod tests {
         assert!(ids.is_sorted(), "{ids:?}");
         for (ticket, id) in tickets.iter().zip(&ids) {
             let id = PositionId::parse(id).unwrap();
-            assert_eq!(id.taken_us(), *ticket);
+            assert_eq!(id.enqueued_us(), *ticket);
             assert_eq!(Uuid::from_bytes(id.to_bytes()).get_version_num(), 7);
         }
     }

@@ -1,20 +1,19 @@
-//! Signed invites: how a visitor proves a level above 0.
+//! Signed invites, which prove a priority above 0.
 
 use store::Millis;
 
-use crate::{Error, Level, QueueId, Room, address::random, token::Fault};
+use crate::{Error, QueueId, Room, VisitorPriority, address::random, token::TokenError};
 
 /// An invite to be signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewInvite {
-    /// What tells it from others; uses are counted by it. 1 to 64 letters, digits, `-` and `_`;
-    /// none makes one up.
+    /// Its id, by which uses are counted: 1 to 64 letters, digits, `-` and `_`; generated if `None`.
     pub id: Option<String>,
-    /// The level it gives.
-    pub level: Level,
-    /// How many places may be taken with it, 1 to 1,000,000.
+    /// The priority it gives.
+    pub priority: VisitorPriority,
+    /// Number of positions it is good for, 1 to 1,000,000.
     pub uses: u32,
-    /// When it ends.
+    /// Time at which it expires.
     pub expires: Millis,
     /// The id the invited person has on the protected site: kept with the position and the session.
     /// Up to 200 characters; may be empty.
@@ -24,22 +23,22 @@ pub struct NewInvite {
 /// An invite whose signature was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invite {
-    /// What tells it from others.
+    /// Its id.
     pub(crate) id: String,
     /// The queue it is for.
     pub(crate) queue: QueueId,
-    /// The level it gives.
-    pub(crate) level: Level,
-    /// How many places may be taken with it.
+    /// The priority it gives.
+    pub(crate) priority: VisitorPriority,
+    /// Number of positions it is good for.
     pub(crate) uses: u32,
-    /// When it ends.
+    /// Time at which it expires.
     pub(crate) expires: Millis,
     /// The id of the invited person on the protected site; may be empty.
     pub(crate) user_id: String,
 }
 
 impl Invite {
-    /// What tells it from others.
+    /// Its id.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -49,12 +48,12 @@ impl Invite {
         &self.queue
     }
 
-    /// The level it gives.
-    pub fn level(&self) -> Level {
-        self.level
+    /// The priority it gives.
+    pub fn priority(&self) -> VisitorPriority {
+        self.priority
     }
 
-    /// How many places may be taken with it.
+    /// Number of positions it is good for.
     pub fn uses(&self) -> u32 {
         self.uses
     }
@@ -64,13 +63,13 @@ impl Invite {
         &self.user_id
     }
 
-    /// When it ends.
+    /// Time at which it expires.
     pub fn expires(&self) -> Millis {
         self.expires
     }
 
     fn write(&self) -> Vec<u8> {
-        let mut out = vec![self.level.number()];
+        let mut out = vec![self.priority.number()];
         out.extend_from_slice(&self.uses.to_be_bytes());
         out.extend_from_slice(&self.expires.0.to_be_bytes());
         out.push(self.id.len() as u8); // checked: 64 at most
@@ -83,19 +82,21 @@ impl Invite {
         out
     }
 
-    fn read(body: &[u8]) -> Result<Self, Fault> {
-        let (level, rest) = body.split_first().ok_or(Fault::Malformed)?;
-        let (uses, rest) = rest.split_first_chunk::<4>().ok_or(Fault::Malformed)?;
-        let (expires, rest) = rest.split_first_chunk::<8>().ok_or(Fault::Malformed)?;
-        let (length, rest) = rest.split_first().ok_or(Fault::Malformed)?;
-        let (id, queue) = rest.split_at_checked(usize::from(*length)).ok_or(Fault::Malformed)?;
+    fn read(body: &[u8]) -> Result<Self, TokenError> {
+        let (priority, rest) = body.split_first().ok_or(TokenError::Malformed)?;
+        let (uses, rest) = rest.split_first_chunk::<4>().ok_or(TokenError::Malformed)?;
+        let (expires, rest) = rest.split_first_chunk::<8>().ok_or(TokenError::Malformed)?;
+        let (length, rest) = rest.split_first().ok_or(TokenError::Malformed)?;
+        let (id, queue) =
+            rest.split_at_checked(usize::from(*length)).ok_or(TokenError::Malformed)?;
         let end = queue.iter().position(|byte| *byte == 0).unwrap_or(queue.len());
         let (queue, user_id) = queue.split_at(end);
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Fault::Malformed);
+        let text =
+            |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| TokenError::Malformed);
         Ok(Self {
-            id: Some(text(id)?).filter(|id| is_id(id)).ok_or(Fault::Malformed)?,
-            queue: QueueId::parse(&text(queue)?).map_err(|_| Fault::Malformed)?,
-            level: Level::parse(*level).map_err(|_| Fault::Malformed)?,
+            id: Some(text(id)?).filter(|id| is_id(id)).ok_or(TokenError::Malformed)?,
+            queue: QueueId::parse(&text(queue)?).map_err(|_| TokenError::Malformed)?,
+            priority: VisitorPriority::parse(*priority).map_err(|_| TokenError::Malformed)?,
             uses: u32::from_be_bytes(*uses),
             expires: Millis(i64::from_be_bytes(*expires)),
             user_id: text(user_id.get(1..).unwrap_or_default())?,
@@ -108,7 +109,7 @@ fn is_id(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(good)
 }
 
-/// Refuses an id of a person that is too long to be kept, or unreadable.
+/// Rejects a user id that is too long or has control characters.
 pub(crate) fn check_user_id(user_id: &str) -> Result<(), Error> {
     if user_id.len() > 200 || user_id.chars().any(char::is_control) {
         return Err(Error::invalid("user_id", "up to 200 characters, none of them control"));
@@ -117,18 +118,18 @@ pub(crate) fn check_user_id(user_id: &str) -> Result<(), Error> {
 }
 
 impl Room {
-    /// Signs an invite. Only for operators: whoever has it may take places at its level.
+    /// Signs an invite. Only for operators: its bearer may enqueue with its priority.
     pub async fn issue_invite(
         &self,
         queue: &QueueId,
         new: NewInvite,
     ) -> Result<(String, Invite), Error> {
-        self.fresh_pulse(queue).await?;
+        self.read_snapshot(queue).await?;
         if !(1..=1_000_000).contains(&new.uses) {
             return Err(Error::invalid("uses", "from 1 to 1,000,000"));
         }
         if new.expires <= self.now() {
-            return Err(Error::invalid("expires", "a time to come"));
+            return Err(Error::invalid("expires", "a time in the future"));
         }
         check_user_id(&new.user_id)?;
         let id = match new.id {
@@ -139,22 +140,22 @@ impl Room {
         let invite = Invite {
             id,
             queue: queue.clone(),
-            level: new.level,
+            priority: new.priority,
             uses: new.uses,
             expires: new.expires,
             user_id: new.user_id,
         };
-        Ok((self.closed("wri1", &invite.write()).await?, invite))
+        Ok((self.sign_token("wri1", &invite.write()).await?, invite))
     }
 
-    /// Reads an invite, for this queue. How often it was used is looked at when joining.
+    /// Verifies an invite for this queue. Its uses are counted when enqueueing.
     pub async fn check_invite(&self, queue: &QueueId, token: &str) -> Result<Invite, Error> {
-        let invite = Invite::read(&self.opened("wri1", token).await?)?;
+        let invite = Invite::read(&self.open_token("wri1", token).await?)?;
         if invite.queue != *queue {
-            return Err(Fault::OtherQueue.into());
+            return Err(TokenError::OtherQueue.into());
         }
         if invite.expires <= self.now() {
-            return Err(Fault::Expired.into());
+            return Err(TokenError::Expired.into());
         }
         Ok(invite)
     }

@@ -1,4 +1,4 @@
-//! Every key of the waiting room, and nowhere else.
+//! Every Redis key of the waiting room. No other file builds one.
 //!
 //! In the standalone layout the names are those of the documented schema; in the cluster layout the
 //! queue id is the hash tag, so that everything one script touches lives in one slot. Sign-of-life
@@ -10,8 +10,8 @@ use store::{Key, Layout};
 
 use crate::ids::{PositionId, QueueId, SessionId};
 
-/// Starts of the names of keys that hold secrets: signing keys, the keys under which addresses are
-/// hashed, and sessions with what lets their holders in. No tool for looking at keys may show them.
+/// Prefixes of keys that hold secrets: signing keys, the keys under which addresses are hashed, and
+/// sessions with the hashes of their passes. Tools that inspect keys must not show them.
 pub const SECRET_KEYS: [&str; 3] = ["room:signing", "room:address-key:", "session:"];
 
 /// Keys that belong to the service as a whole.
@@ -28,7 +28,7 @@ impl RoomKeys {
         Self { queues: Key::raw("queues"), signing: Key::raw("room:signing") }
     }
 
-    /// STRING: the key of one day under which addresses are hashed. Gone after two days.
+    /// STRING: the key of one day under which addresses are hashed. ExpiryCounts after two days.
     pub(crate) fn address_key(&self, day: i64) -> Key {
         Key::raw(format!("room:address-key:{day}"))
     }
@@ -49,24 +49,24 @@ pub(crate) struct QueueKeys {
     pub(crate) meta: Key,
     /// HASH: last ticket, lifetime counters, clocks, admissions of the last minutes.
     pub(crate) state: Key,
-    /// ZSET of waiting places; score = the order of admission: the ticket (microseconds), or a half
-    /// between two others for those who skip ahead.
+    /// ZSET of waiting positions; score = admission order: the ticket (microseconds), or a half between
+    /// two others for those who skip ahead.
     pub(crate) positions: Key,
-    /// LISTs of waiting places by level, first come first.
+    /// LISTs of waiting positions by priority (lanes), first come first.
     pub(crate) lanes: [Key; 4],
-    /// LISTs: take over while a lane is being compacted.
+    /// LISTs: the compacted part of a lane while it is being compacted.
     pub(crate) spares: [Key; 4],
-    /// ZSET of waiting places; score = last sign of life, Unix seconds.
+    /// ZSET of waiting positions; score = last heartbeat, Unix seconds.
     pub(crate) heartbeat: Key,
-    /// ZSET of admitted places; score = when the claim window ends, Unix milliseconds.
-    pub(crate) claims: Key,
-    /// SET of running sessions.
+    /// ZSET of admitted positions; score = end of the admission window, Unix milliseconds.
+    pub(crate) admitted: Key,
+    /// SET of active sessions.
     pub(crate) active: Key,
-    /// ZSET of running sessions; score = when each ends, Unix milliseconds.
+    /// ZSET of active sessions; score = deadline, Unix milliseconds.
     pub(crate) deadlines: Key,
     /// STRING: admissions the rate allows now.
     pub(crate) tokens: Key,
-    /// STRING: Unix seconds, with milliseconds, for which the tokens are true.
+    /// STRING: Unix seconds, with milliseconds, at which the tokens were counted.
     pub(crate) last_update: Key,
     /// STREAM of events, capped.
     pub(crate) events: Key,
@@ -87,7 +87,7 @@ impl QueueKeys {
                 Layout::Standalone => Key::raw("heartbeat:active"),
                 Layout::Cluster => Key::raw(format!("heartbeat:{q}:active")),
             },
-            claims: Key::raw(format!("queue:{q}:admitted")),
+            admitted: Key::raw(format!("queue:{q}:admitted")),
             active: Key::raw(format!("queue:{q}:sessions:active")),
             deadlines: Key::raw(format!("queue:{q}:sessions:deadlines")),
             tokens: Key::raw(format!("admission:{q}:tokens")),
@@ -96,9 +96,9 @@ impl QueueKeys {
         }
     }
 
-    /// HASH: one place. TTL 30 min by default, refreshed by each sign of life. While its session runs the
-    /// TTL is the session's hard limit and one hour: nobody sends heartbeats for it then, and the session
-    /// must find it when it ends. `ticket` is the number drawn; `metadata` is always a JSON object.
+    /// HASH: one position. TTL 30 min by default, refreshed by each heartbeat. While its session is active
+    /// the TTL is the session's hard limit and one hour: no heartbeats arrive then, and the session must
+    /// find it when it ends. `ticket` is the number drawn; `metadata` is always a JSON object.
     pub(crate) fn position(&self, id: &PositionId) -> Key {
         match self.layout {
             Layout::Standalone => Key::raw(format!("position:{id}")),
@@ -107,7 +107,7 @@ impl QueueKeys {
     }
 
     /// HASH: one session. TTL 1 h by default, refreshed by each activity. `token` is the SHA-256 of the
-    /// pass, as `sha256:<hex>`, so that reading the store is not enough to come in.
+    /// pass, as `sha256:<hex>`, so that read access to the store is not enough to use it.
     pub(crate) fn session(&self, id: &SessionId) -> Key {
         match self.layout {
             Layout::Standalone => Key::raw(format!("session:{id}")),
@@ -115,7 +115,8 @@ impl QueueKeys {
         }
     }
 
-    /// STRING: why a token is void, in the operator's own word if there was one. TTL = as long as any copy of it could be valid.
+    /// STRING: reason for which a token is revoked, in the operator's own word if there was one. TTL = as
+    /// long as any copy of it could be valid.
     pub(crate) fn revocation(&self, token_id: &str) -> Key {
         match self.layout {
             Layout::Standalone => Key::raw(format!("revocation:{token_id}")),
@@ -123,23 +124,23 @@ impl QueueKeys {
         }
     }
 
-    /// STRING: the place held from one address. TTL as the place's.
+    /// STRING: the position enqueued from one address. TTL as the position's.
     pub(crate) fn ipmap(&self, ip_hash: &str) -> Key {
         Key::raw(format!("ipmap:{}:{ip_hash}", self.layout.tag(&self.queue)))
     }
 
-    /// ZSET of sessions started from one address; score = when they were last looked at. Those that
-    /// ended are dropped when the address seems full. TTL = hard limit of a session + 1 h.
+    /// ZSET of sessions started from one address; score = time of the last check. Ended ones are dropped
+    /// when the address seems full. TTL = hard limit of a session + 1 h.
     pub(crate) fn address_sessions(&self, ip_hash: &str) -> Key {
         Key::raw(format!("queue:{}:sessions:address:{ip_hash}", self.layout.tag(&self.queue)))
     }
 
-    /// STRING: the place made under an idempotency key, by the key's SHA-256. TTL 10 min by default.
+    /// STRING: the position made under an idempotency key, by the key's SHA-256. TTL 10 min by default.
     pub(crate) fn once(&self, key_hash: &str) -> Key {
         Key::raw(format!("once:{}:{key_hash}", self.layout.tag(&self.queue)))
     }
 
-    /// STRING: how often an invite was used.
+    /// STRING: number of uses of an invite.
     pub(crate) fn invite(&self, invite_id: &str) -> Key {
         Key::raw(format!("invite:{}:{invite_id}", self.layout.tag(&self.queue)))
     }
@@ -168,7 +169,7 @@ mod tests {
 
     fn all(layout: Layout) -> Vec<String> {
         let k = QueueKeys::of(layout, &QueueId::parse("concert-tickets").unwrap());
-        let place = PositionId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap();
+        let position = PositionId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap();
         let session = SessionId::parse("a1b2c3d4-e5f6-4890-abcd-ef1234567890").unwrap();
         let mut keys = vec![
             k.meta.clone(),
@@ -177,7 +178,7 @@ mod tests {
             k.active.clone(),
             k.tokens.clone(),
             k.last_update.clone(),
-            k.position(&place),
+            k.position(&position),
             k.session(&session),
             k.revocation("abc"),
             k.ipmap("a1b2c3d4e5f6"),

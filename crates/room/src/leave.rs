@@ -1,50 +1,54 @@
-//! Giving up a place, by the visitor's wish or by an operator's.
+//! Ending a position: cancelled by the visitor or revoked by an operator.
 
 use crate::{
-    End, Error, PositionId, QueueId, Reason, Room, SessionId, State, hour, reply::Reply, scripts,
-    session::check_reason,
+    EndReason, Error, PositionId, PositionState, QueueId, Room, SessionEnd, SessionId, hour,
+    reply::Reply, scripts, session::check_reason,
 };
 
-/// What leaving came to.
+/// The outcome of [`Room::leave`] and [`Room::revoke_position`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
-    /// The place was given up now.
+pub enum LeaveOutcome {
+    /// The position was ended by this call.
     Now,
-    /// It was over before, in this state.
-    Before(State),
+    /// It had ended before, in this state.
+    Before(PositionState),
 }
 
 impl Room {
-    /// The visitor gives up the place; a running session is completed. Leaving twice is leaving
-    /// once.
-    pub async fn leave(&self, queue: &QueueId, id: &PositionId) -> Result<Left, Error> {
-        self.end_place(queue, id, Reason::Cancelled, "").await
+    /// Cancels a position for its visitor; an active session is completed. Idempotent.
+    pub async fn leave(&self, queue: &QueueId, id: &PositionId) -> Result<LeaveOutcome, Error> {
+        self.end_position(queue, id, EndReason::Cancelled, "").await
     }
 
-    /// An operator takes a place away; a running session is terminated.
-    pub async fn revoke_place(&self, queue: &QueueId, id: &PositionId) -> Result<Left, Error> {
-        self.revoke_place_for(queue, id, "").await
+    /// Revokes a position for an operator; an active session is terminated. Idempotent.
+    pub async fn revoke_position(
+        &self,
+        queue: &QueueId,
+        id: &PositionId,
+    ) -> Result<LeaveOutcome, Error> {
+        self.revoke_position_for(queue, id, "").await
     }
 
-    /// The same with the operator's own word for the reason, as in [`Room::terminate_for`].
-    pub async fn revoke_place_for(
+    /// Like [`Room::revoke_position`], with the operator's own word for the reason, as in
+    /// [`Room::terminate_for`].
+    pub async fn revoke_position_for(
         &self,
         queue: &QueueId,
         id: &PositionId,
         detail: &str,
-    ) -> Result<Left, Error> {
+    ) -> Result<LeaveOutcome, Error> {
         check_reason(detail)?;
-        self.end_place(queue, id, Reason::AdminRevoked, detail).await
+        self.end_position(queue, id, EndReason::AdminRevoked, detail).await
     }
 
-    pub(crate) async fn end_place(
+    pub(crate) async fn end_position(
         &self,
         queue: &QueueId,
         id: &PositionId,
-        reason: Reason,
+        reason: EndReason,
         detail: &str,
-    ) -> Result<Left, Error> {
-        let keys = self.known(queue);
+    ) -> Result<LeaveOutcome, Error> {
+        let keys = self.queue_cache(queue);
         let now = self.now();
         let reply = scripts::leave::run(
             &self.0.store,
@@ -53,7 +57,7 @@ impl Room {
                 state: &keys.state,
                 positions: &keys.positions,
                 heartbeat: &keys.heartbeat,
-                claims: &keys.claims,
+                admitted: &keys.admitted,
                 stats: keys.stats(&hour(now)),
                 events: &keys.events,
                 position: keys.position(id),
@@ -68,19 +72,19 @@ impl Room {
         .await?;
         let reply = Reply::of(scripts::leave::SCRIPT, reply)?;
         match reply.word() {
-            "left" => Ok(Left::Now),
-            "ended" => State::read(reply.text(1), Reason::read(reply.text(2)))
-                .map(Left::Before)
+            "left" => Ok(LeaveOutcome::Now),
+            "ended" => PositionState::read(reply.text(1), EndReason::read(reply.text(2)))
+                .map(LeaveOutcome::Before)
                 .ok_or_else(|| reply.unexpected()),
             "active" => {
                 let session = SessionId::parse(reply.text(1))?;
                 let end = match reason {
-                    Reason::Cancelled => End::Complete,
-                    Reason::QueueReset => End::Reset,
-                    _ => End::Revoke,
+                    EndReason::Cancelled => SessionEnd::Complete,
+                    EndReason::QueueReset => SessionEnd::Reset,
+                    _ => SessionEnd::Revoke,
                 };
                 self.end_session_with(queue, &session, end, detail).await?;
-                Ok(Left::Now)
+                Ok(LeaveOutcome::Now)
             }
             "unknown" => Err(Error::UnknownPosition),
             _ => Err(reply.unexpected()),

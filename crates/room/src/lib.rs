@@ -1,42 +1,44 @@
-//! A virtual waiting room: holds a crowd outside a site, shows each visitor a true position, lets in
-//! what the site can take.
+//! A virtual waiting room: holds a crowd outside a site, shows each visitor a true position, and
+//! admits as many as the site can take.
 //!
-//! # What a room promises
-//! - **Order.** Within a priority level, first come is first served; the position shown is one more
-//!   than the number of visitors who will be let in before, if nobody joins or leaves.
-//! - **Two limits, both hard.** Never more than `max_active` admitted and active together; never
-//!   more admissions than the burst and the rate allow over any span of time, however many
-//!   instances admit at once and however often they try.
-//! - **A place is not lost by accident.** Refreshing, a sleeping phone, a pause, a crash of the
+//! # Guarantees
+//! - **Order.** Within a priority, first come is first served; the position shown is one more than
+//!   the number of visitors who will be admitted before, if nobody enqueues or leaves.
+//! - **Two hard limits.** Never more than `max_active` admitted and active together; never more
+//!   admissions than the burst and the rate allow over any span of time, however many instances
+//!   admit at once and however often they try.
+//! - **A position is not lost by accident.** Refreshing, a sleeping phone, a pause, a crash of the
 //!   service or of the store do not cost it; clocks stand still meanwhile.
-//! - **An offer is a lease.** Who is admitted and does not come gives the slot back, returns once to
-//!   the head of the lane, then loses the place. No session outlives its limits.
+//! - **An admission is a lease.** A visitor who is admitted and starts no session within the admission
+//!   window gives the slot back, returns once to the head of the lane, then loses the position. No
+//!   session outlives its limits.
 //!
-//! # How it works
+//! # Mechanism
 //! Everything that must be atomic is a script in `lua/`, run by the built-in store and by a Redis
-//! server alike; every key a script touches is declared. A place goes
-//! `waiting → admitted → active → completed`, or ends as expired, cancelled or revoked with a
-//! [`Reason`]. [`Keeper`] does what time brings: admits, takes offers back, ends the silent.
+//! server alike; every key a script touches is declared. A position goes
+//! `waiting → admitted → active → completed`, or ends as expired, cancelled or revoked with an
+//! [`EndReason`]. [`RoomMaintenance`] is the background task: it admits, takes back admissions that
+//! were not used, and expires positions without heartbeats.
 //!
-//! Read in this order: `config.rs`, `keys.rs`, `place.rs` (what is shown), then a verb per file:
-//! `queue.rs`, `join.rs`, `status.rs`, `admit.rs`, `claim.rs`, `session.rs`, `leave.rs`,
-//! `keeper.rs`; `token.rs`, `pass.rs`, `invite.rs` for what visitors carry; and `gate.rs` for what a
-//! protected site asks with every request.
+//! Read in this order: `config.rs`, `keys.rs`, `position.rs` (what a visitor is shown), then a verb per
+//! file: `queue.rs`, `enqueue.rs`, `status.rs`, `admit.rs`, `start_session.rs`, `session.rs`,
+//! `leave.rs`, `maintenance.rs`; `token.rs`, `pass.rs`, `invite.rs` for credentials; and
+//! `pass_check.rs` for the check a protected site makes with every request.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), room::Error> {
-//! use room::{NewPlace, QueueConfig, QueueId, Rate, Room, State};
+//! use room::{AdmissionRate, NewPosition, PositionState, QueueConfig, QueueId, Room};
 //!
 //! let store = store::Store::open("embedded:").await?;
 //! let room = Room::open(store, room::Options::default()).await?;
 //! let queue = QueueId::parse("concert-tickets")?;
-//! let config = QueueConfig { admission: Rate::new(500, 60), ..QueueConfig::default() };
+//! let config = QueueConfig { admission: AdmissionRate::new(500, 60), ..QueueConfig::default() };
 //! room.create_queue(&queue, config).await?;
 //!
-//! let joined = room.join(&queue, NewPlace::default()).await?;
-//! match joined.place.state {
-//!     State::Waiting => println!("you are number {:?}", joined.place.position),
-//!     State::Admitted => println!("come in"),
+//! let enqueued = room.enqueue(&queue, NewPosition::default()).await?;
+//! match enqueued.position.state {
+//!     PositionState::Waiting => println!("you are number {:?}", enqueued.position.number),
+//!     PositionState::Admitted => println!("start a session"),
 //!     other => println!("{other:?}"),
 //! }
 //! # Ok(()) }
@@ -44,28 +46,28 @@
 
 mod address;
 mod admit;
-mod claim;
 mod config;
+mod enqueue;
 mod error;
 mod estimate;
 mod events;
-mod gate;
 mod ids;
 mod invite;
-mod join;
-mod keeper;
 mod keys;
 mod leave;
 mod limit;
 mod list;
+mod maintenance;
 mod pass;
-mod place;
-mod pulse;
+mod pass_check;
+mod position;
 mod queue;
 mod reply;
 mod scripts;
 mod session;
 mod signing;
+mod snapshot;
+mod start_session;
 mod stats;
 mod status;
 mod token;
@@ -82,59 +84,58 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::RwLock;
-use store::{Millis, Store, gather::Gather};
+use store::{Millis, Store, batcher::Batcher};
 
-pub use store::{events::EventId, limit::Verdict};
+pub use store::{events::EventId, limit::LimitVerdict};
 
 pub use crate::{
-    admit::Admitted,
-    claim::{Claim, Visitor},
+    admit::Admission,
     config::{
-        Bound, CLAIM_WINDOW, Duplicates, HEARTBEAT_INTERVAL, HOLD, MAX_ACTIVE,
+        ADMISSION_WINDOW, AdmissionRate, Bound, Duplicates, HEARTBEAT_INTERVAL, HOLD, MAX_ACTIVE,
         MAX_ACTIVE_PER_ADDRESS, MAX_QUEUE_SIZE, POLL_CEILING, POLL_FLOOR, PROVISIONAL_TIMEOUT,
-        Policy, QueueConfig, QueueStatus, RATE_BURST, RATE_COUNT, RATE_PER, RESERVED_SHARE, Rate,
+        PriorityPolicy, QueueConfig, QueueStatus, RATE_BURST, RATE_COUNT, RATE_PER, RESERVED_SHARE,
         SESSION_MAX, SESSION_TIMEOUT, USER_AGENT_BYTES,
     },
+    enqueue::{EnqueueOutcome, NewPosition, Proof, check_key},
     error::Error,
     estimate::{Estimate, NoEstimate, POLL_DIVISOR},
-    events::{Event, Events, Following},
-    gate::{Arrival, Inside},
-    ids::{Level, PositionId, QueueId, SessionId},
+    events::{QueueFollower, RoomEvent, RoomEvents},
+    ids::{PositionId, QueueId, SessionId, VisitorPriority},
     invite::{Invite, NewInvite},
-    join::{Joined, NewPlace, Proof, check_key},
-    keeper::{Keeper, Swept},
     keys::SECRET_KEYS,
-    leave::Left,
-    list::{PAGE, Which},
+    leave::LeaveOutcome,
+    list::{PAGE, PositionList},
+    maintenance::{RoomMaintenance, RoomTickReport},
     pass::Pass,
-    place::{Place, Reason, State},
-    queue::{Ended, Queue},
-    session::{End, Session, SessionStatus},
+    pass_check::{ActivePass, Arrival},
+    position::{EndReason, Position, PositionState},
+    queue::{EndCounts, Queue},
+    session::{SessionEnd, SessionStatus, VisitorSession},
     signing::Algorithm,
-    stats::{Hour, Stats, Totals},
-    token::{Fault, PlaceToken},
+    start_session::{SessionStart, Visitor},
+    stats::{Hour, QueueStats, Totals},
+    token::{PositionToken, TokenError},
 };
 use crate::{
-    join::Join,
+    enqueue::EnqueueCall,
     keys::{QueueKeys, RoomKeys},
-    pulse::Pulse,
-    status::{Ask, Beat},
+    snapshot::QueueSnapshot,
+    status::{HeartbeatCall, StatusCall},
 };
 
-/// How a room works, apart from what each queue is set to.
+/// Options of a room that are the same for all of its queues.
 #[derive(Clone)]
 pub struct Options {
-    /// How often the keeper looks. Default 100 ms; the limits do not depend on it.
+    /// Interval between rounds of [`RoomMaintenance`]. Default 100 ms; the limits do not depend on it.
     pub tick: Duration,
-    /// A gap in the keeper's work after which it counts as an outage and clocks start afresh.
-    /// Default 10 s.
+    /// Gap between rounds that counts as an outage, after which clocks start afresh. Default 10 s.
     pub stall: Duration,
-    /// How long a repeated idempotency key finds its place. Default 10 min.
+    /// Time for which a repeated idempotency key finds its position. Default 10 min.
     pub idempotency: Duration,
-    /// Who signs passes (`iss`). Default `tidegate`.
+    /// Issuer of passes (`iss`). Default `tidegate`.
     pub issuer: String,
-    /// Seals private keys in the store; the same for all instances. Without it whoever can read
-    /// the store can sign.
+    /// Secret that seals private keys in the store; the same for all instances. Without it, read access
+    /// to the store is enough to sign.
     pub secret: Option<[u8; 32]>,
 }
 
@@ -170,35 +171,35 @@ struct Inner {
     store: Store,
     options: Options,
     keys: RoomKeys,
-    /// Known queues, at most [`KNOWN_QUEUES`].
-    queues: RwLock<HashMap<QueueId, Arc<Known>>>,
-    /// What is the same for every visitor of a queue, a second old at most.
-    pulses: RwLock<HashMap<QueueId, Arc<Pulse>>>,
-    /// The last ticket proposed here.
+    /// Keys and batchers by queue, at most [`CACHED_QUEUES`].
+    queues: RwLock<HashMap<QueueId, Arc<QueueCache>>>,
+    /// Snapshots by queue, at most a second old.
+    snapshots: RwLock<HashMap<QueueId, Arc<QueueSnapshot>>>,
+    /// The last ticket proposed context.
     ticket: AtomicU64,
-    addresses: address::Addresses,
+    addresses: address::AddressHasher,
     signing: ArcSwap<signing::KeySet>,
-    gate: gate::Gate,
+    passes: pass_check::PassCache,
 }
 
-/// What is kept of a known queue: its spelled-out keys, and where calls for it meet.
+/// Cached state of one queue: its keys, and the batchers of concurrent calls.
 #[derive(Debug)]
-struct Known {
+struct QueueCache {
     queue: QueueId,
     keys: QueueKeys,
-    asks: Gather<Ask>,
-    beats: Gather<Beat>,
-    joins: Gather<Join>,
+    status_batcher: Batcher<StatusCall>,
+    heartbeat_batcher: Batcher<HeartbeatCall>,
+    enqueue_batcher: Batcher<EnqueueCall>,
 }
 
-/// What calls that meet are made with: the room, and the queue they are for.
+/// Context a batch is sent with: the room and the queue.
 #[derive(Debug)]
-struct Here {
+struct BatchContext {
     room: Room,
-    known: Arc<Known>,
+    cache: Arc<QueueCache>,
 }
 
-impl std::ops::Deref for Known {
+impl std::ops::Deref for QueueCache {
     type Target = QueueKeys;
 
     fn deref(&self) -> &QueueKeys {
@@ -206,16 +207,16 @@ impl std::ops::Deref for Known {
     }
 }
 
-/// Calls of one kind for one queue that are under way at the same time on a server, which may be far
-/// away. The built-in store carries out one at a time anyway.
-const LEADS: usize = 4;
+/// Batches of one kind in flight per queue on a remote server. The built-in store runs one at a time
+/// anyway.
+const MAX_IN_FLIGHT: usize = 4;
 
-/// How many queues are remembered between calls. Above it the memory starts anew, so that asking
-/// for made-up names cannot fill it.
-const KNOWN_QUEUES: usize = 4_096;
+/// Capacity of the caches by queue. A full cache is cleared, so that requests for made-up names cannot
+/// grow it.
+const CACHED_QUEUES: usize = 4_096;
 
 impl Room {
-    /// Opens the waiting room on a store. Makes signing keys if there are none yet.
+    /// Opens the waiting room on a store. Creates signing keys if there are none.
     pub async fn open(store: Store, options: Options) -> Result<Self, Error> {
         let keys = RoomKeys::new();
         let signing = signing::open(&store, &keys, options.secret.as_ref()).await?;
@@ -224,20 +225,20 @@ impl Room {
             options,
             keys,
             queues: RwLock::default(),
-            pulses: RwLock::default(),
+            snapshots: RwLock::default(),
             ticket: AtomicU64::new(0),
-            addresses: address::Addresses::default(),
+            addresses: address::AddressHasher::default(),
             signing: ArcSwap::from_pointee(signing),
-            gate: gate::Gate::default(),
+            passes: pass_check::PassCache::default(),
         })))
     }
 
-    /// The store the room lives in.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.0.store
     }
 
-    /// How the room works.
+    /// Returns the options.
     pub fn options(&self) -> &Options {
         &self.0.options
     }
@@ -246,31 +247,31 @@ impl Room {
         self.0.store.now()
     }
 
-    fn here(&self, queue: &QueueId) -> Here {
-        Here { room: self.clone(), known: self.known(queue) }
+    fn batch_context(&self, queue: &QueueId) -> BatchContext {
+        BatchContext { room: self.clone(), cache: self.queue_cache(queue) }
     }
 
-    fn known(&self, queue: &QueueId) -> Arc<Known> {
+    fn queue_cache(&self, queue: &QueueId) -> Arc<QueueCache> {
         if let Some(keys) = self.0.queues.read().get(queue) {
             return Arc::clone(keys);
         }
-        let leads = if self.0.store.embedded().is_some() { 1 } else { LEADS };
-        let keys = Arc::new(Known {
+        let max_in_flight = if self.0.store.embedded().is_some() { 1 } else { MAX_IN_FLIGHT };
+        let keys = Arc::new(QueueCache {
             queue: queue.clone(),
             keys: QueueKeys::of(self.0.store.layout(), queue),
-            asks: Gather::new(leads),
-            beats: Gather::new(leads),
-            joins: Gather::new(leads),
+            status_batcher: Batcher::new(max_in_flight),
+            heartbeat_batcher: Batcher::new(max_in_flight),
+            enqueue_batcher: Batcher::new(max_in_flight),
         });
         let mut known = self.0.queues.write();
-        if known.len() >= KNOWN_QUEUES {
+        if known.len() >= CACHED_QUEUES {
             known.clear();
         }
-        // Somebody else may have been quicker: calls of one queue are to meet in one place.
+        // Another thread may have inserted it first: calls of one queue must share one batcher.
         Arc::clone(known.entry(queue.clone()).or_insert(keys))
     }
 
-    /// A ticket to propose: the current microsecond, and more than the last one proposed here.
+    /// Proposes a ticket: the current microsecond, but higher than any proposed here before.
     fn propose_ticket(&self, now: Millis, after: u64) -> u64 {
         let now_us = u64::try_from(now.0).unwrap_or(0).saturating_mul(1000);
         let least = now_us.max(after.saturating_add(1));
@@ -293,7 +294,7 @@ impl fmt::Debug for Room {
     }
 }
 
-/// The hour of a moment as statistics name it: `YYYYMMDDHH`, UTC.
+/// Formats the hour of a time as statistics keys do: `YYYYMMDDHH`, UTC.
 fn hour(now: Millis) -> String {
     let hours = now.0.div_euclid(3_600_000);
     let (days, hour) = (hours.div_euclid(24), hours.rem_euclid(24));

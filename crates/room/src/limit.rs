@@ -1,16 +1,15 @@
-//! Limits on how often a client may call, on the documented keys.
+//! Rate limits of clients, on the keys of the schema.
 
 use std::{net::IpAddr, time::Duration};
 
 use ring::digest;
-use store::limit::{self, Charge, Rule, Verdict};
+use store::limit::{self, Charge, LimitVerdict, Rule};
 
 use crate::{Error, PositionId, Room};
 
 impl Room {
-    /// Counts one call of a client for an action: at most `most` in any `window`. `identifier` is
-    /// whatever names the client (see [`Room::client_of`]), `action` one of the API's words,
-    /// `request_id` makes a repeated call count once.
+    /// Charges one call of a client to a sliding window: at most `most` in any `window`. `identifier`
+    /// names the client (see [`Room::client_of`]), `action` the call; a repeated `request_id` counts once.
     pub async fn take_limit(
         &self,
         identifier: &str,
@@ -18,8 +17,8 @@ impl Room {
         most: u32,
         window: Duration,
         request_id: &str,
-    ) -> Result<Verdict, Error> {
-        // Anything may come in as a name; what is not plain is hashed.
+    ) -> Result<LimitVerdict, Error> {
+        // An identifier may hold anything; unless it is plain it is hashed.
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.';
         let identifier = match identifier {
             name if (1..=64).contains(&name.len()) && name.bytes().all(plain) => name.to_owned(),
@@ -33,8 +32,8 @@ impl Room {
         Ok(limit::take(&self.0.store, request_id, &[Charge::one(key, rule)]).await?)
     }
 
-    /// Draws `cost` units from a client's bucket for an action: `burst` at once, `per_minute` more in
-    /// a minute. All instances draw from the same. `draw_id` names this draw, see
+    /// Takes `cost` tokens from a client's bucket for an action: `burst` at once, `per_minute` more each
+    /// minute, shared by all instances. `draw_id` makes a repeated draw count once, see
     /// [`store::limit::take`].
     pub async fn draw_units(
         &self,
@@ -43,13 +42,13 @@ impl Room {
         (burst, per_minute): (u32, u32),
         cost: u32,
         draw_id: &str,
-    ) -> Result<Verdict, Error> {
+    ) -> Result<LimitVerdict, Error> {
         let key = self.0.keys.rate_limit(self.0.store.layout(), &identifier.to_string(), action);
         let rule = Rule::Bucket { burst, count: per_minute, per: Duration::from_secs(60) };
         Ok(limit::take(&self.0.store, draw_id, &[Charge { key, rule, cost }]).await?)
     }
 
-    /// The name of the client at an address: its keyed hash, never the address.
+    /// Returns the name of the client at an address: its keyed hash, never the address.
     pub async fn client_of(&self, address: IpAddr) -> Result<String, Error> {
         self.0.addresses.hash(&self.0.store, &self.0.keys, address).await
     }

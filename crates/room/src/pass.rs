@@ -1,49 +1,50 @@
-//! The pass: what an admitted visitor shows the protected site, a JWT anybody can check with the
-//! published keys.
+//! The pass: the credential of an active session, a JWT anybody can verify with the published keys.
 //!
-//! A pass is good as long as its session is. [`Room::check_pass`] looks at the signature and at the
-//! session; who checks only the signature (an edge function) trusts `exp`.
+//! A pass is valid as long as its session is active. [`Room::check_pass`] verifies the signature and the
+//! session; a verifier that checks only the signature (an edge function) relies on `exp`.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
 use store::{Millis, redis};
 
-use crate::{Error, Level, PositionId, QueueId, Room, Session, SessionId, token::Fault};
+use crate::{
+    Error, PositionId, QueueId, Room, SessionId, VisitorPriority, VisitorSession, token::TokenError,
+};
 
-/// What a pass says.
+/// The claims of a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// The queue the visitor came through (`aud`).
     pub queue: QueueId,
     /// The session (`jti`).
     pub session: SessionId,
-    /// The place (`position_id`, also `sub`).
+    /// The position (`position_id`, also `sub`).
     pub position: PositionId,
-    /// The visitor's level (`pri`).
-    pub level: Level,
+    /// The visitor's priority (`pri`).
+    pub priority: VisitorPriority,
     /// The queue's epoch when it was signed (`epo`).
     pub epoch: u32,
-    /// When it was signed (`iat`), in whole seconds.
+    /// Time of signing (`iat`), in whole seconds.
     pub issued: Millis,
-    /// Until when it is good (`exp`), in whole seconds.
+    /// Expiry (`exp`), in whole seconds.
     pub expires: Millis,
 }
 
-/// The longest pass that is looked at.
-const LONGEST: usize = 4_096;
-/// How far clocks may differ when `nbf` is looked at.
-const LEEWAY_S: i64 = 5;
+/// Maximum length of a pass.
+const MAX_PASS_BYTES: usize = 4_096;
+/// Clock difference tolerated when `nbf` is checked.
+const LEEWAY_SECONDS: i64 = 5;
 
 impl Room {
-    /// Signs a pass for a session, good until the session's end as it is now. A session that was
-    /// renewed gets a new one.
-    pub async fn issue_pass(&self, session: &Session) -> Result<String, Error> {
-        let epoch = self.pulse(&session.queue).await?.number("epoch");
+    /// Signs a pass for a session, valid until the session's current deadline. A renewed session gets a
+    /// new one.
+    pub async fn issue_pass(&self, session: &VisitorSession) -> Result<String, Error> {
+        let epoch = self.snapshot(&session.queue).await?.number("epoch");
         self.sign_pass(&Pass {
             queue: session.queue.clone(),
             session: session.id,
             position: session.position,
-            level: session.level,
+            priority: session.priority,
             epoch: u32::try_from(epoch).unwrap_or(0),
             issued: self.now(),
             expires: session.expires,
@@ -54,7 +55,7 @@ impl Room {
     pub(crate) async fn sign_pass(&self, pass: &Pass) -> Result<String, Error> {
         let set = self.key_set().await?;
         let key = set.for_passes()?;
-        let algorithm = key.algorithm().ok_or(Fault::NoKey)?;
+        let algorithm = key.algorithm().ok_or(TokenError::NoKey)?;
         let header = json!({ "alg": algorithm.as_str(), "kid": key.id, "typ": "JWT" });
         let now = pass.issued.as_secs();
         let claims = json!({
@@ -67,39 +68,39 @@ impl Room {
             "exp": pass.expires.as_secs(),
             "typ": "session",
             "position_id": pass.position.to_string(),
-            "pri": pass.level.number(),
+            "pri": pass.priority.number(),
             "epo": pass.epoch,
         });
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let signed = format!("{}.{}", part(&header), part(&claims));
-        let signature = key.sign(signed.as_bytes()).ok_or(Fault::NoKey)?;
+        let signature = key.sign(signed.as_bytes()).ok_or(TokenError::NoKey)?;
         Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// Reads a pass: signature, issuer, queue and times. Says nothing about the session; for that
-    /// there is [`Room::check_pass`].
+    /// Verifies a pass: signature, issuer, queue and times. Does not check the session; see
+    /// [`Room::check_pass`].
     pub async fn read_pass(&self, queue: &QueueId, token: &str) -> Result<Pass, Error> {
         let pass = self.read_pass_of_any_age(queue, token).await?;
         if pass.expires.as_secs() <= self.now().as_secs() {
-            return Err(Fault::Expired.into());
+            return Err(TokenError::Expired.into());
         }
         Ok(pass)
     }
 
-    /// The same for a pass whose time may be over.
+    /// Like [`Room::read_pass`], for a pass that may have expired.
     pub(crate) async fn read_pass_of_any_age(
         &self,
         queue: &QueueId,
         token: &str,
     ) -> Result<Pass, Error> {
-        let parts = Parts::of(token)?;
+        let parts = JwtParts::of(token)?;
         let key = self.key(&parts.key).await?;
-        // The key says which algorithm it is for; the token may only agree.
+        // The key determines the algorithm; the token's header may only agree.
         if key.algorithm().is_none_or(|algorithm| algorithm.as_str() != parts.algorithm) {
-            return Err(Fault::Algorithm.into());
+            return Err(TokenError::Algorithm.into());
         }
         if !key.verifies(parts.signed.as_bytes(), &parts.signature) {
-            return Err(Fault::Forged.into());
+            return Err(TokenError::Forged.into());
         }
         let now = self.now().as_secs();
         Ok(read_claims(&parts.claims, &self.0.options.issuer, queue, now)?)
@@ -109,25 +110,29 @@ impl Room {
     /// position.
     ///
     /// # Errors
-    /// [`Fault`]s of a token that is neither.
-    pub async fn proves_session(&self, session: &Session, token: &str) -> Result<bool, Error> {
+    /// [`TokenError`]s of a token that is neither.
+    pub async fn proves_session(
+        &self,
+        session: &VisitorSession,
+        token: &str,
+    ) -> Result<bool, Error> {
         if !token.starts_with("eyJ") {
-            let held = self.check_place_token(&session.queue, token).await?;
+            let held = self.check_position_token(&session.queue, token).await?;
             return Ok(held.position == session.position);
         }
         let pass = self.read_pass_of_any_age(&session.queue, token).await?;
-        let epoch = self.pulse(&session.queue).await?.number("epoch");
+        let epoch = self.snapshot(&session.queue).await?.number("epoch");
         let revoked: bool = redis::cmd("EXISTS")
-            .arg(self.known(&session.queue).revocation(&session.id.to_string()))
+            .arg(self.queue_cache(&session.queue).revocation(&session.id.to_string()))
             .query_async(&mut self.0.store.clone())
             .await?;
         Ok(pass.session == session.id && !revoked && i64::from(pass.epoch) >= epoch)
     }
 
-    /// Reads a pass and looks whether its session still runs and nothing was revoked.
+    /// Verifies a pass and checks that its session is active and nothing was revoked.
     pub async fn check_pass(&self, queue: &QueueId, token: &str) -> Result<Pass, Error> {
         let pass = self.read_pass(queue, token).await?;
-        let keys = self.known(queue);
+        let keys = self.queue_cache(queue);
         let (revoked, runs, epoch): (bool, bool, Option<u32>) = redis::pipe()
             .exists(keys.revocation(&pass.session.to_string()))
             .sismember(&keys.active, pass.session.to_string())
@@ -135,15 +140,15 @@ impl Room {
             .query_async(&mut self.0.store.clone())
             .await?;
         if revoked || epoch.is_some_and(|epoch| pass.epoch < epoch) {
-            Err(Fault::Revoked.into())
+            Err(TokenError::Revoked.into())
         } else if !runs {
-            Err(Fault::Over.into())
+            Err(TokenError::Over.into())
         } else {
             Ok(pass)
         }
     }
 
-    /// Voids a token by its id for a while, whatever else is known of it.
+    /// Revokes a token by its id for a while.
     pub async fn revoke_token(
         &self,
         queue: &QueueId,
@@ -155,10 +160,10 @@ impl Room {
         if reason.is_empty() || reason.len() > 64 || !reason.chars().all(good) {
             return Err(Error::invalid("reason", "1 to 64 letters, digits and _"));
         }
-        self.pulse(queue).await?;
-        self.0.gate.session_ended(token);
+        self.snapshot(queue).await?;
+        self.0.passes.session_ended(token);
         redis::cmd("SET")
-            .arg(self.known(queue).revocation(&token.to_string()))
+            .arg(self.queue_cache(queue).revocation(&token.to_string()))
             .arg(reason)
             .arg("EX")
             .arg(lasts.as_secs().clamp(1, 30 * 86_400))
@@ -168,8 +173,8 @@ impl Room {
     }
 }
 
-/// A token taken apart, not yet checked.
-struct Parts {
+/// A parsed token, not yet verified.
+struct JwtParts {
     signed: String,
     signature: Vec<u8>,
     key: String,
@@ -177,28 +182,28 @@ struct Parts {
     claims: Map<String, Value>,
 }
 
-impl Parts {
-    fn of(token: &str) -> Result<Self, Fault> {
-        if token.len() > LONGEST {
-            return Err(Fault::Malformed);
+impl JwtParts {
+    fn of(token: &str) -> Result<Self, TokenError> {
+        if token.len() > MAX_PASS_BYTES {
+            return Err(TokenError::Malformed);
         }
-        let (signed, signature) = token.rsplit_once('.').ok_or(Fault::Malformed)?;
-        let (header, claims) = signed.split_once('.').ok_or(Fault::Malformed)?;
-        let object = |part: &str| -> Result<Map<String, Value>, Fault> {
-            let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| Fault::Malformed)?;
-            serde_json::from_slice(&bytes).map_err(|_| Fault::Malformed)
+        let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
+        let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
+        let object = |part: &str| -> Result<Map<String, Value>, TokenError> {
+            let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| TokenError::Malformed)?;
+            serde_json::from_slice(&bytes).map_err(|_| TokenError::Malformed)
         };
         let header = object(header)?;
-        // An extension we do not know must not be passed over.
+        // An unknown critical extension must not be ignored (RFC 7515 §4.1.11).
         if header.contains_key("crit") || header.get("typ").is_some_and(|typ| typ != "JWT") {
-            return Err(Fault::Malformed);
+            return Err(TokenError::Malformed);
         }
         let text = |name: &str| header.get(name).and_then(Value::as_str).map(str::to_owned);
         Ok(Self {
             signed: signed.to_owned(),
-            signature: URL_SAFE_NO_PAD.decode(signature).map_err(|_| Fault::Malformed)?,
-            key: text("kid").ok_or(Fault::Malformed)?,
-            algorithm: text("alg").ok_or(Fault::Algorithm)?,
+            signature: URL_SAFE_NO_PAD.decode(signature).map_err(|_| TokenError::Malformed)?,
+            key: text("kid").ok_or(TokenError::Malformed)?,
+            algorithm: text("alg").ok_or(TokenError::Algorithm)?,
             claims: object(claims)?,
         })
     }
@@ -209,28 +214,28 @@ fn read_claims(
     issuer: &str,
     queue: &QueueId,
     now: i64,
-) -> Result<Pass, Fault> {
-    let text = |name: &str| claims.get(name).and_then(Value::as_str).ok_or(Fault::Malformed);
-    // A time that is not a whole number is refused, never passed over.
-    let number = |name: &str| claims.get(name).and_then(Value::as_i64).ok_or(Fault::Malformed);
+) -> Result<Pass, TokenError> {
+    let text = |name: &str| claims.get(name).and_then(Value::as_str).ok_or(TokenError::Malformed);
+    // A time that is not a whole number is rejected, never ignored.
+    let number = |name: &str| claims.get(name).and_then(Value::as_i64).ok_or(TokenError::Malformed);
     if text("typ")? != "session" {
-        return Err(Fault::Malformed);
+        return Err(TokenError::Malformed);
     }
     if text("iss")? != issuer || text("aud")? != queue.as_str() {
-        return Err(Fault::OtherQueue);
+        return Err(TokenError::OtherQueue);
     }
     let (issued, early, expires) = (number("iat")?, number("nbf")?, number("exp")?);
-    if early > now + LEEWAY_S {
-        return Err(Fault::Early);
+    if early > now + LEEWAY_SECONDS {
+        return Err(TokenError::Early);
     }
     let moment = |seconds: i64| Millis(seconds.saturating_mul(1000));
-    let level = u8::try_from(number("pri")?).ok().and_then(|n| Level::parse(n).ok());
+    let priority = u8::try_from(number("pri")?).ok().and_then(|n| VisitorPriority::parse(n).ok());
     Ok(Pass {
         queue: queue.clone(),
-        session: SessionId::parse(text("jti")?).map_err(|_| Fault::Malformed)?,
-        position: PositionId::parse(text("position_id")?).map_err(|_| Fault::Malformed)?,
-        level: level.ok_or(Fault::Malformed)?,
-        epoch: u32::try_from(number("epo")?).map_err(|_| Fault::Malformed)?,
+        session: SessionId::parse(text("jti")?).map_err(|_| TokenError::Malformed)?,
+        position: PositionId::parse(text("position_id")?).map_err(|_| TokenError::Malformed)?,
+        priority: priority.ok_or(TokenError::Malformed)?,
+        epoch: u32::try_from(number("epo")?).map_err(|_| TokenError::Malformed)?,
         issued: moment(issued),
         expires: moment(expires),
     })

@@ -1,4 +1,4 @@
-//! Making, changing, opening, closing and emptying queues.
+//! Queues: create, change, pause, resume, close, reset, delete.
 
 use std::collections::HashMap;
 
@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use store::{Millis, redis, redis::AsyncCommands as _};
 
 use crate::{
-    End, Error, PositionId, QueueConfig, QueueId, QueueStatus, Rate, Reason, Room, SessionId,
-    pulse::Pulse, reply::Reply, scripts,
+    AdmissionRate, EndReason, Error, PositionId, QueueConfig, QueueId, QueueStatus, Room,
+    SessionEnd, SessionId, reply::Reply, scripts, snapshot::QueueSnapshot,
 };
 
 /// A queue as an operator sees it.
@@ -17,49 +17,49 @@ pub struct Queue {
     pub id: QueueId,
     /// Its settings.
     pub config: QueueConfig,
-    /// Whether it lets people in.
+    /// Its status.
     pub status: QueueStatus,
     /// Grows with every change; give it to [`Room::change_queue`] to detect a change in between.
     pub version: u64,
-    /// When it was made, in whole seconds.
+    /// Time of creation, in whole seconds.
     pub created: Millis,
-    /// When it was last changed, in whole seconds.
+    /// Time of the last change, in whole seconds.
     pub updated: Millis,
-    /// How many wait.
+    /// Number of waiting positions.
     pub waiting: u64,
-    /// How many may come in now and have not.
+    /// Number of admitted positions whose session has not started.
     pub admitted: u64,
-    /// How many sessions run.
+    /// Number of active sessions.
     pub active: u64,
-    /// How many were admitted since the queue was made, second times included.
+    /// Admissions since the queue was created, second ones included.
     pub total_admitted: u64,
 }
 
-/// How many places and sessions were ended.
+/// Numbers of ended positions and sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
-    /// Places that waited or were admitted.
-    pub places: u64,
-    /// Sessions that ran.
+pub struct EndCounts {
+    /// Positions that were waiting or admitted.
+    pub positions: u64,
+    /// Sessions that were active.
     pub sessions: u64,
 }
 
-/// Places or sessions ended in one round.
+/// Positions or sessions ended in one round.
 const BATCH: isize = 200;
 
 impl Room {
-    /// Makes a queue. Refuses settings out of bounds and a name that is taken.
+    /// Creates a queue. Rejects settings out of bounds and a name that is taken.
     pub async fn create_queue(&self, id: &QueueId, config: QueueConfig) -> Result<Queue, Error> {
         config.check()?;
-        let keys = self.known(id);
+        let keys = self.queue_cache(id);
         let now = self.now();
         let mut fields = config.fields();
         fields.push(("status", QueueStatus::Active.as_str().to_owned()));
         fields.push(("version", "1".to_owned()));
         fields.push(("created_at", now.as_secs().to_string()));
         fields.push(("updated_at", now.as_secs().to_string()));
-        // Listed first: a name without a queue behind it is passed over, a queue that is not
-        // listed would be forgotten by the keeper.
+        // Listed first: a name without a queue is skipped, but a queue that is not listed would never be
+        // maintained.
         let mut store = self.0.store.clone();
         redis::cmd("SADD")
             .arg(&self.0.keys.queues)
@@ -91,19 +91,19 @@ impl Room {
         }
     }
 
-    /// One queue.
+    /// Returns a queue.
     pub async fn queue(&self, id: &QueueId) -> Result<Queue, Error> {
-        let pulse = self.fresh_pulse(id).await?;
-        Ok(view(id, &pulse))
+        let snapshot = self.read_snapshot(id).await?;
+        Ok(view(id, &snapshot))
     }
 
-    /// One queue as it was within the last second; for what is asked with every request.
-    pub async fn queue_lately(&self, id: &QueueId) -> Result<Queue, Error> {
-        let pulse = self.pulse(id).await?;
-        Ok(view(id, &pulse))
+    /// Returns a queue as it was within the last second; for checks made with every request.
+    pub async fn cached_queue(&self, id: &QueueId) -> Result<Queue, Error> {
+        let snapshot = self.snapshot(id).await?;
+        Ok(view(id, &snapshot))
     }
 
-    /// All queues, by name.
+    /// Returns all queues, by name.
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         let mut queues = Vec::new();
         for id in self.queue_ids().await? {
@@ -116,8 +116,7 @@ impl Room {
         Ok(queues)
     }
 
-    /// The names of all queues, in order. A name may be listed whose queue is just being made or
-    /// taken away.
+    /// Returns the names of all queues, in order. A listed queue may just be being created or deleted.
     pub async fn queue_ids(&self) -> Result<Vec<QueueId>, Error> {
         let names: Vec<String> = redis::cmd("SMEMBERS")
             .arg(&self.0.keys.queues)
@@ -129,28 +128,28 @@ impl Room {
         Ok(ids)
     }
 
-    /// Changes the settings of a queue: `edit` gets what they are. With `version`, only if nobody
-    /// else changed them since; without, the change is made on what is found.
+    /// Changes the settings of a queue: `edit` receives the current ones. With `version`, only if they
+    /// have not changed since (compare and set); without, the change is retried on the current ones.
     ///
-    /// The priority policy can change only while nobody above level 0 waits.
+    /// The priority policy can change only while nobody with a priority above 0 waits.
     pub async fn change_queue(
         &self,
         id: &QueueId,
         version: Option<u64>,
         edit: impl Fn(&mut QueueConfig),
     ) -> Result<Queue, Error> {
-        // Somebody else may change it at the same time; then look again, a few times.
+        // Another change may win; then retry a few times.
         for _ in 0..8 {
-            let pulse = self.fresh_pulse(id).await?;
+            let snapshot = self.read_snapshot(id).await?;
             if let Some(version) = version
-                && version != pulse.version
+                && version != snapshot.version
             {
-                return Err(Error::Conflict { version: pulse.version });
+                return Err(Error::Conflict { version: snapshot.version });
             }
-            let mut config = pulse.config.clone();
+            let mut config = snapshot.config.clone();
             edit(&mut config);
             config.check()?;
-            match self.write_config(id, &pulse, &config).await {
+            match self.write_config(id, &snapshot, &config).await {
                 Err(Error::Conflict { .. }) if version.is_none() => {}
                 Err(error) => return Err(error),
                 Ok(()) => return self.queue(id).await,
@@ -162,7 +161,7 @@ impl Room {
     async fn write_config(
         &self,
         id: &QueueId,
-        before: &Pulse,
+        before: &QueueSnapshot,
         config: &QueueConfig,
     ) -> Result<(), Error> {
         let old: HashMap<_, _> = before.config.fields().into_iter().collect();
@@ -172,7 +171,7 @@ impl Room {
             .filter(|(name, value)| old.get(name) != Some(value))
             .flat_map(|(name, value)| [name.to_owned(), value])
             .collect();
-        let keys = self.known(id);
+        let keys = self.queue_cache(id);
         let reply = scripts::change::run(
             &self.0.store,
             scripts::change::Keys {
@@ -194,22 +193,22 @@ impl Room {
             },
         )
         .await?;
-        self.forget(id);
+        self.invalidate(id);
         let reply = Reply::of(scripts::change::SCRIPT, reply)?;
         match reply.word() {
             "changed" => Ok(()),
             "conflict" => Err(Error::Conflict { version: reply.number(1)? }),
-            "levels_wait" => Err(Error::LevelsWait),
+            "priority_in_use" => Err(Error::PriorityInUse),
             _ => Err(reply.unexpected()),
         }
     }
 
-    /// Changes how fast visitors are let in.
-    pub async fn set_rate(&self, id: &QueueId, rate: Rate) -> Result<Queue, Error> {
+    /// Changes the rate of admission.
+    pub async fn set_rate(&self, id: &QueueId, rate: AdmissionRate) -> Result<Queue, Error> {
         self.change_queue(id, None, |config| config.admission = rate).await
     }
 
-    /// Tells those who wait something, by language tag; nothing takes the message away.
+    /// Sets the message to waiting visitors, by language tag; an empty map removes it.
     pub async fn set_message(
         &self,
         id: &QueueId,
@@ -218,27 +217,26 @@ impl Room {
         self.change_queue(id, None, |config| config.message = message.clone()).await
     }
 
-    /// Stops letting people in. Places are kept and clocks stand still. Pausing twice is pausing
-    /// once.
+    /// Stops admissions. Positions are kept and clocks stand still. Idempotent.
     pub async fn pause_queue(&self, id: &QueueId) -> Result<Queue, Error> {
         self.set_status(id, QueueStatus::Paused.as_str()).await?;
         self.queue(id).await
     }
 
-    /// Lets people in again.
+    /// Resumes admissions. Idempotent.
     pub async fn resume_queue(&self, id: &QueueId) -> Result<Queue, Error> {
         self.set_status(id, QueueStatus::Active.as_str()).await?;
         self.queue(id).await
     }
 
-    /// Closes a queue to newcomers as well. Places are kept and clocks stand still.
+    /// Closes a queue to newcomers as well. Positions are kept and clocks stand still.
     pub async fn close_queue(&self, id: &QueueId) -> Result<Queue, Error> {
         self.set_status(id, QueueStatus::Maintenance.as_str()).await?;
         self.queue(id).await
     }
 
     async fn set_status(&self, id: &QueueId, status: &str) -> Result<(), Error> {
-        let keys = self.known(id);
+        let keys = self.queue_cache(id);
         let reply = scripts::set_status::run(
             &self.0.store,
             scripts::set_status::Keys {
@@ -251,7 +249,7 @@ impl Room {
             scripts::set_status::Args { now_ms: self.now(), status },
         )
         .await?;
-        self.forget(id);
+        self.invalidate(id);
         let reply = Reply::of(scripts::set_status::SCRIPT, reply)?;
         match reply.word() {
             "changed" | "same" => Ok(()),
@@ -259,31 +257,30 @@ impl Room {
         }
     }
 
-    /// Ends every place and session of a queue, in rounds; tokens given out before are void. The
-    /// queue stays, with its settings. Whoever joins meanwhile may be ended as well.
-    pub async fn reset_queue(&self, id: &QueueId) -> Result<Ended, Error> {
-        self.fresh_pulse(id).await?;
-        let keys = self.known(id);
+    /// Ends every position and session of a queue, in rounds; tokens issued before are revoked. The
+    /// queue keeps its settings. Visitors who enqueue meanwhile may be ended as well.
+    pub async fn reset_queue(&self, id: &QueueId) -> Result<EndCounts, Error> {
+        self.read_snapshot(id).await?;
+        let keys = self.queue_cache(id);
         redis::cmd("HINCRBY")
             .arg(&keys.state)
             .arg("epoch")
             .arg(1)
             .query_async::<()>(&mut self.0.store.clone())
             .await?;
-        self.forget(id);
+        self.invalidate(id);
         let ended = self.end_all(id).await?;
-        tracing::info!(queue = %id, places = ended.places, sessions = ended.sessions, "queue reset");
+        tracing::info!(queue = %id, positions = ended.positions, sessions = ended.sessions, "queue reset");
         Ok(ended)
     }
 
-    /// Ends every session that runs now, in rounds, as an operator would end each. Who waits or was
-    /// admitted stays.
-    pub async fn terminate_all(&self, id: &QueueId) -> Result<Ended, Error> {
-        self.fresh_pulse(id).await?;
-        let keys = self.known(id);
+    /// Revokes every active session, in rounds. Waiting and admitted positions stay.
+    pub async fn terminate_all(&self, id: &QueueId) -> Result<EndCounts, Error> {
+        self.read_snapshot(id).await?;
+        let keys = self.queue_cache(id);
         let mut store = self.0.store.clone();
-        let mut ended = Ended::default();
-        // Those who come in meanwhile are not meant.
+        let mut ended = EndCounts::default();
+        // Sessions that start meanwhile are not meant.
         let running: u64 = store.zcard(&keys.deadlines).await?;
         while ended.sessions < running {
             let most = BATCH.min(isize::try_from(running - ended.sessions).unwrap_or(BATCH));
@@ -291,21 +288,21 @@ impl Room {
             if sessions.is_empty() {
                 break;
             }
-            ended.sessions += self.end_sessions(id, &sessions, End::Revoke).await?;
+            ended.sessions += self.end_sessions(id, &sessions, SessionEnd::Revoke).await?;
         }
         tracing::info!(queue = %id, sessions = ended.sessions, "all sessions ended");
         Ok(ended)
     }
 
-    /// Ends everything in a queue and takes it away.
-    pub async fn delete_queue(&self, id: &QueueId) -> Result<Ended, Error> {
+    /// Ends everything in a queue and deletes it.
+    pub async fn delete_queue(&self, id: &QueueId) -> Result<EndCounts, Error> {
         self.set_status(id, "deleting").await?;
-        let keys = self.known(id);
-        let mut ended = Ended::default();
+        let keys = self.queue_cache(id);
+        let mut ended = EndCounts::default();
         // An instance that read the queue before may still admit; a few rounds see to that.
         for _ in 0..8 {
             let round = self.end_all(id).await?;
-            ended.places += round.places;
+            ended.positions += round.positions;
             ended.sessions += round.sessions;
             let now = self.now();
             let mut others: Vec<_> = keys.lanes.iter().chain(&keys.spares).cloned().collect();
@@ -319,7 +316,7 @@ impl Room {
                 scripts::delete::Keys {
                     meta: &keys.meta,
                     positions: &keys.positions,
-                    claims: &keys.claims,
+                    admitted: &keys.admitted,
                     active: &keys.active,
                     others,
                 },
@@ -327,7 +324,7 @@ impl Room {
             )
             .await?;
             if reply.first().is_some_and(|word| word == "deleted") {
-                self.forget(id);
+                self.invalidate(id);
                 redis::cmd("SREM")
                     .arg(&self.0.keys.queues)
                     .arg(id.as_str())
@@ -340,15 +337,15 @@ impl Room {
         Err(Error::Busy)
     }
 
-    async fn end_all(&self, id: &QueueId) -> Result<Ended, Error> {
-        let keys = self.known(id);
+    async fn end_all(&self, id: &QueueId) -> Result<EndCounts, Error> {
+        let keys = self.queue_cache(id);
         let mut store = self.0.store.clone();
-        let mut ended = Ended::default();
+        let mut ended = EndCounts::default();
         loop {
             let (waiting, admitted, sessions): (Vec<String>, Vec<String>, Vec<String>) =
                 redis::pipe()
                     .zrange(&keys.positions, 0, BATCH - 1)
-                    .zrange(&keys.claims, 0, BATCH - 1)
+                    .zrange(&keys.admitted, 0, BATCH - 1)
                     .zrange(&keys.deadlines, 0, BATCH - 1)
                     .query_async(&mut store)
                     .await?;
@@ -356,19 +353,21 @@ impl Room {
                 return Ok(ended);
             }
             let mut foreign = Vec::new();
-            for place in waiting.iter().chain(&admitted) {
-                match PositionId::parse(place) {
-                    Ok(place) => _ = self.end_place(id, &place, Reason::QueueReset, "").await?,
-                    Err(_) => foreign.push(place),
+            for position in waiting.iter().chain(&admitted) {
+                match PositionId::parse(position) {
+                    Ok(position) => {
+                        _ = self.end_position(id, &position, EndReason::QueueReset, "").await?
+                    }
+                    Err(_) => foreign.push(position),
                 }
-                ended.places += 1;
+                ended.positions += 1;
             }
             let unreadable: Vec<&String> =
                 sessions.iter().filter(|session| SessionId::parse(session).is_err()).collect();
-            // Ids another program wrote have no record of ours: they leave the indexes.
+            // Ids written by another program have no record of ours: only the indexes are cleaned up.
             for (key, ids) in [
                 (&keys.positions, &foreign),
-                (&keys.claims, &foreign),
+                (&keys.admitted, &foreign),
                 (&keys.heartbeat, &foreign),
                 (&keys.deadlines, &unreadable),
             ] {
@@ -379,7 +378,7 @@ impl Room {
             if !unreadable.is_empty() {
                 let () = store.srem(&keys.active, &unreadable).await?;
             }
-            ended.sessions += self.end_sessions(id, &sessions, End::Reset).await?;
+            ended.sessions += self.end_sessions(id, &sessions, SessionEnd::Reset).await?;
         }
     }
 
@@ -387,7 +386,7 @@ impl Room {
         &self,
         queue: &QueueId,
         sessions: &[String],
-        end: End,
+        end: SessionEnd,
     ) -> Result<u64, Error> {
         for session in sessions {
             let Ok(session) = SessionId::parse(session) else { continue };
@@ -400,17 +399,17 @@ impl Room {
     }
 }
 
-fn view(id: &QueueId, pulse: &Pulse) -> Queue {
+fn view(id: &QueueId, snapshot: &QueueSnapshot) -> Queue {
     Queue {
         id: id.clone(),
-        config: pulse.config.clone(),
-        status: pulse.status,
-        version: pulse.version,
-        created: pulse.created,
-        updated: pulse.updated,
-        waiting: pulse.waiting,
-        admitted: pulse.admitted,
-        active: pulse.active,
-        total_admitted: u64::try_from(pulse.number("total_admitted")).unwrap_or(0),
+        config: snapshot.config.clone(),
+        status: snapshot.status,
+        version: snapshot.version,
+        created: snapshot.created,
+        updated: snapshot.updated,
+        waiting: snapshot.waiting,
+        admitted: snapshot.admitted,
+        active: snapshot.active,
+        total_admitted: u64::try_from(snapshot.number("total_admitted")).unwrap_or(0),
     }
 }

@@ -1,4 +1,4 @@
-//! Reading what scripts reply: a word first, then values as text.
+//! Replies of scripts: a word first, then values as text.
 
 use store::{Millis, redis::Value};
 
@@ -12,43 +12,43 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Takes a reply; one that says the queue is not known is that error.
+    /// Wraps a reply; `unknown_queue` becomes an error.
     pub(crate) fn of(script: &'static store::Script, parts: Vec<String>) -> Result<Self, Error> {
         let reply = Self { script: script.name(), parts };
         if reply.word() == "unknown_queue" { Err(Error::UnknownQueue) } else { Ok(reply) }
     }
 
-    /// The first word.
+    /// Returns the first word.
     pub(crate) fn word(&self) -> &str {
         self.parts.first().map_or("", String::as_str)
     }
 
-    /// The text at an index; missing is empty.
+    /// Returns the text at an index; empty if missing.
     pub(crate) fn text(&self, index: usize) -> &str {
         self.parts.get(index).map_or("", String::as_str)
     }
 
-    /// The number at an index.
+    /// Returns the number at an index.
     pub(crate) fn number<T: std::str::FromStr>(&self, index: usize) -> Result<T, Error> {
         self.text(index).parse().map_err(|_| self.bad(&format!("a number at {index}")))
     }
 
-    /// The number at an index, or none if it is empty.
+    /// Returns the number at an index, or `None` if it is empty.
     pub(crate) fn maybe<T: std::str::FromStr>(&self, index: usize) -> Result<Option<T>, Error> {
         if self.text(index).is_empty() { Ok(None) } else { self.number(index).map(Some) }
     }
 
-    /// The moment at an index, in milliseconds.
+    /// Returns the time at an index, in milliseconds.
     pub(crate) fn moment(&self, index: usize) -> Result<Millis, Error> {
         self.number(index).map(Millis)
     }
 
-    /// Everything after the first word.
+    /// Returns everything after the first word.
     pub(crate) fn rest(&self) -> &[String] {
         self.parts.get(1..).unwrap_or_default()
     }
 
-    /// The error of a reply that is not one of the expected ones.
+    /// Returns the error for an unexpected reply.
     pub(crate) fn unexpected(&self) -> Error {
         self.bad("another reply")
     }
@@ -59,15 +59,15 @@ impl Reply {
     }
 }
 
-/// A script's reply that is read from front to back. Numbers may come as such or as text.
+/// Reads a script's reply from front to back. Numbers may be integers or text.
 #[derive(Debug)]
-pub(crate) struct Values {
+pub(crate) struct ReplyReader {
     script: &'static str,
     rest: std::vec::IntoIter<Value>,
 }
 
-impl Values {
-    /// Takes a reply; one that says the queue is not known is that error.
+impl ReplyReader {
+    /// Wraps a reply; `unknown_queue` becomes an error.
     pub(crate) fn of(script: &'static store::Script, values: Vec<Value>) -> Result<Self, Error> {
         if matches!(values.first(), Some(Value::BulkString(word)) if word == b"unknown_queue") {
             return Err(Error::UnknownQueue);
@@ -75,24 +75,24 @@ impl Values {
         Ok(Self { script: script.name(), rest: values.into_iter() })
     }
 
-    /// The next value.
+    /// Reads the next value.
     pub(crate) fn next(&mut self) -> Result<Value, Error> {
         self.rest.next().ok_or_else(|| self.unexpected("nothing more"))
     }
 
-    /// The next value, which must be this word.
+    /// Reads the next value, which must be this word.
     pub(crate) fn word(&mut self, word: &str) -> Result<(), Error> {
         let text = self.text()?;
         if text == word { Ok(()) } else { Err(self.unexpected(&text)) }
     }
 
-    /// The next value as text.
+    /// Reads the next value as text.
     pub(crate) fn text(&mut self) -> Result<String, Error> {
         let value = self.next()?;
         self.text_of(value)
     }
 
-    /// A value as text.
+    /// Converts a value to text.
     pub(crate) fn text_of(&self, value: Value) -> Result<String, Error> {
         match value {
             Value::BulkString(bytes) => {
@@ -104,12 +104,12 @@ impl Values {
         }
     }
 
-    /// The next value as a number.
+    /// Reads the next value as a number.
     pub(crate) fn number<T: std::str::FromStr>(&mut self) -> Result<T, Error> {
         self.maybe()?.ok_or_else(|| self.unexpected("no number"))
     }
 
-    /// The next value as a number, or none if it is empty.
+    /// Reads the next value as a number, or `None` if it is empty.
     pub(crate) fn maybe<T: std::str::FromStr>(&mut self) -> Result<Option<T>, Error> {
         let text = self.text()?;
         match text.as_str() {
@@ -118,7 +118,7 @@ impl Values {
         }
     }
 
-    /// The error of a reply that has this where something else belongs.
+    /// Returns the error for an unexpected value.
     pub(crate) fn unexpected(&self, what: &str) -> Error {
         let message = format!("{} replied {what:?} before {:?}", self.script, self.rest.as_slice());
         Error::Store(store::Error::Decode { message })

@@ -11,7 +11,7 @@ script!(pub(crate) create {
 script!(pub(crate) change {
     keys: [meta, state, positions, lane1, lane2, lane3, tokens, last_update, events],
     args: [now_ms, expected_version, policy, ..fields],
-    lib: ["int", "num", "emit", "rate_of", "bucket", "put_bucket", "drop_dead"],
+    lib: ["int", "num", "emit", "rate_of", "bucket", "put_bucket", "drop_tombstones"],
 });
 
 script!(pub(crate) set_status {
@@ -21,85 +21,85 @@ script!(pub(crate) set_status {
 });
 
 script!(pub(crate) delete {
-    keys: [meta, positions, claims, active, ..others],
+    keys: [meta, positions, admitted, active, ..others],
 });
 
-script!(pub(crate) join {
+script!(pub(crate) enqueue {
     keys: [
-        meta, state, positions, lane0, lane1, lane2, lane3, heartbeat, claims, active, tokens,
-        last_update, stats, events, ..places,
+        meta, state, positions, lane0, lane1, lane2, lane3, heartbeat, admitted, active, tokens,
+        last_update, stats, events, ..records,
     ],
-    args: [now_ms, queue_id, by_address, ..joins],
+    args: [now_ms, queue_id, by_address, ..requests],
     lib: [
-        "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "shown",
-        "joined_ms", "let_in", "count_admitted", "count_one", "drop_dead", "finish", "score_at",
+        "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "shown_position",
+        "enqueued_ms", "admit_one", "count_admitted", "count_one", "drop_tombstones", "finish", "score_at",
     ],
 });
 
 script!(pub(crate) peek {
-    keys: [meta, state, positions, claims, active, tokens, last_update],
+    keys: [meta, state, positions, admitted, active, tokens, last_update],
     args: [now_ms, most, by_hand],
     lib: ["int", "num", "rate_of", "bucket", "free_slots", "line_of", "next_in_line"],
 });
 
 script!(pub(crate) admit {
     keys: [
-        meta, state, positions, lane0, lane1, lane2, lane3, heartbeat, claims, active, tokens,
-        last_update, stats, events, ..places,
+        meta, state, positions, lane0, lane1, lane2, lane3, heartbeat, admitted, active, tokens,
+        last_update, stats, events, ..records,
     ],
     args: [now_ms, queue_id, by_hand, ..ids],
     lib: [
         "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of",
-        "next_in_line", "joined_ms", "let_in", "count_admitted", "drop_dead",
+        "next_in_line", "enqueued_ms", "admit_one", "count_admitted", "drop_tombstones",
     ],
 });
 
 script!(pub(crate) status {
-    keys: [meta, state, positions, claims, ..places],
+    keys: [meta, state, positions, admitted, ..records],
     args: [now_ms],
-    lib: ["int", "num", "line_of", "shown", "read_queue", "tell_place"],
+    lib: ["int", "num", "line_of", "shown_position", "read_queue", "append_position"],
 });
 
-script!(pub(crate) look {
+script!(pub(crate) read_positions {
     keys: [meta, state, positions],
     args: [now_ms, ..ids],
-    lib: ["int", "num", "line_of", "shown"],
+    lib: ["int", "num", "line_of", "shown_position"],
 });
 
 script!(pub(crate) heartbeat {
-    keys: [meta, state, positions, claims, heartbeat, ..places],
-    args: [now_ms, queue_id, levels],
-    lib: ["int", "num", "line_of", "shown", "joined_ms", "read_queue", "tell_place"],
+    keys: [meta, state, positions, admitted, heartbeat, ..records],
+    args: [now_ms, queue_id, priorities],
+    lib: ["int", "num", "line_of", "shown_position", "enqueued_ms", "read_queue", "append_position"],
 });
 
 script!(pub(crate) leave {
-    keys: [meta, state, positions, heartbeat, claims, stats, events, position],
+    keys: [meta, state, positions, heartbeat, admitted, stats, events, position],
     args: [now_ms, id, reason, detail],
     lib: ["int", "emit", "count_one", "finish"],
 });
 
 script!(pub(crate) expire {
-    keys: [meta, state, positions, heartbeat, stats, events, ..places],
+    keys: [meta, state, positions, heartbeat, stats, events, ..records],
     args: [now_ms, stall_ms, ..ids],
-    lib: ["int", "num", "emit", "stopped", "finish", "count_one"],
+    lib: ["int", "num", "emit", "clocks_stopped", "finish", "count_one"],
 });
 
 script!(pub(crate) no_show {
     keys: [
-        meta, state, positions, lane0, lane1, lane2, lane3, heartbeat, claims, stats, events,
-        ..places,
+        meta, state, positions, lane0, lane1, lane2, lane3, heartbeat, admitted, stats, events,
+        ..records,
     ],
     args: [now_ms, stall_ms, queue_id, ..ids],
-    lib: ["int", "num", "emit", "stopped", "finish", "count_one", "drop_dead", "back_in_lane"],
+    lib: ["int", "num", "emit", "clocks_stopped", "finish", "count_one", "drop_tombstones", "return_to_lane"],
 });
 
-script!(pub(crate) claim {
+script!(pub(crate) start_session {
     keys: [
-        meta, state, positions, claims, active, deadlines, stats, events, position, session,
+        meta, state, positions, admitted, active, deadlines, stats, events, position, session,
         address,
     ],
     args: [
-        now_ms, queue_id, id, session_id, user_id, ip_address, user_agent, token, level, by_address,
+        now_ms, queue_id, id, session_id, user_id, ip_address, user_agent, token, priority, by_address,
         provisional,
     ],
     lib: ["int", "num", "emit", "count_one", "address_limit", "address_full"],
@@ -128,11 +128,11 @@ script!(pub(crate) end_session {
 script!(pub(crate) expire_sessions {
     keys: [meta, state, active, deadlines, stats, events, ..sessions],
     args: [now_ms, stall_ms, ..ids],
-    lib: ["int", "num", "emit", "stopped", "finish", "count_one", "close_session"],
+    lib: ["int", "num", "emit", "clocks_stopped", "finish", "count_one", "close_session"],
 });
 
 script!(pub(crate) survey {
-    keys: [meta, state, positions, claims, active, deadlines, tokens, last_update, ..lists],
+    keys: [meta, state, positions, admitted, active, deadlines, tokens, last_update, ..lists],
     args: [now_ms, stall_ms, most],
     lib: ["int", "num", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "next_in_line"],
 });
@@ -160,16 +160,16 @@ mod tests {
             change,
             set_status,
             delete,
-            join,
+            enqueue,
             peek,
             admit,
             status,
-            look,
+            read_positions,
             heartbeat,
             leave,
             expire,
             no_show,
-            claim,
+            start_session,
             check_address,
             touch,
             end_session,

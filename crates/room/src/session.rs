@@ -1,27 +1,27 @@
-//! Sessions on the protected site: activity, and the ways they end.
+//! Sessions on the protected site: activity and end.
 
 use std::collections::HashMap;
 
 use store::{Millis, redis};
 
 use crate::{
-    Error, Level, PositionId, QueueId, Reason, Room, SessionId, hour, invite::check_user_id,
-    reply::Reply, scripts,
+    EndReason, Error, PositionId, QueueId, Room, SessionId, VisitorPriority, hour,
+    invite::check_user_id, reply::Reply, scripts,
 };
 
-/// Whether a session runs.
+/// Status of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionStatus {
-    /// It runs.
+    /// Active.
     Active,
-    /// It ran out.
+    /// Expired.
     Expired,
-    /// It was ended: by the visitor, an operator, or the protected site.
+    /// Ended by the visitor, an operator, or the protected site.
     Terminated,
 }
 
 impl SessionStatus {
-    /// The stored word, which is also the API's.
+    /// Returns the stored name, which is also the API's.
     pub fn as_str(self) -> &'static str {
         match self {
             SessionStatus::Active => "active",
@@ -39,53 +39,53 @@ impl SessionStatus {
 
 /// A session on the protected site.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Session {
-    /// Its id, which is also the id of its token.
+pub struct VisitorSession {
+    /// Its id, which is also the id (`jti`) of its pass.
     pub id: SessionId,
-    /// The queue it came through.
+    /// Its queue.
     pub queue: QueueId,
-    /// The place it came from.
+    /// Its position.
     pub position: PositionId,
     /// The visitor's id on the protected site; may be empty.
     pub user_id: String,
-    /// Whether it runs.
+    /// Its status.
     pub status: SessionStatus,
-    /// Why it ended, if it did.
-    pub reason: Option<Reason>,
-    /// When it began, in whole seconds.
+    /// Reason for which it ended.
+    pub reason: Option<EndReason>,
+    /// Time of the start, in whole seconds.
     pub started: Millis,
-    /// When it ends if nothing more happens.
+    /// Time at which it ends without further activity.
     pub expires: Millis,
-    /// When it ends whatever happens.
+    /// Hard limit: time at which it ends regardless of activity.
     pub hard_until: Millis,
-    /// The last activity, in whole seconds.
+    /// Time of the last activity, in whole seconds.
     pub last_activity: Millis,
-    /// How many pages were seen.
+    /// Number of page views.
     pub page_views: u64,
-    /// The visitor's level.
-    pub level: Level,
-    /// SHA-256 of the pass signed when the session began, as `sha256:` and 64 hexadecimal digits. The
+    /// The visitor's priority.
+    pub priority: VisitorPriority,
+    /// SHA-256 of the pass signed when the session started, as `sha256:` and 64 hexadecimal digits. The
     /// pass itself is nowhere in the store.
     pub token: String,
 }
 
-/// How a session is ended.
+/// Way to end a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The visitor is done.
+pub enum SessionEnd {
+    /// The visitor completed it.
     Complete,
-    /// An operator ends it; its token is void.
+    /// An operator revokes it, and its pass.
     Revoke,
-    /// The protected site ends it; its token is void.
+    /// The protected site revokes it, and its pass.
     OriginRevoke,
-    /// The queue is emptied; its token is void.
+    /// The queue is reset; its pass is revoked.
     Reset,
 }
 
 impl Room {
-    /// A session.
-    pub async fn session(&self, queue: &QueueId, id: &SessionId) -> Result<Session, Error> {
-        let keys = self.known(queue);
+    /// Returns a session.
+    pub async fn session(&self, queue: &QueueId, id: &SessionId) -> Result<VisitorSession, Error> {
+        let keys = self.queue_cache(queue);
         let (fields, runs, until): (HashMap<String, String>, bool, Option<f64>) = redis::pipe()
             .hgetall(keys.session(id))
             .sismember(&keys.active, id.to_string())
@@ -95,11 +95,11 @@ impl Room {
         read_session(queue, id, &fields, runs, until).ok_or(Error::UnknownSession)
     }
 
-    /// Which queue a session belongs to. Where keys are spread by queue, each is asked.
+    /// Returns the queue of a session. In the cluster layout each queue is asked.
     pub async fn queue_of_session(&self, id: &SessionId) -> Result<QueueId, Error> {
         let mut store = self.0.store.clone();
         for queue in self.queue_ids().await? {
-            let keys = self.known(&queue);
+            let keys = self.queue_cache(&queue);
             let found: Option<String> = redis::cmd("HGET")
                 .arg(keys.session(id))
                 .arg("queue_id")
@@ -114,38 +114,42 @@ impl Room {
         Err(Error::UnknownSession)
     }
 
-    /// Activity in a session: it lives on, up to its hard limit, unless the queue does not renew
+    /// Records activity, which renews the session up to its hard limit, unless the queue does not renew
     /// sessions. `page_views` are added. A session that ended stays ended.
     pub async fn activity(
         &self,
         queue: &QueueId,
         id: &SessionId,
         page_views: u32,
-    ) -> Result<Session, Error> {
+    ) -> Result<VisitorSession, Error> {
         self.touch(queue, id, page_views, None).await?;
         self.session(queue, id).await
     }
 
-    /// The visitor is done: the slot is free. Completing twice is completing once.
-    pub async fn complete(&self, queue: &QueueId, id: &SessionId) -> Result<Session, Error> {
-        self.end_session(queue, id, End::Complete).await
+    /// Completes a session for its visitor and frees the slot. Idempotent.
+    pub async fn complete(&self, queue: &QueueId, id: &SessionId) -> Result<VisitorSession, Error> {
+        self.end_session(queue, id, SessionEnd::Complete).await
     }
 
-    /// Ends a session before its time; its token is void.
-    pub async fn terminate(&self, queue: &QueueId, id: &SessionId) -> Result<Session, Error> {
+    /// Revokes a session and its pass.
+    pub async fn terminate(
+        &self,
+        queue: &QueueId,
+        id: &SessionId,
+    ) -> Result<VisitorSession, Error> {
         self.terminate_for(queue, id, "").await
     }
 
-    /// The same with the operator's own word for the reason, kept in the revocation and told in the
-    /// event: up to 64 letters, digits and `_`; may be empty.
+    /// Like [`Room::terminate`], with the operator's own word for the reason, which is stored in the
+    /// revocation and the event: up to 64 letters, digits and `_`; may be empty.
     pub async fn terminate_for(
         &self,
         queue: &QueueId,
         id: &SessionId,
         detail: &str,
-    ) -> Result<Session, Error> {
+    ) -> Result<VisitorSession, Error> {
         check_reason(detail)?;
-        self.end_session_with(queue, id, End::Revoke, detail).await
+        self.end_session_with(queue, id, SessionEnd::Revoke, detail).await
     }
 
     /// Sets the id the visitor has on the protected site: up to 200 characters. Only for operators and
@@ -155,11 +159,11 @@ impl Room {
         queue: &QueueId,
         id: &SessionId,
         user_id: &str,
-    ) -> Result<Session, Error> {
+    ) -> Result<VisitorSession, Error> {
         check_user_id(user_id)?;
         self.session(queue, id).await?;
         redis::cmd("HSET")
-            .arg(self.known(queue).session(id))
+            .arg(self.queue_cache(queue).session(id))
             .arg("user_id")
             .arg(user_id)
             .query_async::<()>(&mut self.0.store.clone())
@@ -167,13 +171,13 @@ impl Room {
         self.session(queue, id).await
     }
 
-    /// Ends a session. One that ended before stays as it ended.
+    /// Ends a session. One that had ended before keeps its reason.
     pub async fn end_session(
         &self,
         queue: &QueueId,
         id: &SessionId,
-        end: End,
-    ) -> Result<Session, Error> {
+        end: SessionEnd,
+    ) -> Result<VisitorSession, Error> {
         self.end_session_with(queue, id, end, "").await
     }
 
@@ -181,29 +185,33 @@ impl Room {
         &self,
         queue: &QueueId,
         id: &SessionId,
-        end: End,
+        end: SessionEnd,
         detail: &str,
-    ) -> Result<Session, Error> {
-        let keys = self.known(queue);
+    ) -> Result<VisitorSession, Error> {
+        let keys = self.queue_cache(queue);
         let before = self.session(queue, id).await;
-        let place = match &before {
+        let position = match &before {
             Ok(session) => keys.position(&session.position),
-            // The record is gone: only the indexes are left to tidy.
+            // The record is gone: only the indexes are left to clean up.
             Err(Error::UnknownSession) => keys.session(id),
             Err(_) => return before,
         };
         let (position_status, reason, event, counter, void) = match end {
-            End::Complete => {
-                ("completed", Reason::Completed, "session.completed", "total_completed", false)
+            SessionEnd::Complete => {
+                ("completed", EndReason::Completed, "session.completed", "total_completed", false)
             }
-            End::Revoke => {
-                ("expired", Reason::AdminRevoked, "session.terminated", "total_terminated", true)
+            SessionEnd::Revoke => {
+                ("expired", EndReason::AdminRevoked, "session.terminated", "total_terminated", true)
             }
-            End::OriginRevoke => {
-                ("expired", Reason::OriginRevoked, "session.terminated", "total_terminated", true)
-            }
-            End::Reset => {
-                ("expired", Reason::QueueReset, "session.terminated", "total_terminated", true)
+            SessionEnd::OriginRevoke => (
+                "expired",
+                EndReason::OriginRevoked,
+                "session.terminated",
+                "total_terminated",
+                true,
+            ),
+            SessionEnd::Reset => {
+                ("expired", EndReason::QueueReset, "session.terminated", "total_terminated", true)
             }
         };
         let now = self.now();
@@ -217,7 +225,7 @@ impl Room {
                 stats: keys.stats(&hour(now)),
                 events: &keys.events,
                 session: keys.session(id),
-                position: place,
+                position,
                 revocation: keys.revocation(&id.to_string()),
             },
             scripts::end_session::Args {
@@ -233,7 +241,7 @@ impl Room {
             },
         )
         .await?;
-        self.0.gate.session_ended(id);
+        self.0.passes.session_ended(id);
         let reply = Reply::of(scripts::end_session::SCRIPT, reply)?;
         match reply.word() {
             "ended" | "over" => match self.session(queue, id).await {
@@ -246,7 +254,7 @@ impl Room {
     }
 }
 
-/// Refuses an operator's word for a reason that is not one plain word.
+/// Rejects an operator's reason that is not one plain word.
 pub(crate) fn check_reason(reason: &str) -> Result<(), Error> {
     let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if reason.len() > 64 || !reason.chars().all(good) {
@@ -264,14 +272,14 @@ fn read_session(
     fields: &HashMap<String, String>,
     runs: bool,
     until: Option<f64>,
-) -> Option<Session> {
+) -> Option<VisitorSession> {
     let number = |name: &str| fields.get(name)?.parse::<i64>().ok();
     let seconds = |name: &str| number(name).map(|s| Millis(s * 1000));
     if fields.get("queue_id")? != queue.as_str() {
         return None;
     }
     let stored = SessionStatus::read(fields.get("status")?)?;
-    Some(Session {
+    Some(VisitorSession {
         id: *id,
         queue: queue.clone(),
         position: PositionId::parse(fields.get("position_id")?).ok()?,
@@ -281,7 +289,7 @@ fn read_session(
         } else {
             SessionStatus::Expired
         },
-        reason: fields.get("reason").and_then(|reason| Reason::read(reason)),
+        reason: fields.get("reason").and_then(|reason| EndReason::read(reason)),
         started: seconds("started_at")?,
         expires: match until {
             Some(ms) => Millis(ms as i64),
@@ -290,8 +298,8 @@ fn read_session(
         hard_until: Millis(number("hard_until_ms")?),
         last_activity: seconds("last_activity")?,
         page_views: number("page_views").and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
-        level: number("priority")
-            .and_then(|n| Level::parse(u8::try_from(n).ok()?).ok())
+        priority: number("priority")
+            .and_then(|n| VisitorPriority::parse(u8::try_from(n).ok()?).ok())
             .unwrap_or_default(),
         token: fields.get("token").cloned().unwrap_or_default(),
     })

@@ -1,56 +1,56 @@
-//! Numbers for operators: now, per hour, over the life of the queue.
+//! Statistics of a queue: now, per hour, and in total.
 
 use std::{collections::HashMap, time::Duration};
 
 use store::{Millis, redis};
 
-use crate::{Error, QueueId, QueueStatus, Room, hour, pulse::Pulse};
+use crate::{Error, QueueId, QueueStatus, Room, hour, snapshot::QueueSnapshot};
 
-/// A queue in numbers.
+/// Statistics of a queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stats {
+pub struct QueueStats {
     /// The queue.
     pub queue: QueueId,
-    /// Whether it lets people in.
+    /// Its status.
     pub status: QueueStatus,
-    /// How many wait.
+    /// Number of waiting positions.
     pub waiting: u64,
-    /// How many may come in now and have not.
+    /// Number of admitted positions whose session has not started.
     pub admitted: u64,
-    /// How many sessions run.
+    /// Number of active sessions.
     pub active: u64,
-    /// Since the queue was made.
+    /// Totals since the queue was created.
     pub total: Totals,
-    /// The mean wait of those admitted in the last 24 hours; none if nobody was.
+    /// Mean wait of visitors admitted in the last 24 hours; `None` if there were none.
     pub average_wait: Option<Duration>,
-    /// Admissions per second over the last five minutes, or since the queue was made or opened again.
+    /// Admissions per second over the last five minutes, or since the queue was created or resumed.
     pub admission_rate: f64,
-    /// When somebody was last admitted.
+    /// Time of the last admission.
     pub last_admission: Option<Millis>,
     /// The last 24 hours that have numbers, oldest first.
     pub hours: Vec<Hour>,
 }
 
-/// Counts of what happened.
+/// Counts of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Places taken.
+    /// Positions enqueued.
     pub enqueued: u64,
-    /// Admissions, second ones of those who did not come included.
+    /// Admissions, second ones after a no-show included.
     pub admitted: u64,
     /// Sessions started.
-    pub claimed: u64,
-    /// Places that ended by silence or by not coming, or were taken away.
+    pub sessions_started: u64,
+    /// Positions that expired or were revoked.
     pub expired: u64,
-    /// Places given up.
+    /// Positions cancelled.
     pub cancelled: u64,
-    /// Admissions nobody came to.
+    /// Admissions without a session.
     pub no_shows: u64,
     /// Sessions completed.
     pub completed: u64,
-    /// Sessions that ran out.
+    /// Sessions expired.
     pub sessions_expired: u64,
-    /// Sessions ended before their time.
+    /// Sessions revoked.
     pub terminated: u64,
 }
 
@@ -59,7 +59,7 @@ impl Totals {
         Self {
             enqueued: number("total_enqueued"),
             admitted: number("total_admitted"),
-            claimed: number("total_claimed"),
+            sessions_started: number("total_claimed"),
             expired: number("total_expired"),
             cancelled: number("total_cancelled"),
             no_shows: number("total_no_show"),
@@ -73,35 +73,38 @@ impl Totals {
 /// One hour of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hour {
+    /// Start of the hour.
+    pub start: Millis,
     /// `YYYYMMDDHH`, UTC.
     pub hour: String,
-    /// What happened in it.
+    /// Counts of the hour.
     pub counts: Totals,
-    /// The longest the line was.
+    /// Maximum number of waiting visitors.
     pub peak_queue_size: u64,
-    /// The mean wait of those admitted; none if nobody was.
+    /// Mean wait of admitted visitors; `None` if there were none.
     pub average_wait: Option<Duration>,
-    /// How long half, nine in ten and 99 in a hundred of them waited at most, about.
+    /// Approximate p50, p90 and p99 of the wait.
     pub percentiles: Option<[Duration; 3]>,
 }
 
 impl Room {
-    /// A queue in numbers.
-    pub async fn stats(&self, queue: &QueueId) -> Result<Stats, Error> {
-        let pulse = self.fresh_pulse(queue).await?;
-        let keys = self.known(queue);
+    /// Returns the statistics of a queue.
+    pub async fn stats(&self, queue: &QueueId) -> Result<QueueStats, Error> {
+        let snapshot = self.read_snapshot(queue).await?;
+        let keys = self.queue_cache(queue);
         let now = self.now();
-        let names: Vec<String> =
-            (0..24).rev().map(|h| hour(Millis(now.0 - h * 3_600_000))).collect();
+        let this_hour = now.0.div_euclid(3_600_000);
+        let starts: Vec<Millis> =
+            (0..24).rev().map(|h| Millis((this_hour - h) * 3_600_000)).collect();
         let mut pipe = redis::pipe();
-        for name in &names {
-            pipe.hgetall(keys.stats(name));
+        for start in &starts {
+            pipe.hgetall(keys.stats(&hour(*start)));
         }
         let hashes: Vec<HashMap<String, String>> =
             pipe.query_async(&mut self.0.store.clone()).await?;
         let mut waits = (0u64, 0u64);
         let mut hours = Vec::new();
-        for (name, fields) in names.into_iter().zip(hashes) {
+        for (start, fields) in starts.into_iter().zip(hashes) {
             if fields.is_empty() {
                 continue;
             }
@@ -109,23 +112,24 @@ impl Room {
             let (sum, count) = (number("wait_ms_sum"), number("wait_count"));
             waits = (waits.0 + sum, waits.1 + count);
             hours.push(Hour {
-                hour: name,
+                start,
+                hour: hour(start),
                 counts: Totals::read(number),
                 peak_queue_size: number("peak_queue_size"),
                 average_wait: mean(sum, count),
                 percentiles: percentiles(&std::array::from_fn(|b| number(&format!("wait_{b}")))),
             });
         }
-        let last = pulse.number("last_admission_ms");
-        Ok(Stats {
+        let last = snapshot.number("last_admission_ms");
+        Ok(QueueStats {
             queue: queue.clone(),
-            status: pulse.status,
-            waiting: pulse.waiting,
-            admitted: pulse.admitted,
-            active: pulse.active,
-            total: Totals::read(|field| u64::try_from(pulse.number(field)).unwrap_or(0)),
+            status: snapshot.status,
+            waiting: snapshot.waiting,
+            admitted: snapshot.admitted,
+            active: snapshot.active,
+            total: Totals::read(|field| u64::try_from(snapshot.number(field)).unwrap_or(0)),
             average_wait: mean(waits.0, waits.1),
-            admission_rate: recent_rate(&pulse, now),
+            admission_rate: recent_rate(&snapshot, now),
             last_admission: (last > 0).then_some(Millis(last)),
             hours,
         })
@@ -136,23 +140,23 @@ fn mean(sum_ms: u64, count: u64) -> Option<Duration> {
     (count > 0).then(|| Duration::from_millis(sum_ms / count.max(1)))
 }
 
-/// Admissions per second over the last five minutes, the current one included, or over the time since
-/// the queue was made or opened again if that is less.
-fn recent_rate(pulse: &Pulse, now: Millis) -> f64 {
+/// Returns the admissions per second over the last five minutes, the current one included, or over the
+/// time since the queue was created or resumed if that is shorter.
+fn recent_rate(snapshot: &QueueSnapshot, now: Millis) -> f64 {
     let minute = now.0.div_euclid(60_000);
     let recent: Vec<(i64, u64)> =
-        pulse.minutes().filter(|(of, _)| (minute - 4..=minute).contains(of)).collect();
+        snapshot.minutes().filter(|(of, _)| (minute - 4..=minute).contains(of)).collect();
     let count: u64 = recent.iter().map(|(_, n)| n).sum();
-    let mut since = ((minute - 4) * 60_000).max(pulse.created.0);
-    // What was admitted before it was opened again belongs to a longer time.
-    if recent.iter().all(|(of, n)| *n == 0 || *of >= pulse.floor.0.div_euclid(60_000)) {
-        since = since.max(pulse.floor.0);
+    let mut since = ((minute - 4) * 60_000).max(snapshot.created.0);
+    // Admissions from before it was resumed belong to a longer time.
+    if recent.iter().all(|(of, n)| *n == 0 || *of >= snapshot.floor.0.div_euclid(60_000)) {
+        since = since.max(snapshot.floor.0);
     }
     count as f64 / ((now.0 - since) as f64 / 1000.0).max(1.0)
 }
 
-/// Waits are counted in buckets that grow by the square root of two: bucket b holds waits from
-/// 2^(b/2) − 1 seconds on.
+/// Returns p50, p90 and p99 from a histogram whose buckets grow by the square root of two: bucket b
+/// holds waits from 2^(b/2) − 1 seconds on.
 fn percentiles(buckets: &[u64; 40]) -> Option<[Duration; 3]> {
     let all: u64 = buckets.iter().sum();
     if all == 0 {

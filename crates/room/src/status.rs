@@ -1,187 +1,199 @@
-//! Where a place stands, and the sign of life that keeps it.
+//! The status of a position, and the heartbeat that keeps it.
 //!
-//! Both are asked by many visitors at the same time; those of one queue are asked of the store
-//! together, as [`store::gather`] says.
+//! Many visitors call both at the same time; concurrent calls for one queue go to the store as one
+//! batch (see [`store::batcher`]).
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value};
-use store::{Millis, gather::Call, redis};
+use store::{Millis, batcher::Batchable, redis};
 
 use crate::{
-    Duplicates, Error, Here, Level, NoEstimate, Place, PositionId, QueueId, QueueStatus, Reason,
-    Room, SessionId, State,
+    BatchContext, Duplicates, EndReason, Error, NoEstimate, Position, PositionId, PositionState,
+    QueueId, QueueStatus, Room, SessionId, VisitorPriority,
     estimate::{estimate, next_poll},
-    pulse::Pulse,
-    reply::{Reply, Values},
+    reply::{Reply, ReplyReader},
     scripts,
+    snapshot::QueueSnapshot,
 };
 
 impl Room {
-    /// Where a place stands. Reads only: extends nothing, admits nobody.
-    pub async fn status(&self, queue: &QueueId, id: &PositionId) -> Result<Place, Error> {
-        let here = self.here(queue);
-        let (seen, told) = here.known.asks.call(&here, Ask(*id)).await?;
-        place(queue, id, None, &seen, told)
+    /// Returns the status of a position. Reads only: extends nothing, admits nobody.
+    pub async fn status(&self, queue: &QueueId, id: &PositionId) -> Result<Position, Error> {
+        let context = self.batch_context(queue);
+        let (shared, reply) = context.cache.status_batcher.call(&context, StatusCall(*id)).await?;
+        build_position(queue, id, None, &shared, reply)
     }
 
-    /// A sign of life: the place is held for another while. Says where it stands. A place that
-    /// ended stays ended. `level` is what the visitor's token says and `address` where the call
-    /// comes from; both may be left out. A level that is given is believed, and the record is then not
-    /// read: the answer has no ticket, which the token has as well.
+    /// Records a heartbeat, which holds the position for another while, and returns its status. A
+    /// position that ended stays ended. `priority` comes from the visitor's token and `address` from the
+    /// connection; both are optional. A given priority is trusted and the record is then not read, so the
+    /// answer has no ticket; the token has it as well.
     pub async fn heartbeat(
         &self,
         queue: &QueueId,
         id: &PositionId,
-        level: Option<Level>,
+        priority: Option<VisitorPriority>,
         address: Option<IpAddr>,
-    ) -> Result<Place, Error> {
-        let here = self.here(queue);
-        // Without them the store reads the record, which has both.
-        let level = level.filter(|_| id.is_exact());
-        let beat = Beat { id: *id, level, address };
-        let (seen, told) = here.known.beats.call(&here, beat).await?;
-        place(queue, id, level, &seen, told)
+    ) -> Result<Position, Error> {
+        let context = self.batch_context(queue);
+        // Without a priority, or if the id's time is not exact, the script reads the record.
+        let priority = priority.filter(|_| id.is_exact());
+        let call = HeartbeatCall { id: *id, priority, address };
+        let (shared, reply) = context.cache.heartbeat_batcher.call(&context, call).await?;
+        build_position(queue, id, priority, &shared, reply)
     }
 
-    /// Brings many places of one queue up to date in a few looks, whatever their number. Says
-    /// which of them, by index, wait no longer; those are left as they were, for
-    /// [`Room::status`] to ask about.
-    pub async fn look_at(
+    /// Refreshes many positions of one queue in a few calls. Returns the indexes of those that no longer
+    /// wait; they are left unchanged, and [`Room::status`] tells what became of them.
+    pub async fn refresh_positions(
         &self,
         queue: &QueueId,
-        places: &mut [Place],
+        positions: &mut [Position],
     ) -> Result<Vec<usize>, Error> {
-        let pulse = self.pulse(queue).await?;
-        let keys = self.known(queue);
+        let snapshot = self.snapshot(queue).await?;
+        let keys = self.queue_cache(queue);
         let mut gone = Vec::new();
-        for (chunk, batch) in places.chunks_mut(LOOK).enumerate() {
-            let reply = scripts::look::run(
+        for (chunk, batch) in positions.chunks_mut(READ_BATCH).enumerate() {
+            let reply = scripts::read_positions::run(
                 &self.0.store,
-                scripts::look::Keys {
+                scripts::read_positions::Keys {
                     meta: &keys.meta,
                     state: &keys.state,
                     positions: &keys.positions,
                 },
-                scripts::look::Args {
+                scripts::read_positions::Args {
                     now_ms: self.now(),
-                    ids: batch.iter().map(|place| place.id.to_string()),
+                    ids: batch.iter().map(|position| position.id.to_string()),
                 },
             )
             .await?;
-            let reply = Reply::of(scripts::look::SCRIPT, reply)?;
+            let reply = Reply::of(scripts::read_positions::SCRIPT, reply)?;
             let queue_status = QueueStatus::read(reply.text(1));
             let message = read_message(reply.text(2));
             let waiting = reply.number(3)?;
-            for (index, place) in batch.iter_mut().enumerate() {
-                let Some(position) = reply.maybe(4 + index)? else {
-                    gone.push(chunk * LOOK + index);
+            for (index, position) in batch.iter_mut().enumerate() {
+                let Some(number) = reply.maybe(4 + index)? else {
+                    gone.push(chunk * READ_BATCH + index);
                     continue;
                 };
-                place.state = State::Waiting;
-                place.position = Some(position);
-                place.waiting = waiting;
-                place.queue_status = queue_status;
-                place.message.clone_from(&message);
-                place.estimate = match queue_status {
-                    QueueStatus::Active => estimate(position, &pulse),
+                position.state = PositionState::Waiting;
+                position.number = Some(number);
+                position.waiting = waiting;
+                position.queue_status = queue_status;
+                position.message.clone_from(&message);
+                position.estimate = match queue_status {
+                    QueueStatus::Active => estimate(number, &snapshot),
                     _ => Err(NoEstimate::Paused),
                 };
-                place.next_poll = next_poll(&place.estimate, &pulse);
+                position.next_poll = next_poll(&position.estimate, &snapshot);
             }
         }
         Ok(gone)
     }
 }
 
-/// Asks where a place stands.
+/// A status request of one visitor.
 #[derive(Debug)]
-pub(crate) struct Ask(PositionId);
+pub(crate) struct StatusCall(PositionId);
 
-impl Call for Ask {
-    type With = Here;
-    type Answer = (Arc<Seen>, Told);
+impl Batchable for StatusCall {
+    type Context = BatchContext;
+    type Answer = (Arc<BatchStatus>, PositionReply);
     type Error = Error;
 
-    async fn make(Here { room, known }: &Here, calls: &[Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn send_batch(
+        BatchContext { room, cache }: &BatchContext,
+        calls: &[Self],
+    ) -> Result<Vec<Self::Answer>, Error> {
         let now = room.now();
         let reply = scripts::status::run(
             &room.0.store,
             scripts::status::Keys {
-                meta: &known.meta,
-                state: &known.state,
-                positions: &known.positions,
-                claims: &known.claims,
-                places: calls.iter().map(|Ask(id)| known.position(id)),
+                meta: &cache.meta,
+                state: &cache.state,
+                positions: &cache.positions,
+                admitted: &cache.admitted,
+                records: calls.iter().map(|StatusCall(id)| cache.position(id)),
             },
             scripts::status::Args { now_ms: now },
         )
         .await?;
-        let reply = Values::of(scripts::status::SCRIPT, reply)?;
-        answers(reply, calls.len(), room.pulse(&known.queue).await?, now)
+        let reply = ReplyReader::of(scripts::status::SCRIPT, reply)?;
+        read_replies(reply, calls.len(), room.snapshot(&cache.queue).await?, now)
     }
 
-    fn is_spoilt(error: &Error) -> bool {
+    fn should_retry_individually(error: &Error) -> bool {
         error.is_of_script()
     }
 }
 
-/// A sign of life.
+/// A heartbeat of one visitor.
 #[derive(Debug)]
-pub(crate) struct Beat {
+pub(crate) struct HeartbeatCall {
     id: PositionId,
-    level: Option<Level>,
+    priority: Option<VisitorPriority>,
     address: Option<IpAddr>,
 }
 
-impl Call for Beat {
-    type With = Here;
-    type Answer = (Arc<Seen>, Told);
+impl Batchable for HeartbeatCall {
+    type Context = BatchContext;
+    type Answer = (Arc<BatchStatus>, PositionReply);
     type Error = Error;
 
-    async fn make(Here { room, known }: &Here, calls: &[Self]) -> Result<Vec<Self::Answer>, Error> {
-        let pulse = room.pulse(&known.queue).await?;
-        let mut places = Vec::with_capacity(calls.len() * 2);
-        places.extend(calls.iter().map(|call| known.position(&call.id)));
-        if pulse.config.duplicates == Duplicates::Ip {
+    async fn send_batch(
+        BatchContext { room, cache }: &BatchContext,
+        calls: &[Self],
+    ) -> Result<Vec<Self::Answer>, Error> {
+        let snapshot = room.snapshot(&cache.queue).await?;
+        let mut records = Vec::with_capacity(calls.len() * 2);
+        records.extend(calls.iter().map(|call| cache.position(&call.id)));
+        if snapshot.config.duplicates == Duplicates::Ip {
             for call in calls {
                 let Room(inner) = room;
                 let hash = match call.address {
                     Some(ip) => inner.addresses.hash(&inner.store, &inner.keys, ip).await?,
                     None => "-".to_owned(),
                 };
-                places.push(known.ipmap(&hash));
+                records.push(cache.ipmap(&hash));
             }
         }
-        let level = |call: &Beat| call.level.map_or('-', |level| char::from(b'0' + level.number()));
+        let priority = |call: &HeartbeatCall| {
+            call.priority.map_or('-', |priority| char::from(b'0' + priority.number()))
+        };
         let now = room.now();
         let reply = scripts::heartbeat::run(
             &room.0.store,
             scripts::heartbeat::Keys {
-                meta: &known.meta,
-                state: &known.state,
-                positions: &known.positions,
-                claims: &known.claims,
-                heartbeat: &known.heartbeat,
-                places,
+                meta: &cache.meta,
+                state: &cache.state,
+                positions: &cache.positions,
+                admitted: &cache.admitted,
+                heartbeat: &cache.heartbeat,
+                records,
             },
             scripts::heartbeat::Args {
                 now_ms: now,
-                queue_id: known.queue.as_str(),
-                levels: calls.iter().map(level).collect::<String>(),
+                queue_id: cache.queue.as_str(),
+                priorities: calls.iter().map(priority).collect::<String>(),
             },
         )
         .await?;
-        answers(Values::of(scripts::heartbeat::SCRIPT, reply)?, calls.len(), pulse, now)
+        read_replies(
+            ReplyReader::of(scripts::heartbeat::SCRIPT, reply)?,
+            calls.len(),
+            snapshot,
+            now,
+        )
     }
 
-    fn is_spoilt(error: &Error) -> bool {
+    fn should_retry_individually(error: &Error) -> bool {
         error.is_of_script()
     }
 }
 
-/// Places asked for in one look: a fraction of a millisecond for the store.
-const LOOK: usize = 250;
+/// Positions read in one call: a fraction of a millisecond for the store.
+const READ_BATCH: usize = 250;
 
 fn read_message(text: &str) -> Map<String, Value> {
     match text {
@@ -190,37 +202,37 @@ fn read_message(text: &str) -> Map<String, Value> {
     }
 }
 
-/// What was the same for all who asked together.
+/// The part of a batch's reply that all its callers share.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct BatchStatus {
     now: Millis,
-    pulse: Arc<Pulse>,
+    snapshot: Arc<QueueSnapshot>,
     status: QueueStatus,
     message: Map<String, Value>,
     waiting: u64,
     epoch: u32,
 }
 
-/// What the store tells of one place, as the headers of `status.lua` and `heartbeat.lua` list it.
+/// The reply about one position, as the headers of `status.lua` and `heartbeat.lua` list it.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum PositionReply {
     Unknown,
-    /// Its position; the rest is known.
-    Position(u64),
+    /// Its position; the rest is cache.
+    Number(u64),
     Waiting {
-        position: u64,
-        level: Level,
-        joined_s: Option<i64>,
+        number: u64,
+        priority: VisitorPriority,
+        enqueued_s: Option<i64>,
         seen_s: Option<i64>,
         ticket: Option<u64>,
     },
     Other {
-        state: State,
-        reason: Option<Reason>,
+        state: PositionState,
+        reason: Option<EndReason>,
         session: Option<SessionId>,
-        level: Level,
-        joined_s: Option<i64>,
-        claim_by: Option<Millis>,
+        priority: VisitorPriority,
+        enqueued_s: Option<i64>,
+        start_by: Option<Millis>,
         replaced_by: Option<PositionId>,
         seen_s: Option<i64>,
         ended_s: Option<i64>,
@@ -229,55 +241,56 @@ pub(crate) enum Told {
 }
 
 /// Reads the reply of `status.lua` or `heartbeat.lua`.
-fn answers(
-    mut reply: Values,
+fn read_replies(
+    mut reply: ReplyReader,
     count: usize,
-    pulse: Arc<Pulse>,
+    snapshot: Arc<QueueSnapshot>,
     now: Millis,
-) -> Result<Vec<(Arc<Seen>, Told)>, Error> {
-    reply.word("places")?;
-    let seen = Arc::new(Seen {
+) -> Result<Vec<(Arc<BatchStatus>, PositionReply)>, Error> {
+    reply.word("positions")?;
+    let shared = Arc::new(BatchStatus {
         now,
-        pulse,
+        snapshot,
         status: QueueStatus::read(&reply.text()?),
         message: read_message(&reply.text()?),
         waiting: reply.number()?,
         epoch: reply.number()?,
     });
-    (0..count).map(|_| Ok((Arc::clone(&seen), told(&mut reply)?))).collect()
+    (0..count).map(|_| Ok((Arc::clone(&shared), read_position_reply(&mut reply)?))).collect()
 }
 
-fn told(reply: &mut Values) -> Result<Told, Error> {
+fn read_position_reply(reply: &mut ReplyReader) -> Result<PositionReply, Error> {
     let first = match reply.next()? {
-        redis::Value::Int(position) => {
-            return Ok(Told::Position(u64::try_from(position).unwrap_or(0)));
+        redis::Value::Int(number) => {
+            return Ok(PositionReply::Number(u64::try_from(number).unwrap_or(0)));
         }
         value => reply.text_of(value)?,
     };
-    if let Ok(position) = first.parse() {
-        return Ok(Told::Position(position));
+    if let Ok(number) = first.parse() {
+        return Ok(PositionReply::Number(number));
     }
     Ok(match first.as_str() {
-        "unknown" => Told::Unknown,
-        "waiting" => Told::Waiting {
-            position: reply.number()?,
-            level: Level::parse(reply.number()?)?,
-            joined_s: reply.maybe()?,
+        "unknown" => PositionReply::Unknown,
+        "waiting" => PositionReply::Waiting {
+            number: reply.number()?,
+            priority: VisitorPriority::parse(reply.number()?)?,
+            enqueued_s: reply.maybe()?,
             seen_s: reply.maybe()?,
             ticket: reply.maybe()?,
         },
         status => {
-            let reason = Reason::read(&reply.text()?);
-            Told::Other {
-                state: State::read(status, reason).ok_or_else(|| reply.unexpected(status))?,
+            let reason = EndReason::read(&reply.text()?);
+            PositionReply::Other {
+                state: PositionState::read(status, reason)
+                    .ok_or_else(|| reply.unexpected(status))?,
                 reason,
                 session: match reply.text()?.as_str() {
                     "" => None,
                     text => Some(SessionId::parse(text)?),
                 },
-                level: Level::parse(reply.number()?)?,
-                joined_s: reply.maybe()?,
-                claim_by: reply.maybe()?.map(Millis),
+                priority: VisitorPriority::parse(reply.number()?)?,
+                enqueued_s: reply.maybe()?,
+                start_by: reply.maybe()?.map(Millis),
                 replaced_by: match reply.text()?.as_str() {
                     "" => None,
                     text => Some(PositionId::parse(text)?),
@@ -290,93 +303,93 @@ fn told(reply: &mut Values) -> Result<Told, Error> {
     })
 }
 
-/// A place from what the store told; `level` is what the caller said, if anything.
-fn place(
+/// Builds a position from a reply; `priority` is the caller's, if it gave one.
+fn build_position(
     queue: &QueueId,
     id: &PositionId,
-    level: Option<Level>,
-    seen: &Seen,
-    told: Told,
-) -> Result<Place, Error> {
-    let pulse = &seen.pulse;
-    let taken_ms = i64::try_from(id.taken_us() / 1000).unwrap_or(i64::MAX);
-    let mut place = Place {
+    priority: Option<VisitorPriority>,
+    shared: &BatchStatus,
+    reply: PositionReply,
+) -> Result<Position, Error> {
+    let snapshot = &shared.snapshot;
+    let enqueued_ms = i64::try_from(id.enqueued_us() / 1000).unwrap_or(i64::MAX);
+    let mut position = Position {
         id: *id,
         queue: queue.clone(),
-        state: State::Waiting,
+        state: PositionState::Waiting,
         reason: None,
         ended: None,
-        level: level.unwrap_or_default(),
+        priority: priority.unwrap_or_default(),
         ticket: None,
-        joined: Millis(taken_ms),
-        position: None,
-        waiting: seen.waiting,
-        claim_by: None,
+        enqueued_at: Millis(enqueued_ms),
+        number: None,
+        waiting: shared.waiting,
+        start_by: None,
         session: None,
         replaced_by: None,
         last_heartbeat: None,
         expires_at: None,
-        held_for: pulse.config.heartbeat_timeout(),
+        held_for: snapshot.config.heartbeat_timeout(),
         next_poll: Duration::ZERO,
         estimate: Err(NoEstimate::NotWaiting),
-        queue_status: seen.status,
-        message: seen.message.clone(),
-        epoch: seen.epoch,
+        queue_status: shared.status,
+        message: shared.message.clone(),
+        epoch: shared.epoch,
     };
-    let (joined, heard) = match told {
-        Told::Unknown => return Err(Error::UnknownPosition),
-        Told::Position(position) => {
-            place.position = Some(position);
-            (None, Some(seen.now.as_secs()))
+    let (enqueued, heard) = match reply {
+        PositionReply::Unknown => return Err(Error::UnknownPosition),
+        PositionReply::Number(number) => {
+            position.number = Some(number);
+            (None, Some(shared.now.as_secs()))
         }
-        Told::Waiting { position, level, joined_s, seen_s, ticket } => {
-            place.position = Some(position);
-            place.ticket = ticket;
-            place.level = level;
-            (joined_s, seen_s)
+        PositionReply::Waiting { number, priority, enqueued_s, seen_s, ticket } => {
+            position.number = Some(number);
+            position.ticket = ticket;
+            position.priority = priority;
+            (enqueued_s, seen_s)
         }
-        Told::Other {
+        PositionReply::Other {
             state,
             reason,
             session,
-            level,
-            joined_s,
-            claim_by,
+            priority,
+            enqueued_s,
+            start_by,
             replaced_by,
             seen_s,
             ended_s,
             ticket,
         } => {
-            place.state = state;
-            place.ticket = ticket;
-            place.reason = reason;
-            place.session = session;
-            place.level = level;
-            // Nobody's time runs while the queue stands still, and everybody has the whole window
-            // again afterwards: a deadline that is over while the offer stands is none.
-            let running = seen.status == QueueStatus::Active;
-            place.claim_by = claim_by.filter(|by| running && *by > seen.now);
-            place.replaced_by = replaced_by;
-            place.ended = ended_s.filter(|_| state.is_over()).map(|s| Millis(s * 1000));
-            (joined_s, seen_s)
+            position.state = state;
+            position.ticket = ticket;
+            position.reason = reason;
+            position.session = session;
+            position.priority = priority;
+            // Clocks stand still while the queue is not active, and everybody has the whole admission
+            // window again afterwards: a deadline that has passed while the admission stands is void.
+            let running = shared.status == QueueStatus::Active;
+            position.start_by = start_by.filter(|by| running && *by > shared.now);
+            position.replaced_by = replaced_by;
+            position.ended = ended_s.filter(|_| state.is_over()).map(|s| Millis(s * 1000));
+            (enqueued_s, seen_s)
         }
     };
-    // The id has milliseconds; the record has the second. They agree unless the id says that its time
-    // is not the clock's.
-    if let Some(s) = joined.filter(|s| !id.is_exact() && taken_ms.div_euclid(1000) != *s) {
-        place.joined = Millis(s * 1000);
+    // The id has the time in milliseconds, the record in seconds. They agree unless the id is marked
+    // inexact.
+    if let Some(s) = enqueued.filter(|s| !id.is_exact() && enqueued_ms.div_euclid(1000) != *s) {
+        position.enqueued_at = Millis(s * 1000);
     }
-    place.last_heartbeat = heard.map(|s| Millis(s * 1000));
-    if let Some(position) = place.position {
-        if seen.status == QueueStatus::Active {
-            place.estimate = estimate(position, pulse);
-            place.expires_at = place
-                .last_heartbeat
-                .map(|heard| (heard + Duration::from_secs(1)).max(pulse.floor) + place.held_for);
+    position.last_heartbeat = heard.map(|s| Millis(s * 1000));
+    if let Some(number) = position.number {
+        if shared.status == QueueStatus::Active {
+            position.estimate = estimate(number, snapshot);
+            position.expires_at = position.last_heartbeat.map(|heard| {
+                (heard + Duration::from_secs(1)).max(snapshot.floor) + position.held_for
+            });
         } else {
-            place.estimate = Err(NoEstimate::Paused);
+            position.estimate = Err(NoEstimate::Paused);
         }
     }
-    place.next_poll = next_poll(&place.estimate, pulse);
-    Ok(place)
+    position.next_poll = next_poll(&position.estimate, snapshot);
+    Ok(position)
 }

@@ -4,7 +4,7 @@
 //! `WATCH` or `MULTI` would mix with other callers' commands, so [`Store`](crate::Store) refuses
 //! them and [`BlockingConnection`] takes them. Invariants: a waiting call names how long it waits
 //! and ends at most a response timeout after that; dropping a call half way closes the connection,
-//! so that the server does not hand an element to nobody.
+//! so that the server does not hand out an element that gets lost.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -15,13 +15,13 @@ use redis::{
 
 use crate::{
     Timeouts,
-    embedded::{Embedded, Waiting},
+    embedded::{BlockingSession, Embedded},
     error,
-    link::{self, Connected, Connector},
+    link::{self, Connector, FreshConnection},
     server::{self, cluster},
 };
 
-/// A connection that nobody else uses. Opened anew by the next call after it broke.
+/// A dedicated connection. Reopened by the next call after it broke.
 ///
 /// ```no_run
 /// # async fn example(store: store::Store) -> Result<(), store::Error> {
@@ -37,18 +37,18 @@ pub struct BlockingConnection {
 }
 
 enum Inner {
-    Embedded(Waiting),
-    Server(Server),
+    Embedded(BlockingSession),
+    Server(LazyConnection),
 }
 
 /// A connection to a server, opened when needed.
-struct Server {
+struct LazyConnection {
     connector: Arc<dyn Connector>,
     timeouts: Timeouts,
-    open: Option<Open>,
+    open: Option<OpenConnection>,
 }
 
-struct Open {
+struct OpenConnection {
     connection: MultiplexedConnection,
     address: String,
     /// The slot it is for, where slots have owners.
@@ -60,7 +60,7 @@ impl BlockingConnection {
         connector: Arc<dyn Connector>,
         timeouts: Timeouts,
     ) -> RedisResult<Self> {
-        let mut server = Server { connector, timeouts, open: None };
+        let mut server = LazyConnection { connector, timeouts, open: None };
         if !server.connector.by_slot() {
             server.open = Some(server.take(None).await?);
         }
@@ -68,7 +68,7 @@ impl BlockingConnection {
     }
 
     pub(crate) async fn on_embedded(embedded: &Embedded, timeouts: Timeouts) -> RedisResult<Self> {
-        let inner = Inner::Embedded(Waiting::open(embedded).await?);
+        let inner = Inner::Embedded(BlockingSession::open(embedded).await?);
         Ok(Self { inner, response: timeouts.response })
     }
 
@@ -78,7 +78,7 @@ impl BlockingConnection {
             Inner::Embedded(session) => return session.command(cmd).await,
             Inner::Server(server) => server,
         };
-        let mut values = server.within(limit, Call::One(cmd)).await?;
+        let mut values = server.within(limit, BlockingCall::One(cmd)).await?;
         Ok(values.pop().unwrap_or(Value::Nil))
     }
 
@@ -98,15 +98,15 @@ impl BlockingConnection {
             Inner::Embedded(session) => return session.pipeline(pipeline, offset, count).await,
             Inner::Server(server) => server,
         };
-        server.within(limit, Call::Many(pipeline, offset, count)).await
+        server.within(limit, BlockingCall::Many(pipeline, offset, count)).await
     }
 
-    /// How long a call with this wait may take.
-    fn limit(&self, wait: Wait) -> RedisResult<Duration> {
+    /// Returns the deadline of a call with this wait.
+    fn limit(&self, wait: WaitLimit) -> RedisResult<Duration> {
         match wait {
-            Wait::None => Ok(self.response),
-            Wait::For(wait) => Ok(wait.saturating_add(self.response)),
-            Wait::Forever => Err(RedisError::from((
+            WaitLimit::None => Ok(self.response),
+            WaitLimit::For(wait) => Ok(wait.saturating_add(self.response)),
+            WaitLimit::Forever => Err(RedisError::from((
                 ErrorKind::Client,
                 "a waiting call must say how long: a timeout of 0 waits for ever",
             ))),
@@ -114,14 +114,14 @@ impl BlockingConnection {
     }
 }
 
-/// What to send.
+/// A call to send.
 #[derive(Clone, Copy)]
-enum Call<'a> {
+enum BlockingCall<'a> {
     One(&'a Cmd),
     Many(&'a Pipeline, usize, usize),
 }
 
-impl Call<'_> {
+impl BlockingCall<'_> {
     async fn send(self, connection: &mut MultiplexedConnection) -> RedisResult<Vec<Value>> {
         match self {
             Self::One(cmd) => {
@@ -142,11 +142,11 @@ impl Call<'_> {
     }
 }
 
-impl Server {
+impl LazyConnection {
     /// Makes one call. The connection is put back only after a reply: an I/O error, a timeout or a
-    /// dropped call leaves it closed. A call that was told to go elsewhere did nothing and goes
+    /// dropped call leaves it closed. A call that was redirected did nothing and goes
     /// there, once.
-    async fn within(&mut self, limit: Duration, call: Call<'_>) -> RedisResult<Vec<Value>> {
+    async fn within(&mut self, limit: Duration, call: BlockingCall<'_>) -> RedisResult<Vec<Value>> {
         let slot = if self.connector.by_slot() { call.slot() } else { None };
         for last in [false, true] {
             let mut open = self.take(slot).await?;
@@ -173,9 +173,9 @@ impl Server {
     }
 
     /// The open connection, if it still leads where it should, or a new one.
-    async fn take(&mut self, slot: Option<u16>) -> RedisResult<Open> {
+    async fn take(&mut self, slot: Option<u16>) -> RedisResult<OpenConnection> {
         let place = self.connector.place();
-        let fits = |open: &Open| {
+        let fits = |open: &OpenConnection| {
             let there = place.as_ref().is_none_or(|place| *place.borrow() == open.address);
             there && (slot.is_none() || open.slot == slot)
         };
@@ -186,8 +186,8 @@ impl Server {
         let connecting = self.connector.connect(config, slot);
         match tokio::time::timeout(self.timeouts.connect * 4, connecting).await {
             Ok(connected) => {
-                let Connected { connection, address } = connected?;
-                Ok(Open { connection, address, slot })
+                let FreshConnection { connection, address } = connected?;
+                Ok(OpenConnection { connection, address, slot })
             }
             Err(_) => Err(error::not_sent("connecting took too long")),
         }
@@ -219,16 +219,16 @@ impl fmt::Debug for BlockingConnection {
     }
 }
 
-/// How long a command may keep its connection waiting by its own wish.
+/// The time a command may block its connection by its own arguments.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Wait {
+enum WaitLimit {
     None,
     For(Duration),
     Forever,
 }
 
-fn wait_of(cmd: &Cmd) -> Wait {
-    let Some(name) = text(cmd, 0) else { return Wait::None };
+fn wait_of(cmd: &Cmd) -> WaitLimit {
+    let Some(name) = text(cmd, 0) else { return WaitLimit::None };
     let last = cmd.args_iter().len().saturating_sub(1);
     match name.to_ascii_uppercase().as_str() {
         "BLPOP" | "BRPOP" | "BLMOVE" | "BRPOPLPUSH" | "BZPOPMIN" | "BZPOPMAX" => seconds(cmd, last),
@@ -239,8 +239,8 @@ fn wait_of(cmd: &Cmd) -> Wait {
                 !text(cmd, *at).is_some_and(|word| word.eq_ignore_ascii_case("STREAMS"))
             })
             .find(|at| text(cmd, *at).is_some_and(|word| word.eq_ignore_ascii_case("BLOCK")))
-            .map_or(Wait::None, |at| millis(cmd, at + 1)),
-        _ => Wait::None,
+            .map_or(WaitLimit::None, |at| millis(cmd, at + 1)),
+        _ => WaitLimit::None,
     }
 }
 
@@ -252,27 +252,27 @@ fn text(cmd: &Cmd, at: usize) -> Option<&str> {
 }
 
 // A number that is not one is the server's to refuse; it does not wait then.
-fn seconds(cmd: &Cmd, at: usize) -> Wait {
+fn seconds(cmd: &Cmd, at: usize) -> WaitLimit {
     let number = text(cmd, at).and_then(|text| text.parse::<f64>().ok());
     match number.map(Duration::try_from_secs_f64) {
-        Some(Ok(Duration::ZERO)) => Wait::Forever,
-        Some(Ok(wait)) => Wait::For(wait),
-        _ => Wait::None,
+        Some(Ok(Duration::ZERO)) => WaitLimit::Forever,
+        Some(Ok(wait)) => WaitLimit::For(wait),
+        _ => WaitLimit::None,
     }
 }
 
-fn millis(cmd: &Cmd, at: usize) -> Wait {
+fn millis(cmd: &Cmd, at: usize) -> WaitLimit {
     match text(cmd, at).and_then(|text| text.parse::<u64>().ok()) {
-        Some(0) => Wait::Forever,
-        Some(wait) => Wait::For(Duration::from_millis(wait)),
-        None => Wait::None,
+        Some(0) => WaitLimit::Forever,
+        Some(wait) => WaitLimit::For(Duration::from_millis(wait)),
+        None => WaitLimit::None,
     }
 }
 
 /// Refuses a command that must not run on a connection others share: one that waits, or one that
 /// changes the session. Called for every command, so it looks at the length and first letter before
 /// anything else.
-pub(crate) fn fit_to_share(cmd: &Cmd) -> RedisResult<()> {
+pub(crate) fn reject_blocking(cmd: &Cmd) -> RedisResult<()> {
     let Some(Arg::Simple(name)) = cmd.args_iter().next() else { return Ok(()) };
     let (Some(first), length) = (name.first(), name.len()) else { return Ok(()) };
     let suspects: &[&str] = match (first.to_ascii_uppercase(), length) {
@@ -300,7 +300,7 @@ pub(crate) fn fit_to_share(cmd: &Cmd) -> RedisResult<()> {
         (b'W', 4) => &["WAIT"],
         (b'W', 5) => &["WATCH"],
         (b'W', 7) => &["WAITAOF"],
-        (b'X', 5) | (b'X', 10) if wait_of(cmd) != Wait::None => &["XREAD", "XREADGROUP"],
+        (b'X', 5) | (b'X', 10) if wait_of(cmd) != WaitLimit::None => &["XREAD", "XREADGROUP"],
         _ => return Ok(()),
     };
     let found = suspects.iter().find(|suspect| name.eq_ignore_ascii_case(suspect.as_bytes()));
@@ -327,20 +327,20 @@ mod tests {
 
     #[test]
     fn waits_are_read_from_the_command() {
-        let secs = |n| Wait::For(Duration::from_secs(n));
+        let secs = |n| WaitLimit::For(Duration::from_secs(n));
         for (line, wait) in [
-            ("GET BLPOP", Wait::None),
+            ("GET BLPOP", WaitLimit::None),
             ("BLPOP a b 5", secs(5)),
-            ("blpop a 0.5", Wait::For(Duration::from_millis(500))),
-            ("BLPOP a 0", Wait::Forever),
-            ("BLPOP a nan", Wait::None),
-            ("BLPOP a -1", Wait::None),
+            ("blpop a 0.5", WaitLimit::For(Duration::from_millis(500))),
+            ("BLPOP a 0", WaitLimit::Forever),
+            ("BLPOP a nan", WaitLimit::None),
+            ("BLPOP a -1", WaitLimit::None),
             ("BLMPOP 2 1 a LEFT", secs(2)),
             ("XREAD BLOCK 1000 STREAMS s $", secs(1)),
-            ("XREAD COUNT 2 BLOCK 0 STREAMS s $", Wait::Forever),
-            ("XREAD STREAMS BLOCK 0", Wait::None),
-            ("WAIT 1 0", Wait::Forever),
-            ("WAITAOF 1 0 250", Wait::For(Duration::from_millis(250))),
+            ("XREAD COUNT 2 BLOCK 0 STREAMS s $", WaitLimit::Forever),
+            ("XREAD STREAMS BLOCK 0", WaitLimit::None),
+            ("WAIT 1 0", WaitLimit::Forever),
+            ("WAITAOF 1 0 250", WaitLimit::For(Duration::from_millis(250))),
         ] {
             assert_eq!(wait_of(&cmd(line)), wait, "{line}");
         }
@@ -367,7 +367,7 @@ mod tests {
             "AUTH x",
             "WAIT 1 5",
         ] {
-            assert!(fit_to_share(&cmd(line)).is_err(), "{line}");
+            assert!(reject_blocking(&cmd(line)).is_err(), "{line}");
         }
         for line in [
             "GET a",
@@ -379,7 +379,7 @@ mod tests {
             "SELECTED 1",
             "HGET h f",
         ] {
-            assert!(fit_to_share(&cmd(line)).is_ok(), "{line}");
+            assert!(reject_blocking(&cmd(line)).is_ok(), "{line}");
         }
     }
 }

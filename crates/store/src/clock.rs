@@ -2,7 +2,7 @@
 //!
 //! Nothing else in the product asks what time it is; everything takes `now` as an argument, and it
 //! comes from a [`Clock`]. Invariant: within one process a clock does not run backwards by less
-//! than [`STEP`]; a greater step back is somebody's correction, is taken, and is logged.
+//! than [`STEP`]; a greater step back is a correction of the clock, is taken, and is logged.
 //!
 //! A manual clock on a real server moves only the product's time, never the server's. So a deadline
 //! is a stored score that scripts compare with `now`, and a TTL given to the server is relative
@@ -41,7 +41,7 @@ pub const STEP: Duration = Duration::from_secs(60);
 pub struct Millis(pub i64);
 
 impl Millis {
-    /// How long after `earlier` this is; zero if it is not.
+    /// Returns the time since `earlier`; zero if that is later.
     pub fn since(self, earlier: Millis) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -96,29 +96,29 @@ impl FromRedisValue for Millis {
     }
 }
 
-/// Where `now` comes from. A cheap clone; all clones agree.
+/// The source of `now`. A cheap clone; all clones agree.
 #[derive(Clone, Debug)]
 pub struct Clock(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    source: Source,
-    /// The latest moment told, so that a small step back stands still.
+    source: ClockSource,
+    /// The latest time returned, so that a small step back stands still.
     latest: AtomicI64,
 }
 
 #[derive(Debug)]
-enum Source {
+enum ClockSource {
     System,
     /// The server's time at an instant of this process's monotonic clock; the system's before the
     /// first measurement.
-    Server(RwLock<Option<Measured>>),
+    Server(RwLock<Option<ClockMeasurement>>),
     Manual(Arc<AtomicI64>),
 }
 
 /// The server's time as it was measured once.
 #[derive(Clone, Copy, Debug)]
-struct Measured {
+struct ClockMeasurement {
     /// The server's time,
     server_ms: i64,
     /// when this process's monotonic clock showed this,
@@ -127,12 +127,13 @@ struct Measured {
     doubt: Duration,
 }
 
-impl Measured {
+impl ClockMeasurement {
     fn now(&self) -> i64 {
         self.server_ms.saturating_add(as_millis(self.at.elapsed()))
     }
 
-    /// What two good clocks may have drifted apart since: 100 µs a second, and what was in doubt.
+    /// Returns the possible drift of two good clocks since then: 100 µs a second, and the initial
+    /// uncertainty.
     fn doubt_now(&self) -> Duration {
         self.doubt + self.at.elapsed() / 10_000
     }
@@ -141,13 +142,13 @@ impl Measured {
 impl Clock {
     /// The clock of this machine.
     pub fn system() -> Self {
-        Self::of(Source::System)
+        Self::of(ClockSource::System)
     }
 
     /// The clock of the server a store is opened on: measured with `TIME` at each connect and with
     /// each heartbeat, carried on by the monotonic clock in between. Give one to one store only.
     pub fn server() -> Self {
-        Self::of(Source::Server(RwLock::new(None)))
+        Self::of(ClockSource::Server(RwLock::new(None)))
     }
 
     /// A clock that stands until its hands are moved, for tests.
@@ -162,15 +163,15 @@ impl Clock {
     /// ```
     pub fn manual(start: Millis) -> (Self, ManualClock) {
         let hands = Arc::new(AtomicI64::new(start.0));
-        (Self::of(Source::Manual(Arc::clone(&hands))), ManualClock(hands))
+        (Self::of(ClockSource::Manual(Arc::clone(&hands))), ManualClock(hands))
     }
 
-    /// What time it is.
+    /// Returns the current time.
     pub fn now(&self) -> Millis {
         let reading = match &self.0.source {
-            Source::Manual(hands) => return Millis(hands.load(Ordering::SeqCst)),
-            Source::System => system_now(),
-            Source::Server(anchor) => match *anchor.read() {
+            ClockSource::Manual(hands) => return Millis(hands.load(Ordering::SeqCst)),
+            ClockSource::System => system_now(),
+            ClockSource::Server(anchor) => match *anchor.read() {
                 Some(measured) => measured.now(),
                 None => system_now(),
             },
@@ -180,16 +181,16 @@ impl Clock {
 
     /// Is this a clock that [`Clock::server`] made?
     pub(crate) fn follows_server(&self) -> bool {
-        matches!(self.0.source, Source::Server(_))
+        matches!(self.0.source, ClockSource::Server(_))
     }
 
     /// Takes a measurement of the server's time: `server` was true somewhere between `asked` and
     /// now, most likely half way. A slow answer says little, so one that is less certain than what
     /// is known counts only if it contradicts it.
     pub(crate) fn measured(&self, server: Millis, asked: Instant) {
-        if let Source::Server(known) = &self.0.source {
+        if let ClockSource::Server(known) = &self.0.source {
             let doubt = asked.elapsed() / 2;
-            let new = Measured { server_ms: server.0, at: asked + doubt, doubt };
+            let new = ClockMeasurement { server_ms: server.0, at: asked + doubt, doubt };
             let mut known = known.write();
             let better = known.is_none_or(|known| {
                 let apart =
@@ -203,7 +204,7 @@ impl Clock {
         }
     }
 
-    fn of(source: Source) -> Self {
+    fn of(source: ClockSource) -> Self {
         Self(Arc::new(Inner { source, latest: AtomicI64::new(i64::MIN) }))
     }
 
@@ -239,7 +240,7 @@ fn system_now() -> i64 {
 pub struct ManualClock(Arc<AtomicI64>);
 
 impl ManualClock {
-    /// What the clock shows.
+    /// Returns the time the clock shows.
     pub fn now(&self) -> Millis {
         Millis(self.0.load(Ordering::SeqCst))
     }

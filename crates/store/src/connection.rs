@@ -33,8 +33,8 @@ pub struct Store {
 #[derive(Clone)]
 enum Backend {
     Embedded(Embedded),
-    Single(Kept),
-    Sentinel(Kept),
+    Single(ServerConnection),
+    Sentinel(ServerConnection),
     Cluster(Cluster),
 }
 
@@ -63,14 +63,14 @@ impl Backend {
     }
 }
 
-/// A kept connection, and what opens more to the same place.
+/// A connection to a server, and the connector that opens more.
 #[derive(Clone)]
-struct Kept {
+struct ServerConnection {
     link: Link,
     connector: Arc<dyn Connector>,
 }
 
-impl Kept {
+impl ServerConnection {
     async fn open<C: Connector>(
         connector: C,
         options: &Options,
@@ -82,9 +82,9 @@ impl Kept {
     }
 }
 
-/// What a store is.
+/// The kind of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StoreKind {
     /// The engine in this process.
     Embedded,
     /// One server.
@@ -95,16 +95,16 @@ pub enum Kind {
     Cluster,
 }
 
-/// How a store is, for health checks and people.
+/// The health of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Can calls be made now, as far as is known? See [`Store::ping`] to find out for sure.
+    /// True if calls can be made now, as far as is known. See [`Store::ping`] to find out for sure.
     pub reachable: bool,
-    /// What the store is.
-    pub kind: Kind,
-    /// Where it is, without secrets.
+    /// Kind of the store.
+    pub kind: StoreKind,
+    /// Address, without secrets.
     pub address: String,
-    /// Why it cannot be reached.
+    /// The reason why it cannot be reached.
     pub reason: Option<String>,
 }
 
@@ -143,13 +143,14 @@ impl Store {
         match scheme {
             "redis" | "rediss" | "valkey" | "valkeys" => {
                 let clock = clock(Clock::server);
-                let kept = Kept::open(Single::new(url, &options)?, &options, &clock).await?;
+                let kept =
+                    ServerConnection::open(Single::new(url, &options)?, &options, &clock).await?;
                 Ok(open(Backend::Single(kept), clock, Layout::Standalone))
             }
             "redis+sentinel" | "rediss+sentinel" => {
                 let clock = clock(Clock::server);
                 let sentinel = Sentinel::new(rest, scheme.starts_with("rediss"), &options)?;
-                let kept = Kept::open(sentinel, &options, &clock).await?;
+                let kept = ServerConnection::open(sentinel, &options, &clock).await?;
                 Ok(open(Backend::Sentinel(kept), clock, Layout::Standalone))
             }
             "redis+cluster" | "rediss+cluster" => {
@@ -174,7 +175,7 @@ impl Store {
         }
     }
 
-    /// What time it is, by the store's clock.
+    /// Returns the time by the store's clock.
     pub fn now(&self) -> Millis {
         self.clock.now()
     }
@@ -184,7 +185,7 @@ impl Store {
         &self.clock
     }
 
-    /// How keys are spelled on this store.
+    /// Returns the key layout of this store.
     pub fn layout(&self) -> Layout {
         self.layout
     }
@@ -209,7 +210,8 @@ impl Store {
             Backend::Embedded(embedded) => {
                 subscribe::on_embedded(embedded, channels, patterns).await
             }
-            Backend::Single(Kept { connector, .. }) | Backend::Sentinel(Kept { connector, .. }) => {
+            Backend::Single(ServerConnection { connector, .. })
+            | Backend::Sentinel(ServerConnection { connector, .. }) => {
                 let connector = Arc::clone(connector);
                 subscribe::on_server(connector, self.timeouts, channels, patterns).await
             }
@@ -220,7 +222,7 @@ impl Store {
         }
     }
 
-    /// A connection of one's own, for calls that wait (`BLPOP`, `XREAD BLOCK`) and for sessions
+    /// Opens a dedicated connection, for calls that block (`BLPOP`, `XREAD BLOCK`) and for sessions
     /// (`WATCH`).
     pub async fn blocking(&self) -> Result<BlockingConnection, Error> {
         if let Some(faults) = &self.faults {
@@ -230,7 +232,8 @@ impl Store {
             Backend::Embedded(embedded) => {
                 Ok(BlockingConnection::on_embedded(embedded, self.timeouts).await?)
             }
-            Backend::Single(Kept { connector, .. }) | Backend::Sentinel(Kept { connector, .. }) => {
+            Backend::Single(ServerConnection { connector, .. })
+            | Backend::Sentinel(ServerConnection { connector, .. }) => {
                 let connector = Arc::clone(connector);
                 Ok(BlockingConnection::on_server(connector, self.timeouts).await?)
             }
@@ -248,20 +251,20 @@ impl Store {
         }
     }
 
-    /// How the store is, as far as is known without asking it.
+    /// Returns the health of the store, as far as is known without asking it.
     pub fn health(&self) -> Health {
         let (kind, (address, reason)) = match &self.backend {
-            Backend::Embedded(embedded) => (Kind::Embedded, embedded.status()),
-            Backend::Single(kept) => (Kind::Single, kept.link.status()),
-            Backend::Sentinel(kept) => (Kind::Sentinel, kept.link.status()),
-            Backend::Cluster(cluster) => (Kind::Cluster, cluster.status()),
+            Backend::Embedded(embedded) => (StoreKind::Embedded, embedded.status()),
+            Backend::Single(kept) => (StoreKind::Single, kept.link.status()),
+            Backend::Sentinel(kept) => (StoreKind::Sentinel, kept.link.status()),
+            Backend::Cluster(cluster) => (StoreKind::Cluster, cluster.status()),
         };
         let reason = self.faults.as_ref().and_then(Faults::reason).or(reason);
         Health { reachable: reason.is_none(), kind, address, reason }
     }
 
-    /// What every server of the store answers to a command about itself (`INFO`, `SLOWLOG`), by
-    /// address: every master of a cluster, otherwise the one there is.
+    /// Sends a command about the server itself (`INFO`, `SLOWLOG`) to every server; returns the
+    /// answers by address: every master of a cluster, otherwise the one there is.
     pub async fn on_every_node(&self, cmd: &Cmd) -> Result<Vec<(String, Value)>, Error> {
         let replies = match &self.backend {
             Backend::Cluster(cluster) => cluster.on_every_node(cmd.clone()).await,
@@ -273,8 +276,9 @@ impl Store {
         replies.map_err(Error::from)
     }
 
-    /// What one server of the store answers, by the address [`on_every_node`](Self::on_every_node)
-    /// told. Where there is only one, the address does not matter.
+    /// Sends a command to one server of the store, by the address
+    /// [`on_every_node`](Self::on_every_node) told. Where there is only one, the address does not
+    /// matter.
     pub async fn on_node(&self, address: &str, cmd: &Cmd) -> Result<Value, Error> {
         let reply = match &self.backend {
             Backend::Cluster(cluster) => cluster.on_node(address, cmd.clone()).await,
@@ -292,7 +296,7 @@ impl Store {
 
 impl ConnectionLike for Store {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        if let Err(error) = blocking::fit_to_share(cmd) {
+        if let Err(error) = blocking::reject_blocking(cmd) {
             return Box::pin(std::future::ready(Err(error)));
         }
         let (backend, faults) = (&self.backend, &self.faults);
@@ -314,7 +318,7 @@ impl ConnectionLike for Store {
     ) -> RedisFuture<'a, Vec<Value>> {
         // Inside a transaction nothing waits, and the session commands are the server's to refuse.
         if !pipeline.is_transaction()
-            && let Err(error) = pipeline.cmd_iter().try_for_each(blocking::fit_to_share)
+            && let Err(error) = pipeline.cmd_iter().try_for_each(blocking::reject_blocking)
         {
             return Box::pin(std::future::ready(Err(error)));
         }

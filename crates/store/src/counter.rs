@@ -2,7 +2,7 @@
 //!
 //! [`Counters`] sums increments in memory and writes them in batches. Invariants: the buffer is
 //! bounded by the number of different counters in it; an increment is written at most once. What
-//! cannot be kept or may be lost is counted and told, never silently dropped: an increment that
+//! cannot be kept or may be lost is counted and reported, never silently dropped: an increment that
 //! finds the buffer full, and a batch whose reply got lost, because writing it again could count
 //! it twice.
 
@@ -12,19 +12,19 @@ use parking_lot::Mutex;
 use redis::RedisResult;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, Key, Kind, Store};
+use crate::{Error, Key, Store, StoreKind};
 
-/// How many counters go into one pipeline.
-const CHUNK: usize = 500;
+/// Most counters in one pipeline.
+const PIPELINE_MAX_COUNTERS: usize = 500;
 
-/// Where an increment goes.
+/// The target of an increment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
+pub enum CounterTarget {
     /// A number in a key of its own, which lives on for `keep` after its last increment if given.
     Key {
         /// The key.
         key: Key,
-        /// How long it is kept.
+        /// Time it is kept.
         keep: Option<Duration>,
     },
     /// A number in a field of a hash.
@@ -61,12 +61,12 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Buffer {
-    sums: HashMap<Target, i64>,
+    sums: HashMap<CounterTarget, i64>,
     refused: u64,
     lost: u64,
 }
 
-/// What did not arrive, in increments, since the start.
+/// Increments lost since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Calls of [`Counters::add`] that found the buffer full.
@@ -88,7 +88,7 @@ impl Counters {
     }
 
     /// Adds to a counter. `false` when it is a new one and the buffer is full.
-    pub fn add(&self, target: Target, by: i64) -> bool {
+    pub fn add(&self, target: CounterTarget, by: i64) -> bool {
         let mut buffer = self.0.buffer.lock();
         if let Some(sum) = buffer.sums.get_mut(&target) {
             *sum = sum.saturating_add(by);
@@ -102,12 +102,12 @@ impl Counters {
         true
     }
 
-    /// How many different counters wait.
+    /// Number of different counters that wait.
     pub fn waiting(&self) -> usize {
         self.0.buffer.lock().sums.len()
     }
 
-    /// What did not arrive.
+    /// The increments that were lost.
     pub fn missing(&self) -> Missing {
         let buffer = self.0.buffer.lock();
         Missing { refused: buffer.refused, lost: buffer.lost }
@@ -120,15 +120,21 @@ impl Counters {
         let mut sums: Vec<_> = self.0.buffer.lock().sums.drain().collect();
         sums.retain(|(_, by)| *by != 0);
         // Keys of one slot together, so that a cluster can take each chunk as one pipeline.
-        let clustered = self.0.store.health().kind == Kind::Cluster;
+        let clustered = self.0.store.health().kind == StoreKind::Cluster;
         if clustered {
             sums.sort_by_key(|(target, _)| slot(target));
         }
-        let same = |a: &(Target, i64), b: &(Target, i64)| !clustered || slot(&a.0) == slot(&b.0);
+        let same = |a: &(CounterTarget, i64), b: &(CounterTarget, i64)| {
+            !clustered || slot(&a.0) == slot(&b.0)
+        };
         let mut written = 0;
         let mut rest = sums.as_slice();
         while !rest.is_empty() {
-            let group = rest.chunk_by(same).next().map_or(rest.len(), <[_]>::len).min(CHUNK);
+            let group = rest
+                .chunk_by(same)
+                .next()
+                .map_or(rest.len(), <[_]>::len)
+                .min(PIPELINE_MAX_COUNTERS);
             let (chunk, later) = rest.split_at(group);
             match self.write(chunk).await {
                 Ok(done) => {
@@ -165,19 +171,19 @@ impl Counters {
 
     /// Writes a chunk and returns how many of it were counted; one that is refused, because its key
     /// holds something else, does not keep the others back.
-    async fn write(&self, chunk: &[(Target, i64)]) -> Result<usize, Error> {
+    async fn write(&self, chunk: &[(CounterTarget, i64)]) -> Result<usize, Error> {
         let mut pipe = redis::pipe();
         pipe.ignore_errors();
         for (target, by) in chunk {
             match target {
-                Target::Key { key, keep } => {
+                CounterTarget::Key { key, keep } => {
                     pipe.cmd("INCRBY").arg(key).arg(by);
                     if let Some(keep) = keep {
                         let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX).max(1);
                         pipe.cmd("PEXPIRE").arg(key).arg(keep_ms).ignore();
                     }
                 }
-                Target::Field { key, field } => {
+                CounterTarget::Field { key, field } => {
                     pipe.cmd("HINCRBY").arg(key).arg(field).arg(by);
                 }
             }
@@ -190,15 +196,15 @@ impl Counters {
         Ok(counted.iter().filter(|result| result.is_ok()).count())
     }
 
-    fn put_back(&self, sums: &[(Target, i64)]) {
+    fn put_back(&self, sums: &[(CounterTarget, i64)]) {
         for (target, by) in sums {
             self.add(target.clone(), *by);
         }
     }
 }
 
-fn slot(target: &Target) -> u16 {
+fn slot(target: &CounterTarget) -> u16 {
     match target {
-        Target::Key { key, .. } | Target::Field { key, .. } => key.slot(),
+        CounterTarget::Key { key, .. } | CounterTarget::Field { key, .. } => key.slot(),
     }
 }

@@ -1,32 +1,33 @@
 //! The built-in store: the engine behind one lock, called directly.
 //!
-//! [`Embedded`] is a cheap clone over one engine. Every call goes through a [`Batch`]: take the
-//! lock, run commands, write the log, release, and only then hand out replies. Invariant: nobody
-//! learns of a change, be it by a reply, a message or an unblocked call, before the change is where
-//! its mode of durability wants it: in the log's file in every mode, on disk with `always`.
+//! [`Embedded`] is a cheap clone over one engine. Every call goes through a [`LockedBatch`]: take
+//! the lock, run commands, write the log, release, and only then hand out replies. Invariant:
+//! nobody learns of a change, be it by a reply, a message or an unblocked call, before the change
+//! is where its mode of durability wants it: in the log's file in every mode, on disk with
+//! `always`.
 //!
-//! Read in this order: [`Embedded`], [`Batch`], `embedded/value.rs` (redis-rs's commands and values
-//! on one side, the engine's on the other), `embedded/session.rs` (calls that wait),
+//! Read in this order: [`Embedded`], [`LockedBatch`], `embedded/value.rs` (redis-rs's commands and
+//! values on one side, the engine's on the other), `embedded/session.rs` (calls that wait),
 //! `embedded/files.rs` (what is in the folder), `embedded/log.rs` (how it is written),
-//! `embedded/commit.rs` (when, and when replies go out), `embedded/serve.rs` (callers that find the
-//! lock taken), `embedded/busy.rs` (when a script keeps everybody waiting), `embedded/sync.rs` (how
-//! the log reaches the disk), `embedded/replay.rs` and `embedded/open.rs` (how
-//! it is read back), `embedded/compact.rs` (how it stays short), `embedded/keeper.rs` (the
-//! threads), `embedded/check.rs` (looking at a folder from outside).
+//! `embedded/commit.rs` (when, and when replies go out), `embedded/combining.rs` (callers that find
+//! the lock taken), `embedded/busy.rs` (slow scripts), `embedded/sync.rs`
+//! (how the log reaches the disk), `embedded/replay.rs` and `embedded/open.rs` (how it is read
+//! back), `embedded/compact.rs` (how it stays short), `embedded/background.rs` (the threads),
+//! `embedded/check.rs` (looking at a folder from outside).
 
+mod background;
 mod busy;
 mod check;
+mod combining;
 mod commit;
 mod compact;
 mod disk;
 mod files;
-mod keeper;
+mod listener;
 mod log;
 mod migrate;
 mod open;
-mod port;
 mod replay;
-mod serve;
 mod session;
 mod sync;
 #[cfg(test)]
@@ -45,93 +46,96 @@ use std::{
 };
 
 pub use engine::{
-    Buffers, Error as EngineError, Outcome, OutputLimit, OutputLimits, Reply, SessionId,
+    Buffers, CommandOutcome, Error as EngineError, OutputLimit, OutputLimits, Reply, SessionId,
     format_double, split_quoted,
 };
-use engine::{Config, Engine, Garbage, Now, Output, ScriptControl};
+use engine::{Config, Engine, EngineOutput, Garbage, Now, ScriptControl};
 use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use self::busy::Meanwhile;
-pub use self::check::{Report, Torn, check, repair};
+pub use self::busy::BusyStore;
+pub use self::check::{CheckReport, TornTail, check, repair};
+pub use self::combining::QueuedCommands;
 pub use self::commit::Commit;
 pub use self::replay::bytes_read;
-pub(crate) use self::session::{Own, Waiting};
+pub(crate) use self::session::{BlockingSession, OwnSession};
 use self::{
-    busy::Ports,
-    commit::{Company, Soon},
+    background::{BackgroundThreads, Compaction},
+    busy::Listeners,
+    combining::{CombiningQueue, StateGuard},
+    commit::{CommitHandle, GroupCommit},
     disk::Disk,
-    keeper::{Compaction, Keeper},
-    log::{Cure, Log},
-    serve::{Left, Locked},
-    sync::{Bell, Durable},
+    log::{LogRecovery, LogWriter},
+    sync::{Durable, WorkSignal},
     value::{Argv, reply_value},
 };
 use crate::{
     Clock, Error, Fsync, Layout, Options,
-    subscribe::{Message, Publisher},
+    subscribe::{Publisher, PubsubMessage},
 };
 
-/// How many expired keys are taken out under one lock, so that callers wait for it 100 µs at most.
+/// Most expired keys removed under one lock, so that callers wait for it 100 µs at most.
 const SWEEP_BATCH: usize = 200;
 /// Logs shorter than this are not compacted, as in Redis.
-const COMPACT_AT: u64 = 64 << 20;
-/// How long a health check waits for the lock before it looks whether a script has it.
-const STATUS: Duration = Duration::from_millis(10);
+const COMPACT_MIN_BYTES: u64 = 64 << 20;
+/// Data of less than this is compacted in one part: read once, and in memory twice meanwhile.
+const PART_MIN_BYTES: u64 = 16 << 20;
+/// Time a health check waits for the lock before it checks for a running script.
+const STATUS_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 /// Arguments longer than this get disk space made for them before the command runs.
-const LARGE: usize = 16 << 10;
+const LARGE_ARGUMENT_BYTES: usize = 16 << 10;
 
 /// The built-in store. A cheap clone; its threads end with the last one.
 #[derive(Clone)]
 pub struct Embedded {
-    shared: Arc<Shared>,
-    _keeper: Arc<Keeper>,
+    shared: Arc<StoreInner>,
+    _background: Arc<BackgroundThreads>,
 }
 
-/// What all clones and the keeper share.
-struct Shared {
-    state: Mutex<State>,
-    /// What calls that found the lock taken have left for whoever has it.
-    left: Arc<Left>,
+/// State shared by all clones and the background threads.
+struct StoreInner {
+    state: Mutex<StoreState>,
+    /// Commands of callers that found the lock taken, for the lock holder to run.
+    queue: Arc<CombiningQueue>,
     clock: Clock,
-    /// When the log reaches the disk; `CONFIG SET appendfsync` changes it.
+    /// Fsync mode; `CONFIG SET appendfsync` changes it.
     fsync: AtomicU8,
     durable: watch::Sender<Durable>,
     /// The last record in the log's file, readable without the lock.
     written: AtomicU64,
-    sync_bell: Bell,
-    /// Rings for the thread that keeps things, which makes a snapshot then.
-    bell: Bell,
-    /// Has somebody asked the process to end?
+    sync_signal: WorkSignal,
+    /// Signals the background thread to make a snapshot.
+    signal: WorkSignal,
+    /// True once a client has asked the process to end.
     ending: watch::Sender<bool>,
     end_when_saved: AtomicBool,
-    /// What takes long to free.
+    /// Values that take long to free.
     garbage: Mutex<Vec<Garbage>>,
     /// `client-output-buffer-limit`, readable without the store's lock.
     output_limits: Mutex<OutputLimits>,
     address: String,
-    /// A hold on the script that has the lock.
+    /// Control of the script that has the lock.
     control: ScriptControl,
-    ports: Ports,
+    listeners: Listeners,
     /// Sessions that ended while a script had the lock.
     leaving: Mutex<Vec<SessionId>>,
 }
 
-/// What the lock guards.
-struct State {
+/// The state behind the lock.
+struct StoreState {
     engine: Engine,
     /// None for a store in memory.
-    log: Option<Log>,
+    log: Option<LogWriter>,
     /// The session of everything that goes through [`crate::Store`] itself.
     common: SessionId,
-    outlets: HashMap<SessionId, Outlet>,
-    /// What waits for a record to be written, or with `always` to reach the disk.
-    held: VecDeque<(u64, Due)>,
-    company: Company,
+    targets: HashMap<SessionId, DeliveryTarget>,
+    /// Deliveries that wait for a record to be written, or with `always` to reach the disk.
+    held: VecDeque<(u64, PendingDelivery)>,
+    group_commit: GroupCommit,
 }
 
-/// What one command caused for a session that did not ask for it just then.
+/// A message to a session that is not the reply to the command it just sent.
 #[derive(Debug)]
 pub struct Delivery {
     /// Whose it is.
@@ -140,22 +144,22 @@ pub struct Delivery {
     pub reply: Reply,
 }
 
-/// What somebody is to be told once the records before it are where they belong.
+/// A delivery to hand out once the records before it are durable.
 #[derive(Debug)]
-enum Due {
+enum PendingDelivery {
     /// A session.
     Delivery(Delivery),
-    /// A call in the process, whose command somebody else ran.
+    /// A call in the process whose command the lock holder ran.
     Answer {
         answer: oneshot::Sender<Reply>,
         reply: Reply,
-        /// Are some of the records its own?
+        /// True if some of the records are its own.
         changed: bool,
     },
 }
 
-impl Due {
-    /// The records cannot be written: tells that to those whom it concerns.
+impl PendingDelivery {
+    /// Replaces the reply by the error of the log, for callers whose records were not written.
     fn fail(&mut self, error: &EngineError) {
         match self {
             Self::Delivery(Delivery { reply: Reply::Push(_), .. })
@@ -166,11 +170,11 @@ impl Due {
         }
     }
 
-    fn hand_out(self, outlets: &HashMap<SessionId, Outlet>) {
+    fn hand_out(self, targets: &HashMap<SessionId, DeliveryTarget>) {
         match self {
             Self::Delivery(delivery) => {
-                if let Some(outlet) = outlets.get(&delivery.session) {
-                    outlet.deliver(delivery);
+                if let Some(target) = targets.get(&delivery.session) {
+                    target.deliver(delivery);
                 }
             }
             // A caller that has gone wants no answer.
@@ -179,55 +183,55 @@ impl Due {
     }
 }
 
-/// Takes deliveries for many sessions, as a listener does. Called under the store's lock: must not
-/// wait and must not call back into the store.
-pub trait Port: Send + Sync + fmt::Debug {
-    /// Something for one of the sessions.
+/// A listener: takes deliveries for many sessions. Called under the store's lock: must not
+/// block and must not call back into the store.
+pub trait Listener: Send + Sync + fmt::Debug {
+    /// Takes a delivery for one of the sessions.
     fn deliver(&self, delivery: Delivery);
-    /// A session must be disconnected once what it was sent is out.
+    /// Disconnects a session once its replies are sent.
     fn close(&self, session: SessionId);
-    /// More of the log may have reached the disk.
+    /// Reports that more of the log may have reached the disk.
     fn synced(&self);
-    /// Clients shall connect at this port from now on, at none if 0. The error is told to who asked.
+    /// Listens on this port from now on, on none if 0. The error is sent to the client that asked.
     fn listen(&self, _: u16) -> Result<(), String> {
         Err(CANNOT_LISTEN.to_owned())
     }
-    /// A script keeps everybody waiting: clients can be told so, or kill it. Called about once in
-    /// a millisecond on the thread of the script.
-    fn busy(&self, _: &mut Meanwhile<'_, '_>) {}
+    /// Serves clients while a slow script has the lock: they get `BUSY`, or kill it. Called about
+    /// once in a millisecond on the thread of the script.
+    fn busy(&self, _: &mut BusyStore<'_, '_>) {}
 }
 
-/// What a client is told whose `CONFIG SET port` cannot be.
+/// Error for a client whose `CONFIG SET port` failed.
 const CANNOT_LISTEN: &str = "Unable to listen on this port. Check server logs.";
 
-/// Where a session's deliveries go.
+/// The receiver of a session's deliveries.
 #[derive(Debug)]
-enum Outlet {
-    /// To somebody who waits for one at a time, so that one place is enough.
+enum DeliveryTarget {
+    /// A caller that waits for one delivery at a time, so that one slot is enough.
     Channel(mpsc::Sender<Delivery>),
-    /// To a subscription.
+    /// A subscription.
     Publisher(Publisher),
-    /// To a listener.
-    Port(Arc<dyn Port>),
+    /// A listener.
+    Listener(Arc<dyn Listener>),
 }
 
-impl Outlet {
+impl DeliveryTarget {
     fn deliver(&self, delivery: Delivery) {
         match self {
-            // Full or closed: whoever waited has gone.
+            // Full or closed: the caller that waited was dropped.
             Self::Channel(sender) => drop(sender.try_send(delivery)),
             Self::Publisher(publisher) => {
                 if let Some(message) = published(delivery.reply) {
                     publisher.deliver(message);
                 }
             }
-            Self::Port(port) => port.deliver(delivery),
+            Self::Listener(listener) => listener.deliver(delivery),
         }
     }
 }
 
 /// The message in a push; none in the confirmation of a subscription.
-fn published(reply: Reply) -> Option<Message> {
+fn published(reply: Reply) -> Option<PubsubMessage> {
     let (Reply::Push(items) | Reply::Array(items)) = reply else { return None };
     let mut items = items.into_iter().map(|item| match item {
         Reply::Bulk(bytes) => bytes,
@@ -240,7 +244,7 @@ fn published(reply: Reply) -> Option<Message> {
         _ => return None,
     };
     let channel = text(items.next()?);
-    Some(Message::Published { channel, pattern, payload: items.next()?.into() })
+    Some(PubsubMessage::Published { channel, pattern, payload: items.next()?.into() })
 }
 
 impl Embedded {
@@ -257,10 +261,10 @@ impl Embedded {
 
     fn start(disk: Option<Arc<dyn Disk>>, options: &Options, clock: Clock) -> Result<Self, Error> {
         let on_disk = disk.is_some();
-        let (shared, compaction) = Shared::open(disk, options, clock)?;
-        let keeper = Keeper::start(Arc::clone(&shared), on_disk, compaction)
+        let (shared, compaction) = StoreInner::open(disk, options, clock)?;
+        let background = BackgroundThreads::start(Arc::clone(&shared), on_disk, compaction)
             .map_err(|error| Error::invalid(format!("cannot start the store: {error}")))?;
-        Ok(Self { shared, _keeper: Arc::new(keeper) })
+        Ok(Self { shared, _background: Arc::new(background) })
     }
 
     /// Runs one command of a caller that shares the common session.
@@ -270,12 +274,12 @@ impl Embedded {
         let ran = self.shared.try_batch().map(|mut batch| {
             let common = batch.common();
             let outcome = Argv::of(cmd).with(|argv| batch.execute(common, argv));
-            batch.serve();
-            (outcome, batch.commit_soon())
+            batch.run_queue();
+            (outcome, batch.commit_shared())
         });
         let reply = match ran {
             Some((outcome, commit)) => commit.settle(self, settled(outcome)).await,
-            None => self.leave(cmd).await,
+            None => self.queue_command(cmd).await,
         };
         Ok(reply_value(reply))
     }
@@ -293,9 +297,9 @@ impl Embedded {
                 Ok(mut batch) => {
                     let common = batch.common();
                     let reply = transaction(&mut batch, common, pipeline);
-                    (reply, batch.commit_soon())
+                    (reply, batch.commit_shared())
                 }
-                Err(busy) => (Reply::Error(busy), Soon::Ended(Commit::Done)),
+                Err(busy) => (Reply::Error(busy), CommitHandle::Ended(Commit::Done)),
             };
             return Ok(vec![reply_value(commit.settle(self, reply).await).extract_error()?]);
         }
@@ -314,7 +318,7 @@ impl Embedded {
                 let outcome = Argv::of(cmd).with(|argv| batch.execute(common, argv));
                 replies.push(settled(outcome));
             }
-            (replies, batch.commit_soon())
+            (replies, batch.commit_shared())
         };
         let failed = commit.wait(self).await.err();
         let told = |reply| match &failed {
@@ -324,11 +328,10 @@ impl Embedded {
         Ok(replies.into_iter().map(|reply| reply_value(told(reply))).collect())
     }
 
-    /// Where the data is, and what is wrong with the store if something is.
+    /// Returns the address of the data, and the reason if the store is unavailable.
     pub(crate) fn status(&self) -> (String, Option<String>) {
         let reason = loop {
-            if let Some(state) = self.shared.state.try_lock_for(STATUS) {
-                let state = self.shared.locked(state);
+            if let Some(state) = self.shared.try_lock_briefly(STATUS_LOCK_TIMEOUT) {
                 let trouble = state.log.as_ref().and_then(|log| log.trouble.as_ref());
                 break trouble.map(|trouble| format!("writes are refused: {}", trouble.reason));
             }
@@ -340,7 +343,7 @@ impl Embedded {
     }
 
     /// Takes the lock for a number of commands.
-    pub fn batch(&self) -> Batch<'_> {
+    pub fn batch(&self) -> LockedBatch<'_> {
         self.shared.batch()
     }
 
@@ -351,16 +354,16 @@ impl Embedded {
 
     /// Makes the log as short as can be, in the background; nothing for a store in memory.
     pub fn compact(&self) {
-        self.shared.bell.work();
+        self.shared.signal.work();
     }
 
-    /// How many scripts were refused so far because their keys do not share a cluster slot; see
+    /// Number of scripts refused so far because their keys do not share a cluster slot; see
     /// [`Options::strict_scripts`].
     pub fn slots_crossed(&self) -> u64 {
         self.shared.lock().engine.slots_crossed()
     }
 
-    /// Waits until a client asks the process to end (`SHUTDOWN`). Whoever owns the process should
+    /// Waits until a client asks the process to end (`SHUTDOWN`). The program should
     /// end it then.
     pub async fn asked_to_end(&self) {
         let mut ending = self.shared.ending.subscribe();
@@ -375,7 +378,7 @@ fn since_first_asked() -> Duration {
     FIRST.get_or_init(Instant::now).elapsed()
 }
 
-impl Shared {
+impl StoreInner {
     /// An engine, filled from its folder if it has one.
     fn open(
         disk: Option<Arc<dyn Disk>>,
@@ -402,51 +405,51 @@ impl Shared {
             engine.log_sizes(log.bytes(), log.base_bytes);
         }
         engine.show_setting("appendfsync", options.fsync.name());
-        let (control, ports) = (engine.script_control(), Ports::default());
-        let left = Arc::new(Left::default());
+        let (control, listeners) = (engine.script_control(), Listeners::default());
+        let queue = Arc::new(CombiningQueue::default());
         // While a script runs, the common session is its own.
         let aside = engine.connect_trusted("store");
-        busy::serve(&control, &ports, &left, aside, &clock);
-        port::follow_settings(&mut engine, &ports);
+        busy::serve(&control, &listeners, &queue, aside, &clock);
+        listener::follow_settings(&mut engine, &listeners);
         migrate::allow(&mut engine);
-        let state = State {
+        let state = StoreState {
             engine,
             log,
             common,
-            outlets: HashMap::new(),
+            targets: HashMap::new(),
             held: VecDeque::new(),
-            company: Company::default(),
+            group_commit: GroupCommit::default(),
         };
         let shared = Arc::new(Self {
             state: Mutex::new(state),
-            left,
+            queue,
             clock,
             fsync: AtomicU8::new(options.fsync as u8),
             durable: watch::Sender::new(Durable { synced, failed: 0 }),
             written: AtomicU64::new(synced),
-            sync_bell: Bell::default(),
-            bell: Bell::default(),
+            sync_signal: WorkSignal::default(),
+            signal: WorkSignal::default(),
             ending: watch::Sender::new(false),
             end_when_saved: AtomicBool::new(false),
             garbage: Mutex::default(),
             output_limits: Mutex::default(),
             address,
             control,
-            ports,
+            listeners,
             leaving: Mutex::default(),
         });
-        let least = options.compact_at.unwrap_or(COMPACT_AT);
-        Ok((shared, Compaction { least, config: second }))
+        let least = options.compact_at.unwrap_or(COMPACT_MIN_BYTES);
+        Ok((shared, Compaction { least, config: second, least_part: PART_MIN_BYTES }))
     }
 
-    fn batch(&self) -> Batch<'_> {
+    fn batch(&self) -> LockedBatch<'_> {
         self.begin(self.lock())
     }
 
-    fn begin<'a>(&'a self, mut state: Locked<'a>) -> Batch<'a> {
+    fn begin<'a>(&'a self, mut state: StateGuard<'a>) -> LockedBatch<'a> {
         let now = Now::from_millis(self.clock.now().0);
         let (mut denied, mut first) = (false, 0);
-        let State { engine, log, .. } = &mut *state;
+        let StoreState { engine, log, .. } = &mut *state;
         if let Some(log) = log {
             first = log.lsn;
             let before = log.trouble.is_some();
@@ -459,7 +462,7 @@ impl Shared {
                 }
             }
         }
-        Batch {
+        LockedBatch {
             shared: self,
             state,
             now,
@@ -475,7 +478,7 @@ impl Shared {
     }
 
     /// Ends the sessions of those who have gone while a script had the lock.
-    fn see_off(&self) {
+    fn disconnect_leaving(&self) {
         let leaving = std::mem::take(&mut *self.leaving.lock());
         if !leaving.is_empty() {
             let mut batch = self.batch();
@@ -505,7 +508,7 @@ impl Shared {
     }
 
     /// Frees what took too long to free under the lock.
-    fn take_out_garbage(&self) {
+    fn free_garbage(&self) {
         let garbage = std::mem::take(&mut *self.garbage.lock());
         drop(garbage);
     }
@@ -519,8 +522,8 @@ impl Shared {
         drop(batch.commit());
     }
 
-    /// What would end the log's trouble, if it has one.
-    fn trouble(&self) -> Option<Cure> {
+    /// Returns the recovery the log needs, if it failed.
+    fn trouble(&self) -> Option<LogRecovery> {
         let state = self.lock();
         state.log.as_ref()?.trouble.as_ref().map(|trouble| trouble.cure)
     }
@@ -577,7 +580,7 @@ fn resident_bytes() -> usize {
     pages.unwrap_or(0) * rustix::param::page_size()
 }
 
-/// What options say about the engine.
+/// Applies options to the engine's configuration.
 fn configure(config: &mut Config, options: &Options) {
     config.seed = fastrand::u64(..);
     config.maxmemory = options.maxmemory.unwrap_or(0);
@@ -597,23 +600,23 @@ impl fmt::Debug for Embedded {
     }
 }
 
-/// Only a session of its own may wait; on the common one `fit_to_share` lets nothing through that
-/// does.
-fn settled(outcome: Outcome) -> Reply {
+/// Returns the reply. Blocking commands are rejected on the shared session (see `reject_blocking`),
+/// so `Blocked` cannot occur here.
+fn settled(outcome: CommandOutcome) -> Reply {
     match outcome {
-        Outcome::Reply(reply) => reply,
-        Outcome::Blocked { .. } => Reply::Nil,
+        CommandOutcome::Reply(reply) => reply,
+        CommandOutcome::Blocked { .. } => Reply::Nil,
     }
 }
 
 /// Runs a pipeline as one transaction. What was wrong with a command says more than that the
 /// transaction was discarded, so the first such error is the answer.
-fn transaction(batch: &mut Batch<'_>, session: SessionId, pipeline: &Pipeline) -> Reply {
+fn transaction(batch: &mut LockedBatch<'_>, session: SessionId, pipeline: &Pipeline) -> Reply {
     let mut refused = None;
     batch.execute(session, &[b"MULTI"]);
     for cmd in pipeline.cmd_iter() {
         let outcome = Argv::of(cmd).with(|argv| batch.execute(session, argv));
-        if let Outcome::Reply(Reply::Error(error)) = outcome {
+        if let CommandOutcome::Reply(Reply::Error(error)) = outcome {
             refused.get_or_insert(error);
         }
     }
@@ -622,44 +625,44 @@ fn transaction(batch: &mut Batch<'_>, session: SessionId, pipeline: &Pipeline) -
 }
 
 /// The lock, held for a number of commands. Dropping it commits.
-pub struct Batch<'a> {
-    shared: &'a Shared,
-    state: Locked<'a>,
+pub struct LockedBatch<'a> {
+    shared: &'a StoreInner,
+    state: StateGuard<'a>,
     now: Now,
-    due: Vec<Due>,
+    due: Vec<PendingDelivery>,
     closing: Vec<SessionId>,
     /// Writes were refused from the start.
     denied: bool,
     /// The last record made before.
     first: u64,
-    /// The last record made before others were served.
+    /// The last record made before queued requests of other callers ran.
     own: Option<u64>,
-    /// How many calls of others were served.
+    /// Number of queued requests of other callers that were run.
     served: u32,
-    /// Somebody waits for the log to be written.
+    /// A caller waits for the log to be written.
     write_now: bool,
     ended: bool,
 }
 
-impl Batch<'_> {
+impl LockedBatch<'_> {
     fn common(&self) -> SessionId {
         self.state.common
     }
 
-    /// What time it is for these commands, in milliseconds since the epoch.
+    /// Returns the time for these commands, in milliseconds since the epoch.
     pub fn now_ms(&self) -> i64 {
         self.now.ms()
     }
 
     /// Runs one command.
-    pub fn execute(&mut self, session: SessionId, argv: &[&[u8]]) -> Outcome {
-        let State { engine, log, .. } = &mut *self.state;
+    pub fn execute(&mut self, session: SessionId, argv: &[&[u8]]) -> CommandOutcome {
+        let StoreState { engine, log, .. } = &mut *self.state;
         let mut refused = false;
         if let Some(log) = log
             && !self.denied
         {
             let length = argv.iter().map(|argument| argument.len()).sum::<usize>();
-            if length > LARGE
+            if length > LARGE_ARGUMENT_BYTES
                 && let Err(error) = log.make_room_for(length)
             {
                 refused = true;
@@ -679,9 +682,9 @@ impl Batch<'_> {
         outcome
     }
 
-    /// Takes what the engine wants logged and delivered.
+    /// Takes the effects to log and the deliveries from the engine.
     fn gather(&mut self) {
-        let State { engine, log, .. } = &mut *self.state;
+        let StoreState { engine, log, .. } = &mut *self.state;
         if let Some(log) = log {
             let effects = engine.effects();
             if !effects.is_empty() {
@@ -696,18 +699,20 @@ impl Batch<'_> {
         }
     }
 
-    /// What commands caused besides their own replies.
-    fn handle(&mut self, output: Output) {
+    /// Handles the side effects of commands besides their own replies.
+    fn handle(&mut self, output: EngineOutput) {
         self.closing.extend(output.closing);
         let deliveries = output.deliveries.into_iter();
-        self.due
-            .extend(deliveries.map(|(session, reply)| Due::Delivery(Delivery { session, reply })));
+        self.due.extend(
+            deliveries
+                .map(|(session, reply)| PendingDelivery::Delivery(Delivery { session, reply })),
+        );
         let shared = self.shared;
         if output.snapshot {
-            shared.bell.work();
+            shared.signal.work();
         }
         if output.durable && shared.fsync() != Fsync::No {
-            shared.sync_bell.work();
+            shared.sync_signal.work();
         }
         if output.shutdown {
             tracing::info!("a client asked the process to end");
@@ -739,28 +744,28 @@ impl Batch<'_> {
         }
     }
 
-    fn open(&mut self, outlet: Outlet) -> SessionId {
+    fn open(&mut self, target: DeliveryTarget) -> SessionId {
         let id = self.state.engine.connect_trusted("store");
-        self.state.outlets.insert(id, outlet);
+        self.state.targets.insert(id, target);
         id
     }
 
     /// Opens a session for a client at `address`, whose deliveries go to a listener.
-    pub fn connect(&mut self, address: &str, port: Arc<dyn Port>) -> SessionId {
+    pub fn connect(&mut self, address: &str, listener: Arc<dyn Listener>) -> SessionId {
         let id = self.state.engine.connect(address);
-        self.attach(id, port);
+        self.attach(id, listener);
         id
     }
 
-    /// Says where the deliveries of a session go that was opened [meanwhile](Meanwhile::connect).
-    pub fn attach(&mut self, session: SessionId, port: Arc<dyn Port>) {
-        self.state.outlets.insert(session, Outlet::Port(port));
+    /// Says where the deliveries of a session go that was opened [while a script ran](BusyStore::connect).
+    pub fn attach(&mut self, session: SessionId, listener: Arc<dyn Listener>) {
+        self.state.targets.insert(session, DeliveryTarget::Listener(listener));
     }
 
     /// Ends a session.
     pub fn disconnect(&mut self, session: SessionId) {
         self.state.engine.disconnect(session);
-        self.state.outlets.remove(&session);
+        self.state.targets.remove(&session);
         self.gather();
     }
 
@@ -772,7 +777,7 @@ impl Batch<'_> {
     }
 }
 
-impl Drop for Batch<'_> {
+impl Drop for LockedBatch<'_> {
     fn drop(&mut self) {
         // What a command did before it panicked is in memory and nowhere else: only a new base
         // makes the log true again.
@@ -785,8 +790,8 @@ impl Drop for Batch<'_> {
     }
 }
 
-impl fmt::Debug for Batch<'_> {
+impl fmt::Debug for LockedBatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("now", &self.now).finish_non_exhaustive()
+        f.debug_struct("LockedBatch").field("now", &self.now).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller may do about it.
+//! Errors, by what the caller may do about them.
 //!
 //! Commands through redis-rs's traits return `redis::RedisError`; [`Error`] is made from it with
 //! `?` or `Error::from`, and scripts return it directly.
@@ -17,7 +17,7 @@ pub enum Error {
         /// `true` when the request may have reached the store and its reply got lost, so that it
         /// may or may not have been carried out. `false` when it certainly was not sent.
         maybe_done: bool,
-        /// What the client reported.
+        /// The client's error.
         #[source]
         source: RedisError,
     },
@@ -48,7 +48,7 @@ pub enum Error {
     /// The reply has another shape than the caller asked for.
     #[error("a reply could not be read: {message}")]
     Decode {
-        /// What was expected and what came.
+        /// The expected and the actual type.
         message: String,
     },
     /// The user name or password is wrong, or may not do this.
@@ -60,7 +60,7 @@ pub enum Error {
     /// The URL, an option or an argument is not usable as given.
     #[error("{message}")]
     Invalid {
-        /// What is wrong and what would be right.
+        /// The problem, and the correct form.
         message: String,
     },
     /// The built-in store's files are damaged in the middle; nothing was loaded or changed.
@@ -68,9 +68,9 @@ pub enum Error {
     Damaged {
         /// The file, with its folder.
         file: String,
-        /// Where in it the damage begins.
+        /// Offset at which the damage begins.
         offset: u64,
-        /// What is wrong there.
+        /// The problem found there.
         message: String,
     },
     /// The built-in store's folder is used by another process.
@@ -106,7 +106,7 @@ impl Error {
         Self::Invalid { message: message.into() }
     }
 
-    /// The same error, told as the failure of a script if it is one.
+    /// Returns the same error as the failure of a script, if it is one.
     pub(crate) fn in_script(self, script: &'static str) -> Self {
         match self {
             Self::Refused(error) => Self::Script { script, message: text_of(&error) },

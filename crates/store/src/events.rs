@@ -1,8 +1,8 @@
 //! Events: capped streams that a reader can resume.
 //!
 //! A [`Feed`] keeps the last so many events. A reader remembers the id of the last event it saw and
-//! asks for what came after; if that much is no longer kept it is told. Invariants: ids only grow;
-//! a reader sees events in order and none twice.
+//! asks for what came after; if that is no longer kept, the batch says so. Invariants: ids only
+//! grow; a reader sees events in order and none twice.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -70,21 +70,21 @@ impl FromRedisValue for EventId {
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct FeedEvent {
     /// Its place.
     pub id: EventId,
-    /// What it says, in the order it was written.
+    /// Fields, in the order they were written.
     pub fields: Vec<(String, Bytes)>,
 }
 
-impl Event {
+impl FeedEvent {
     /// The value of a field.
     pub fn get(&self, name: &str) -> Option<&Bytes> {
         self.fields.iter().find(|(field, _)| field == name).map(|(_, value)| value)
     }
 }
 
-impl FromRedisValue for Event {
+impl FromRedisValue for FeedEvent {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let (id, fields): (EventId, Vec<(String, Bytes)>) =
             FromRedisValue::from_redis_value(value)?;
@@ -94,9 +94,9 @@ impl FromRedisValue for Event {
 
 /// Events after a place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct EventBatch {
     /// Oldest first.
-    pub events: Vec<Event>,
+    pub events: Vec<FeedEvent>,
     /// Events between that place and these may be gone already.
     pub missed: bool,
 }
@@ -154,12 +154,12 @@ impl Feed {
         let mut store = self.store.clone();
         let cmd =
             redis::cmd("XREVRANGE").arg(&self.key).arg("+").arg("-").arg("COUNT").arg(1).to_owned();
-        let events: Vec<Event> = cmd.query_async(&mut store).await?;
+        let events: Vec<FeedEvent> = cmd.query_async(&mut store).await?;
         Ok(events.first().map(|event| event.id))
     }
 
     /// At most `count` events after a place, without waiting.
-    pub async fn after(&self, place: EventId, count: usize) -> Result<Batch, Error> {
+    pub async fn after(&self, place: EventId, count: usize) -> Result<EventBatch, Error> {
         let count = count.clamp(1, BATCH_MOST);
         let mut store = self.store.clone();
         let mut pipe = redis::pipe();
@@ -167,7 +167,8 @@ impl Feed {
         pipe.cmd("XRANGE").arg(&self.key).arg("-").arg("+").arg("COUNT").arg(1);
         // From the place itself on: whether it is still there tells whether something is missing.
         pipe.cmd("XRANGE").arg(&self.key).arg(place).arg("+").arg("COUNT").arg(count + 1);
-        let (oldest, mut events): (Vec<Event>, Vec<Event>) = pipe.query_async(&mut store).await?;
+        let (oldest, mut events): (Vec<FeedEvent>, Vec<FeedEvent>) =
+            pipe.query_async(&mut store).await?;
         let oldest = oldest.first().map(|event| event.id);
         let present = events.first().is_some_and(|event| event.id == place);
         if present {
@@ -176,7 +177,7 @@ impl Feed {
         events.truncate(count);
         let missed =
             place > EventId::START && !present && oldest.is_some_and(|oldest| oldest > place);
-        Ok(Batch { events, missed })
+        Ok(EventBatch { events, missed })
     }
 
     /// A reader that waits for events after a place, on a connection of its own.
@@ -199,22 +200,23 @@ impl Follower {
         self.place
     }
 
-    /// What came since the last call, waiting up to `wait` for something. An empty batch means that
-    /// nothing came; after an error call again, no event is lost by it.
-    pub async fn next(&mut self, wait: Duration) -> Result<Batch, Error> {
+    /// Returns the events since the last call, waiting up to `wait` for one. An empty batch means
+    /// that nothing came; after an error call again, no event is lost by it.
+    pub async fn next(&mut self, wait: Duration) -> Result<EventBatch, Error> {
         let batch = self.feed.after(self.place, BATCH_MOST).await?;
         if batch.events.is_empty() && !batch.missed {
             let mut cmd = redis::cmd("XREAD");
             cmd.arg("COUNT").arg(BATCH_MOST).arg("BLOCK").arg(wait.as_millis().max(1) as u64);
             cmd.arg("STREAMS").arg(&self.feed.key).arg(self.place);
-            let read: Option<Vec<(String, Vec<Event>)>> = cmd.query_async(&mut self.own).await?;
+            let read: Option<Vec<(String, Vec<FeedEvent>)>> =
+                cmd.query_async(&mut self.own).await?;
             let events = read.into_iter().flatten().flat_map(|(_, events)| events).collect();
-            return Ok(self.take(Batch { events, missed: false }));
+            return Ok(self.take(EventBatch { events, missed: false }));
         }
         Ok(self.take(batch))
     }
 
-    fn take(&mut self, batch: Batch) -> Batch {
+    fn take(&mut self, batch: EventBatch) -> EventBatch {
         if let Some(last) = batch.events.last() {
             self.place = last.id;
         }

@@ -39,12 +39,12 @@ pub struct Deadlines {
 
 /// Members that were due, claimed for handling.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct DueMembers {
     again: Millis,
     members: Vec<(String, Millis)>,
 }
 
-impl Due {
+impl DueMembers {
     /// The members, earliest deadline first.
     pub fn members(&self) -> impl ExactSizeIterator<Item = &str> {
         self.members.iter().map(|(member, _)| member.as_str())
@@ -92,7 +92,7 @@ impl Deadlines {
     }
 
     /// Claims at most `most` members that are due. Call [`Deadlines::done`] when they are handled.
-    pub async fn claim(&self, most: u32) -> Result<Due, Error> {
+    pub async fn claim(&self, most: u32) -> Result<DueMembers, Error> {
         let now = self.store.now();
         let again = now + self.grace.max(Duration::from_millis(1));
         let keys = expiry_claim::Keys { deadlines: &self.key };
@@ -106,12 +106,12 @@ impl Deadlines {
             })?;
             members.push((pair[0].clone(), millis(deadline)));
         }
-        Ok(Due { again, members })
+        Ok(DueMembers { again, members })
     }
 
     /// Forgets what was handled, except members that got a new deadline meanwhile. Returns how many
     /// were forgotten.
-    pub async fn done(&self, due: &Due) -> Result<u32, Error> {
+    pub async fn done(&self, due: &DueMembers) -> Result<u32, Error> {
         if due.is_empty() {
             return Ok(0);
         }

@@ -27,10 +27,10 @@ use crate::error;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Arc<Mutex<State>>);
+pub struct Faults(Arc<Mutex<FaultPlan>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct FaultPlan {
     away: bool,
     delay: Duration,
     refuse: u32,
@@ -48,7 +48,7 @@ impl Faults {
     /// Ends all faults.
     pub fn come_back(&self) {
         let mut state = self.0.lock();
-        *state = State { lost: state.lost, ..State::default() };
+        *state = FaultPlan { lost: state.lost, ..FaultPlan::default() };
     }
 
     /// Every call takes so much longer.
@@ -61,7 +61,7 @@ impl Faults {
         self.0.lock().refuse = calls;
     }
 
-    /// The next so many calls are carried out, and their callers told that the store is
+    /// Executes the next so many calls but tells their callers that the store is
     /// unavailable. A script the store does not know yet does not count.
     pub fn lose_next_replies(&self, calls: u32) {
         self.0.lock().lose = calls;
@@ -72,12 +72,12 @@ impl Faults {
         self.0.lock().chance = Some((one_in.max(1), fastrand::Rng::with_seed(seed)));
     }
 
-    /// How many replies were lost.
+    /// Number of replies lost.
     pub fn lost(&self) -> u64 {
         self.0.lock().lost
     }
 
-    /// Why the store is out of reach, if it is.
+    /// Returns the reason why the store is out of reach, if it is.
     pub(crate) fn reason(&self) -> Option<String> {
         self.0.lock().away.then(|| "sent away by a test".to_owned())
     }

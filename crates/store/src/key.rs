@@ -102,7 +102,7 @@ impl ToRedisArgs for Key {
 
 impl ToSingleRedisArg for Key {}
 
-/// How a service spells its keys.
+/// The spelling of a service's keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// Byte for byte the documented schema.
@@ -118,8 +118,9 @@ impl Layout {
     ///
     /// ```
     /// use store::Layout;
-    /// assert_eq!(format!("queue:{}:positions", Layout::Standalone.tag("spring")), "queue:spring:positions");
-    /// assert_eq!(format!("queue:{}:positions", Layout::Cluster.tag("spring")), "queue:{spring}:positions");
+    /// assert_eq!(format!("queue:{}:positions", Layout::Standalone.tag("spring")),
+    /// "queue:spring:positions"); assert_eq!(format!("queue:{}:positions",
+    /// Layout::Cluster.tag("spring")), "queue:{spring}:positions");
     /// ```
     pub fn tag(self, part: impl fmt::Display) -> impl fmt::Display {
         Tag { layout: self, part }

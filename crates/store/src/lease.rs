@@ -15,8 +15,9 @@ use crate::{
     scripts::{lease_release, lease_renew, lease_take},
 };
 
-/// How long the last token outlives its lease at least. A clock set back by less does no harm.
-const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+/// Time for which the last token outlives its lease at least. A clock set back by less does no
+/// harm.
+const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A lease by name, seen by one possible owner.
 ///
@@ -33,7 +34,7 @@ const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Lease {
+pub struct FencedLease {
     store: Store,
     key: Key,
     owner: String,
@@ -42,28 +43,28 @@ pub struct Lease {
 
 /// A lease in hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct LeaseGrant {
     /// Greater than that of every holder before.
     pub token: u64,
-    /// When it runs out unless renewed.
+    /// Time at which it runs out unless renewed.
     pub until: Millis,
 }
 
-/// What came of trying.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Take {
     /// It is ours, newly or still.
-    Held(Held),
-    /// Somebody else has it.
+    Held(LeaseGrant),
+    /// Another owner has it.
     Busy {
-        /// Who.
+        /// The holder.
         owner: String,
-        /// Until when, unless they renew.
+        /// The end of the lease, unless it is renewed.
         until: Millis,
     },
 }
 
-impl Lease {
+impl FencedLease {
     /// Names a lease. `owner` must be unique among all processes that try for it and new for each
     /// start of one; `ttl` is how long a holder may be silent.
     pub fn new(store: &Store, key: Key, owner: impl Into<String>, ttl: Duration) -> Self {
@@ -82,13 +83,13 @@ impl Lease {
         let (word, what, until): (String, String, Millis) =
             lease_take::run(&self.store, keys, args).await?;
         match word.as_str() {
-            "taken" => Ok(Take::Held(Held { token: token(&what)?, until })),
+            "taken" => Ok(Take::Held(LeaseGrant { token: token(&what)?, until })),
             _ => Ok(Take::Busy { owner: what, until }),
         }
     }
 
     /// Holds the lease for longer. `None` when it ran out or was taken: the holder must stop.
-    pub async fn renew(&self, held: Held) -> Result<Option<Held>, Error> {
+    pub async fn renew(&self, held: LeaseGrant) -> Result<Option<LeaseGrant>, Error> {
         let keys = lease_renew::Keys { lease: &self.key };
         let args = lease_renew::Args {
             now_ms: self.store.now(),
@@ -101,14 +102,14 @@ impl Lease {
         match reply.as_slice() {
             [word, until] if word == "renewed" => {
                 let until = until.parse().map_err(|_| unreadable(until))?;
-                Ok(Some(Held { until: Millis(until), ..held }))
+                Ok(Some(LeaseGrant { until: Millis(until), ..held }))
             }
             _ => Ok(None),
         }
     }
 
     /// Gives the lease back. `false` when it was no longer ours.
-    pub async fn release(&self, held: Held) -> Result<bool, Error> {
+    pub async fn release(&self, held: LeaseGrant) -> Result<bool, Error> {
         let keys = lease_release::Keys { lease: &self.key };
         let args = lease_release::Args { owner: &self.owner, token: held.token };
         let (word,): (String,) = lease_release::run(&self.store, keys, args).await?;
@@ -120,7 +121,7 @@ impl Lease {
     }
 
     fn keep_ms(&self) -> i64 {
-        i64::try_from(self.ttl.saturating_add(KEEP).as_millis()).unwrap_or(i64::MAX)
+        i64::try_from(self.ttl.saturating_add(TOKEN_RETENTION).as_millis()).unwrap_or(i64::MAX)
     }
 }
 
@@ -135,32 +136,32 @@ fn unreadable(text: &str) -> Error {
 /// One of several processes that want to lead. It leads while it holds the lease and renews in
 /// time; by its own clock it stops leading when the lease runs out, also when the store is away.
 #[derive(Debug)]
-pub struct Candidate {
-    lease: Lease,
-    state: watch::Sender<Option<Held>>,
+pub struct LeaderCandidate {
+    lease: FencedLease,
+    state: watch::Sender<Option<LeaseGrant>>,
 }
 
-impl Candidate {
+impl LeaderCandidate {
     /// Stands for election on a lease.
-    pub fn new(lease: Lease) -> Self {
+    pub fn new(lease: FencedLease) -> Self {
         Self { lease, state: watch::Sender::new(None) }
     }
 
     /// The lease we lead by, if we lead now.
-    pub fn leading(&self) -> Option<Held> {
+    pub fn leading(&self) -> Option<LeaseGrant> {
         let held = *self.state.borrow();
         held.filter(|held| held.until > self.lease.store.now())
     }
 
     /// Tells changes: `Some` with a new token on becoming leader, a later deadline on renewal, and
     /// `None` on losing it. Compare `until` with the clock before relying on it.
-    pub fn watch(&self) -> watch::Receiver<Option<Held>> {
+    pub fn watch(&self) -> watch::Receiver<Option<LeaseGrant>> {
         self.state.subscribe()
     }
 
     /// One round: renews what we have or tries to get it. What fails leaves us leading until the
     /// deadline we know.
-    pub async fn tick(&self) -> Result<Option<Held>, Error> {
+    pub async fn tick(&self) -> Result<Option<LeaseGrant>, Error> {
         let before = self.leading();
         let outcome = match before {
             Some(held) => self.lease.renew(held).await,
@@ -201,7 +202,7 @@ impl Candidate {
     pub async fn resign(&self) {
         let Some(held) = self.state.send_replace(None) else { return };
         if let Err(error) = self.lease.release(held).await {
-            // It runs out by itself.
+            // It expires on its own.
             tracing::debug!(key = %self.lease.key, %error, "leader lease not given back");
         }
     }

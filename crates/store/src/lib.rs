@@ -20,6 +20,7 @@
 //! # assert_eq!(text, "hello"); Ok(()) }
 //! ```
 
+pub mod batcher;
 mod blocking;
 pub mod clock;
 mod connection;
@@ -29,7 +30,6 @@ mod error;
 pub mod events;
 pub mod expiry;
 mod faults;
-pub mod gather;
 mod key;
 pub mod lease;
 pub mod limit;
@@ -40,17 +40,17 @@ mod scripts;
 mod server;
 pub mod subscribe;
 
-pub use engine::Policy;
+pub use engine::EvictionPolicy;
 pub use redis;
 
 pub use crate::{
     blocking::BlockingConnection,
     clock::{Clock, ManualClock, Millis},
-    connection::{Health, Kind, Store},
+    connection::{Health, Store, StoreKind},
     error::Error,
     faults::Faults,
     key::{Key, Layout},
     options::{Fsync, Options, Timeouts},
     script::Script,
-    subscribe::{Message, Subscription},
+    subscribe::{PubsubMessage, Subscription},
 };

@@ -17,13 +17,13 @@ pub const WINDOW_MOST: u32 = 1_000;
 /// The most limits one request may be charged to.
 pub const CHARGES_MOST: usize = 16;
 
-/// How much is allowed.
+/// The rule of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Exactly `limit` in any window, wherever it starts. Remembers each unit, so `limit` is at
     /// most [`WINDOW_MOST`].
     Window {
-        /// How many.
+        /// Number of units allowed.
         limit: u32,
         /// In how long.
         window: Duration,
@@ -31,23 +31,23 @@ pub enum Rule {
     /// About `limit` in any window, from two counters: the last window counts by how much of it
     /// overlaps. Cheap for any limit.
     Counter {
-        /// How many.
+        /// Number of units allowed.
         limit: u32,
         /// In how long.
         window: Duration,
     },
     /// `limit` in a window that opens with its first request. Up to twice as many across an edge.
     Fixed {
-        /// How many.
+        /// Number of units allowed.
         limit: u32,
         /// In how long.
         window: Duration,
     },
     /// `burst` at once, refilled with `count` per `per`: at most burst + rate × time over any time.
     Bucket {
-        /// How many at once.
+        /// Most units at once.
         burst: u32,
-        /// How many come back.
+        /// Number of units that come back.
         count: u32,
         /// In how long they do.
         per: Duration,
@@ -95,14 +95,14 @@ impl Rule {
     }
 }
 
-/// What one request costs at one limit.
+/// The cost of a request at one limit.
 #[derive(Clone, Debug)]
 pub struct Charge {
-    /// Where the limit's state is.
+    /// Key of the limit's state.
     pub key: Key,
-    /// How much is allowed.
+    /// The rule of a rate limit.
     pub rule: Rule,
-    /// How many units the request takes; 0 only looks.
+    /// Units the request takes; 0 only looks.
     pub cost: u32,
 }
 
@@ -113,36 +113,36 @@ impl Charge {
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct LimitVerdict {
     /// May it go ahead? Then every limit was charged, otherwise none.
     pub allowed: bool,
     /// Each limit after this request, in the order of the charges.
-    pub limits: Vec<State>,
+    pub limits: Vec<LimitState>,
 }
 
 /// One limit after a request: what the headers of a reply tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct LimitState {
     /// The most that can be free.
     pub limit: u32,
-    /// How many are free now.
+    /// Units free now.
     pub remaining: u32,
-    /// When one more will be free; zero when all are.
+    /// Time until one more unit is free; zero when all are.
     pub next: Duration,
-    /// How long to wait before this request would be allowed by this limit; zero when it is now.
+    /// Time until this limit would allow the request; zero when it does now.
     pub retry: Duration,
 }
 
-impl Verdict {
-    /// How long to wait before the request would be allowed by all limits; zero when it was.
+impl LimitVerdict {
+    /// Time until all limits would allow the request; zero when they did.
     pub fn retry(&self) -> Duration {
         self.limits.iter().map(|state| state.retry).max().unwrap_or_default()
     }
 
     /// The limit that is nearest to its end, the one to show to the caller.
-    pub fn tightest(&self) -> Option<&State> {
+    pub fn tightest(&self) -> Option<&LimitState> {
         self.limits
             .iter()
             .min_by(|a, b| a.retry.cmp(&b.retry).reverse().then(a.remaining.cmp(&b.remaining)))
@@ -167,7 +167,11 @@ impl Verdict {
 /// }
 /// # Ok(()) }
 /// ```
-pub async fn take(store: &Store, request_id: &str, charges: &[Charge]) -> Result<Verdict, Error> {
+pub async fn take(
+    store: &Store,
+    request_id: &str,
+    charges: &[Charge],
+) -> Result<LimitVerdict, Error> {
     if charges.is_empty() || charges.len() > CHARGES_MOST {
         return Err(Error::invalid(format!("a request has 1 to {CHARGES_MOST} limits")));
     }
@@ -194,7 +198,7 @@ pub async fn take(store: &Store, request_id: &str, charges: &[Charge]) -> Result
     }
     let keys = limit_take::Keys { limits: charges.iter().map(|charge| &charge.key) };
     let args = limit_take::Args { now_ms: store.now(), request_id, rules };
-    let items: Vec<reply::Item> = limit_take::run(store, keys, args).await?;
+    let items: Vec<reply::LimitItem> = limit_take::run(store, keys, args).await?;
     reply::verdict(&items, charges)
 }
 
@@ -209,14 +213,14 @@ pub async fn reset(store: &Store, key: &Key) -> Result<(), Error> {
 mod reply {
     use redis::{FromRedisValue, ParsingError, Value};
 
-    use super::{Charge, Duration, Error, State, Verdict};
+    use super::{Charge, Duration, Error, LimitState, LimitVerdict};
 
-    pub(super) enum Item {
+    pub(super) enum LimitItem {
         Word(String),
         Number(u64),
     }
 
-    impl FromRedisValue for Item {
+    impl FromRedisValue for LimitItem {
         fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
             match value {
                 Value::Int(number) => Ok(Self::Number(u64::try_from(number).unwrap_or(0))),
@@ -225,23 +229,27 @@ mod reply {
         }
     }
 
-    pub(super) fn verdict(reply: &[Item], charges: &[Charge]) -> Result<Verdict, Error> {
+    pub(super) fn verdict(reply: &[LimitItem], charges: &[Charge]) -> Result<LimitVerdict, Error> {
         let unreadable =
             || Error::Decode { message: "a limit's reply has another shape".to_owned() };
-        let Some((Item::Word(word), rest)) = reply.split_first() else { return Err(unreadable()) };
+        let Some((LimitItem::Word(word), rest)) = reply.split_first() else {
+            return Err(unreadable());
+        };
         let limits = rest.chunks(3).zip(charges).map(|(numbers, charge)| match *numbers {
-            [Item::Number(remaining), Item::Number(next), Item::Number(retry)] => Ok(State {
-                limit: charge.rule.most(),
-                remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
-                next: Duration::from_millis(next),
-                retry: Duration::from_millis(retry),
-            }),
+            [LimitItem::Number(remaining), LimitItem::Number(next), LimitItem::Number(retry)] => {
+                Ok(LimitState {
+                    limit: charge.rule.most(),
+                    remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+                    next: Duration::from_millis(next),
+                    retry: Duration::from_millis(retry),
+                })
+            }
             _ => Err(unreadable()),
         });
-        let limits: Vec<State> = limits.collect::<Result<_, _>>()?;
+        let limits: Vec<LimitState> = limits.collect::<Result<_, _>>()?;
         if limits.len() != charges.len() {
             return Err(unreadable());
         }
-        Ok(Verdict { allowed: word == "allowed", limits })
+        Ok(LimitVerdict { allowed: word == "allowed", limits })
     }
 }

@@ -28,7 +28,7 @@ pub(crate) trait Connector: Send + Sync + 'static {
         &self,
         config: AsyncConnectionConfig,
         slot: Option<u16>,
-    ) -> BoxFuture<'_, RedisResult<Connected>>;
+    ) -> BoxFuture<'_, RedisResult<FreshConnection>>;
 
     /// One attempt at a connection for published messages, and where it leads.
     fn pubsub(&self) -> BoxFuture<'_, RedisResult<(PubSub, String)>>;
@@ -44,14 +44,14 @@ pub(crate) trait Connector: Send + Sync + 'static {
         None
     }
 
-    /// What must run for `place` to be kept up to date.
+    /// Returns the task that keeps `place` up to date.
     fn watch(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         None
     }
 }
 
 /// A fresh connection and where it leads.
-pub(crate) struct Connected {
+pub(crate) struct FreshConnection {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) address: String,
 }
@@ -59,15 +59,15 @@ pub(crate) struct Connected {
 /// The kept connection. A cheap clone; the task ends with the last one.
 #[derive(Clone)]
 pub(crate) struct Link {
-    state: watch::Receiver<State>,
-    reports: mpsc::Sender<Report>,
+    state: watch::Receiver<LinkState>,
+    reports: mpsc::Sender<LinkReport>,
     place: Option<watch::Receiver<String>>,
     patience: Duration,
     _task: Arc<AbortOnDropHandle<()>>,
 }
 
 #[derive(Clone)]
-enum State {
+enum LinkState {
     Up(Up),
     Down { address: String, error: RedisError },
 }
@@ -81,7 +81,7 @@ struct Up {
 
 /// Tells the task that something may be wrong.
 #[derive(Clone, Copy, Debug)]
-enum Report {
+enum LinkReport {
     /// The connection is gone or leads to the wrong place.
     Broken(u64),
     /// No answer in time: the connection may be dead, or the server slow.
@@ -100,12 +100,18 @@ impl Link {
         let place = connector.place();
         let first = connect(connector.as_ref(), timeouts, &clock).await?;
         let up = Up { connection: first.connection, address: first.address.into(), generation: 0 };
-        let (publish, state) = watch::channel(State::Up(up.clone()));
+        let (publish, state) = watch::channel(LinkState::Up(up.clone()));
         let watcher = Arc::clone(&connector).watch();
-        let keeper =
-            Keeper { connector, timeouts, clock, publish, reports: receiver, place: place.clone() };
+        let task = LinkTask {
+            connector,
+            timeouts,
+            clock,
+            publish,
+            reports: receiver,
+            place: place.clone(),
+        };
         let task = tokio::spawn(async move {
-            let keep = keeper.keep(up);
+            let keep = task.keep(up);
             match watcher {
                 Some(watcher) => drop(tokio::join!(keep, watcher)),
                 None => keep.await,
@@ -120,11 +126,11 @@ impl Link {
         })
     }
 
-    /// Where the connection leads, and what is wrong with it if something is.
+    /// Returns the address of the connection, and the reason if it is down.
     pub(crate) fn status(&self) -> (String, Option<String>) {
         match &*self.state.borrow() {
-            State::Up(up) => (up.address.to_string(), None),
-            State::Down { address, error } => (address.clone(), Some(error.to_string())),
+            LinkState::Up(up) => (up.address.to_string(), None),
+            LinkState::Down { address, error } => (address.clone(), Some(error.to_string())),
         }
     }
 
@@ -134,7 +140,7 @@ impl Link {
         let result = while_there(&self.place, &up.address, call).await;
         match &result {
             Ok(Value::ServerError(error)) if error.code() == "READONLY" => {
-                self.report(Report::Broken(up.generation));
+                self.report(LinkReport::Broken(up.generation));
             }
             Ok(_) => {}
             Err(error) => self.look_at(error, up.generation),
@@ -155,7 +161,7 @@ impl Link {
             Ok(values) => {
                 let read_only = |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "READONLY");
                 if values.iter().any(read_only) {
-                    self.report(Report::Broken(up.generation));
+                    self.report(LinkReport::Broken(up.generation));
                 }
             }
             Err(error) => self.look_at(error, up.generation),
@@ -165,37 +171,37 @@ impl Link {
 
     /// The present connection, or the next one if it comes within the patience.
     async fn up(&self) -> RedisResult<Up> {
-        if let State::Up(up) = &*self.state.borrow() {
+        if let LinkState::Up(up) = &*self.state.borrow() {
             return Ok(up.clone());
         }
         let mut state = self.state.clone();
         let waited = tokio::time::timeout(
             self.patience,
-            state.wait_for(|state| matches!(state, State::Up(_))),
+            state.wait_for(|state| matches!(state, LinkState::Up(_))),
         );
         match waited.await {
             Ok(Ok(state)) => match &*state {
-                State::Up(up) => return Ok(up.clone()),
-                State::Down { error, .. } => return Err(error::not_sent(error.to_string())),
+                LinkState::Up(up) => return Ok(up.clone()),
+                LinkState::Down { error, .. } => return Err(error::not_sent(error.to_string())),
             },
             Ok(Err(_)) => return Err(error::not_sent("the connection's task has ended")),
             Err(_) => {}
         }
         match &*self.state.borrow() {
-            State::Up(up) => Ok(up.clone()),
-            State::Down { error, .. } => Err(error::not_sent(error.to_string())),
+            LinkState::Up(up) => Ok(up.clone()),
+            LinkState::Down { error, .. } => Err(error::not_sent(error.to_string())),
         }
     }
 
     fn look_at(&self, error: &RedisError, generation: u64) {
         if error.code() == Some("READONLY") || error.is_unrecoverable_error() {
-            self.report(Report::Broken(generation));
+            self.report(LinkReport::Broken(generation));
         } else if error.is_io_error() {
-            self.report(Report::Suspect(generation));
+            self.report(LinkReport::Suspect(generation));
         }
     }
 
-    fn report(&self, report: Report) {
+    fn report(&self, report: LinkReport) {
         // A full channel means that the task is about to look anyway.
         let _ = self.reports.try_send(report);
     }
@@ -239,16 +245,16 @@ impl fmt::Debug for Link {
 }
 
 /// The task that keeps the connection.
-struct Keeper {
+struct LinkTask {
     connector: Arc<dyn Connector>,
     timeouts: Timeouts,
     clock: Clock,
-    publish: watch::Sender<State>,
-    reports: mpsc::Receiver<Report>,
+    publish: watch::Sender<LinkState>,
+    reports: mpsc::Receiver<LinkReport>,
     place: Option<watch::Receiver<String>>,
 }
 
-impl Keeper {
+impl LinkTask {
     async fn keep(mut self, first: Up) {
         let mut up = first;
         loop {
@@ -256,7 +262,7 @@ impl Keeper {
             tracing::warn!(address = %up.address, %error, "store connection lost");
             let (mut generation, address) = (up.generation, up.address.to_string());
             drop(up);
-            self.publish.send_replace(State::Down { address: address.clone(), error });
+            self.publish.send_replace(LinkState::Down { address: address.clone(), error });
             let (mut attempt, mut tried) = (0, address.clone());
             up = loop {
                 tokio::select! {
@@ -270,18 +276,19 @@ impl Keeper {
                 match connect(self.connector.as_ref(), self.timeouts, &self.clock).await {
                     Ok(connected) => {
                         generation += 1;
-                        let Connected { connection, address } = connected;
+                        let FreshConnection { connection, address } = connected;
                         break Up { connection, address: address.into(), generation };
                     }
                     Err(error) => {
                         tracing::debug!(%address, %error, attempt, "store still unavailable");
-                        self.publish.send_replace(State::Down { address: address.clone(), error });
+                        self.publish
+                            .send_replace(LinkState::Down { address: address.clone(), error });
                         attempt = attempt.saturating_add(1);
                     }
                 }
             };
             tracing::info!(address = %up.address, attempt, "store connection restored");
-            self.publish.send_replace(State::Up(up.clone()));
+            self.publish.send_replace(LinkState::Up(up.clone()));
         }
     }
 
@@ -300,13 +307,13 @@ impl Keeper {
     async fn until_dead(&mut self, up: &mut Up) -> RedisError {
         loop {
             match tokio::time::timeout(self.timeouts.heartbeat, self.reports.recv()).await {
-                Ok(Some(Report::Broken(generation))) if generation == up.generation => {
+                Ok(Some(LinkReport::Broken(generation))) if generation == up.generation => {
                     return error::not_sent("the connection was closed or refused a write");
                 }
-                Ok(Some(Report::Broken(_))) => {}
-                Ok(Some(Report::Suspect(generation))) if generation != up.generation => {}
+                Ok(Some(LinkReport::Broken(_))) => {}
+                Ok(Some(LinkReport::Suspect(generation))) if generation != up.generation => {}
                 // Suspected, or a heartbeat has passed: ask, which also sets the clock.
-                Ok(Some(Report::Suspect(_))) | Err(_) => {
+                Ok(Some(LinkReport::Suspect(_))) | Err(_) => {
                     if let Err(error) = probe(&mut up.connection, &self.clock).await {
                         return error;
                     }
@@ -321,7 +328,7 @@ async fn connect(
     connector: &dyn Connector,
     timeouts: Timeouts,
     clock: &Clock,
-) -> RedisResult<Connected> {
+) -> RedisResult<FreshConnection> {
     // The connector has deadlines for its steps; this one is for their sum.
     let deadline = timeouts.connect * 4;
     match tokio::time::timeout(deadline, connector.connect(server::calls(timeouts), None)).await {
@@ -348,12 +355,12 @@ async fn probe(connection: &mut MultiplexedConnection, clock: &Clock) -> RedisRe
 /// with the upper half of it left to chance (`0.0..1.0`) so that many clients do not come back in
 /// step.
 pub(crate) fn backoff(attempt: u32, chance: f64) -> Duration {
-    const LEAST: Duration = Duration::from_millis(50);
-    const MOST: Duration = Duration::from_secs(1);
+    const DELAY_MIN: Duration = Duration::from_millis(50);
+    const DELAY_MAX: Duration = Duration::from_secs(1);
     if attempt == 0 {
-        return LEAST.mul_f64(chance.clamp(0.0, 1.0) / 5.0);
+        return DELAY_MIN.mul_f64(chance.clamp(0.0, 1.0) / 5.0);
     }
-    let whole = LEAST.saturating_mul(1 << (attempt - 1).min(16)).min(MOST);
+    let whole = DELAY_MIN.saturating_mul(1 << (attempt - 1).min(16)).min(DELAY_MAX);
     whole / 2 + (whole / 2).mul_f64(chance.clamp(0.0, 1.0))
 }
 

@@ -1,14 +1,14 @@
-//! What can be set when a store is opened.
+//! Options of a store.
 //!
 //! Every field has a default that suits production; tests change the clock and the timeouts.
 
 use std::time::Duration;
 
-use engine::Policy;
+use engine::EvictionPolicy;
 
 use crate::{Clock, Faults, Layout};
 
-/// How a store is opened. Start from `Options::default()` and change what differs.
+/// Options for opening a store. Start from `Options::default()` and change what differs.
 ///
 /// ```
 /// use store::{Clock, Millis, Options};
@@ -19,26 +19,27 @@ use crate::{Clock, Faults, Layout};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where `now` comes from. By default a server's own `TIME` for a server, so that several
+    /// Source of `now`. By default a server's own `TIME` for a server, so that several
     /// processes agree, and the system clock for the built-in store.
     pub clock: Option<Clock>,
-    /// How keys are spelled. By default `Cluster` for `redis+cluster://`, else `Standalone`.
+    /// Key layout. By default `Cluster` for `redis+cluster://`, else `Standalone`.
     pub layout: Option<Layout>,
     /// The built-in store refuses scripts that touch keys they did not declare and, when `layout`
     /// is `Cluster`, keys of different cluster slots. A server has no such switch; there it is
     /// ignored.
     pub strict_scripts: bool,
-    /// When the built-in store's log reaches the disk; ignored for a server.
+    /// Fsync mode of the built-in store's log; ignored for a server.
     pub fsync: Fsync,
     /// Bytes the built-in store may use for data before writes are refused; `None` is no limit.
     /// Ignored for a server.
     pub maxmemory: Option<u64>,
-    /// Which keys go when that limit is reached; by default none, and writes are refused.
-    pub maxmemory_policy: Policy,
-    /// How long, in bytes, the built-in store's log may get before it is made short again; it must
+    /// Eviction policy when that limit is reached; by default nothing is evicted and writes are
+    /// refused.
+    pub maxmemory_policy: EvictionPolicy,
+    /// Size in bytes at which the built-in store's log is compacted; it must
     /// also have doubled since the last time. `None` is 64 MiB. Ignored for a server.
     pub compact_at: Option<u64>,
-    /// How long calls may take.
+    /// Timeouts of calls.
     pub timeouts: Timeouts,
     /// PEM text of the certificate authorities to trust for `rediss://`, in place of the public
     /// ones. `?ca=FILE` in the URL does the same.
@@ -47,7 +48,7 @@ pub struct Options {
     pub faults: Option<Faults>,
 }
 
-/// When the built-in store's log reaches the disk. Whatever is chosen, the log is written before
+/// Fsync mode of the built-in store's log. Whatever is chosen, the log is written before
 /// the reply, so a killed process loses nothing; this is about power cuts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fsync {
@@ -56,8 +57,16 @@ pub enum Fsync {
     /// Once a second, as Redis does by default.
     #[default]
     Everysec,
-    /// When the operating system likes.
+    /// Left to the operating system.
     No,
+}
+
+impl std::str::FromStr for Fsync {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::named(name.as_bytes()).ok_or(())
+    }
 }
 
 impl Fsync {
@@ -84,7 +93,7 @@ impl Fsync {
     }
 }
 
-/// How long calls may take. Each is a bound on waiting, so that a store that is away is an error
+/// Timeouts of calls. Each is a bound on waiting, so that a store that is away is an error
 /// and never a hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
@@ -93,11 +102,11 @@ pub struct Timeouts {
     /// Waiting for one reply. Default 2 s: twice what a healthy server needs for its slowest
     /// script with much to spare, short enough for a web request.
     pub response: Duration,
-    /// How long a call waits for a lost connection to come back before it fails. Default 250 ms,
+    /// Time a call waits for a lost connection to come back before it fails. Default 250 ms,
     /// which hides a reconnect but not an outage.
     pub patience: Duration,
-    /// How often an idle connection is probed, which is also how soon [`Store::health`] notices
-    /// a server that went away silently. Default 5 s.
+    /// Interval at which an idle connection is probed, which is also how soon [`Store::health`]
+    /// notices a server that went away silently. Default 5 s.
     ///
     /// [`Store::health`]: crate::Store::health
     pub heartbeat: Duration,

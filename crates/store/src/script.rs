@@ -27,10 +27,10 @@ pub struct Script {
     args: &'static [&'static str],
     libs: &'static [(&'static str, &'static str)],
     body: &'static str,
-    joined: OnceLock<Joined>,
+    joined: OnceLock<AssembledSource>,
 }
 
-struct Joined {
+struct AssembledSource {
     source: String,
     sha: String,
 }
@@ -83,7 +83,7 @@ impl Script {
         &self.joined().sha
     }
 
-    fn joined(&self) -> &Joined {
+    fn joined(&self) -> &AssembledSource {
         self.joined.get_or_init(|| {
             let (flags, body) = match self.body.split_once('\n') {
                 Some((first, rest)) if first.starts_with("--!df") => (Some(first), rest),
@@ -96,7 +96,7 @@ impl Script {
             }
             source.push_str(body);
             let sha = redis::Script::new(&source).get_hash().to_owned();
-            Joined { source, sha }
+            AssembledSource { source, sha }
         })
     }
 
@@ -105,7 +105,7 @@ impl Script {
     pub fn run<'a, T: FromRedisValue>(
         &'static self,
         store: &'a Store,
-        call: Call,
+        call: ScriptCall,
     ) -> BoxFuture<'a, Result<T, Error>> {
         let mut store = store.clone();
         Box::pin(async move {
@@ -114,7 +114,7 @@ impl Script {
         })
     }
 
-    async fn reply(&self, store: &mut Store, call: Call) -> Result<Value, Error> {
+    async fn reply(&self, store: &mut Store, call: ScriptCall) -> Result<Value, Error> {
         if let Some((arg, count)) = call.misfit {
             return Err(Error::Script {
                 script: self.name,
@@ -158,12 +158,12 @@ impl fmt::Debug for Script {
 /// A call being put together: keys first, then arguments.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Call {
+pub struct ScriptCall {
     cmd: Cmd,
     misfit: Option<(&'static str, usize)>,
 }
 
-impl Call {
+impl ScriptCall {
     pub fn new(script: &Script, keys: usize) -> Self {
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(script.sha()).arg(keys);
@@ -244,7 +244,7 @@ macro_rules! script {
 
             /// This script's own keys; no other type has it.
             pub trait IsKeys {
-                fn start(self) -> $crate::script::Call;
+                fn start(self) -> $crate::script::ScriptCall;
             }
 
             impl<$($($key,)* $($keys,)?)?> IsKeys for Keys<$($($key,)* $($keys,)?)?>
@@ -252,13 +252,13 @@ macro_rules! script {
                 $($($key: ::std::borrow::Borrow<$crate::Key>,)*
                 $($keys: ::std::iter::IntoIterator<Item: ::std::borrow::Borrow<$crate::Key>>,)?)?
             {
-                fn start(self) -> $crate::script::Call {
+                fn start(self) -> $crate::script::ScriptCall {
                     let mut count = $crate::script!(@count $($($key)*)?);
                     $($(
                         let $keys: ::std::vec::Vec<_> = self.$keys.into_iter().collect();
                         count += $keys.len();
                     )?)?
-                    let mut call = $crate::script::Call::new(SCRIPT, count);
+                    let mut call = $crate::script::ScriptCall::new(SCRIPT, count);
                     $($(call.key(self.$key);)*)?
                     $($($keys.into_iter().for_each(|key| call.key(key));)?)?
                     call
@@ -267,7 +267,7 @@ macro_rules! script {
 
             /// This script's own arguments; no other type has it.
             pub trait IsArgs {
-                fn finish(self, call: &mut $crate::script::Call);
+                fn finish(self, call: &mut $crate::script::ScriptCall);
             }
 
             impl<$($($arg,)* $($args,)?)?> IsArgs for Args<$($($arg,)* $($args,)?)?>
@@ -275,7 +275,7 @@ macro_rules! script {
                 $($($arg: $crate::redis::ToRedisArgs,)*
                 $($args: ::std::iter::IntoIterator<Item: $crate::redis::ToRedisArgs>,)?)?
             {
-                fn finish(self, call: &mut $crate::script::Call) {
+                fn finish(self, call: &mut $crate::script::ScriptCall) {
                     $($(call.arg(stringify!($arg), self.$arg);)*)?
                     $($(self.$args.into_iter().for_each(|arg| call.arg(stringify!($args), arg));)?)?
                 }
@@ -298,7 +298,7 @@ macro_rules! script {
                 )),
             );
 
-            /// What was declared.
+            /// The declared script.
             pub static SCRIPT: &$crate::Script = &DECLARED;
 
             /// Runs the script and reads its reply.

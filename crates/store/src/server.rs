@@ -18,21 +18,21 @@ use redis::{
 
 use crate::{Error, Options, Timeouts};
 
-/// How to log in at a server, wherever it is.
+/// Login and TLS settings of a server.
 #[derive(Clone)]
-pub(crate) struct Login {
+pub(crate) struct ServerLogin {
     pub(crate) redis: RedisConnectionInfo,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<TlsTrust>,
 }
 
-/// How to trust a server.
+/// Trusted certificate authorities.
 #[derive(Clone)]
-pub(crate) struct Tls {
+pub(crate) struct TlsTrust {
     /// PEM text of the authorities, in place of the public ones.
     ca: Option<Vec<u8>>,
 }
 
-impl Tls {
+impl TlsTrust {
     /// With the authorities of the options. Makes the process able to speak TLS, if it is not yet.
     pub(crate) fn new(options: &Options) -> Self {
         // An error means that a provider is installed already, which is as good.
@@ -52,7 +52,7 @@ impl Tls {
     }
 }
 
-impl Login {
+impl ServerLogin {
     /// A client for one place.
     pub(crate) fn client(&self, host: &str, port: u16) -> RedisResult<Client> {
         let info = self.info(host, port)?;
@@ -86,7 +86,7 @@ pub(crate) fn client(url: &str, options: &Options) -> Result<Client, Error> {
         ConnectionAddr::TcpTls { insecure: true, .. } => Err(Error::invalid(
             "#insecure would trust anybody: give the authority's certificate instead",
         )),
-        ConnectionAddr::TcpTls { .. } => Ok(Tls::new(options).client(info)?),
+        ConnectionAddr::TcpTls { .. } => Ok(TlsTrust::new(options).client(info)?),
         _ => Ok(Client::open(info)?),
     }
 }

@@ -1,9 +1,9 @@
 //! Streams of published messages.
 //!
 //! A [`Subscription`] is a bounded buffer that a task (or the built-in engine) fills. Publishing is
-//! at most once by nature, so the reader is told where messages may be missing:
-//! [`Message::Gap`] comes after a reconnect and after an overflow. Invariant: between two gaps no
-//! message is missing and none comes twice.
+//! at most once by nature, so the reader learns where messages may be missing:
+//! [`PubsubMessage::Gap`] comes after a reconnect and after an overflow. Invariant: between two
+//! gaps no message is missing and none comes twice.
 
 use std::{
     fmt,
@@ -23,24 +23,24 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     Error, Timeouts,
-    embedded::{Embedded, Own},
+    embedded::{Embedded, OwnSession},
     error,
     link::{self, Connector},
 };
 
-/// How many messages wait for a reader before they are dropped and a gap is told.
+/// Messages buffered for a reader before they are dropped and a gap is reported.
 pub const BUFFER: usize = 1_024;
 
-/// What a subscription tells.
+/// A message of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// Somebody published.
+pub enum PubsubMessage {
+    /// A message was published.
     Published {
         /// The channel it was published on.
         channel: String,
         /// The pattern that matched, when it came by a pattern.
         pattern: Option<String>,
-        /// What was published.
+        /// The payload.
         payload: Bytes,
     },
     /// Messages may be missing here: the connection was lost and is back, or the reader was too
@@ -50,31 +50,31 @@ pub enum Message {
 
 /// A stream of messages that mends itself. Ends only with the store's own end.
 pub struct Subscription {
-    receiver: mpsc::Receiver<Message>,
+    receiver: mpsc::Receiver<PubsubMessage>,
     missed: Arc<AtomicBool>,
     _task: Option<AbortOnDropHandle<()>>,
     /// The session on the built-in store, which ends with the subscription.
-    _session: Option<Own>,
+    _session: Option<OwnSession>,
 }
 
 impl Subscription {
     /// The next message.
-    pub async fn recv(&mut self) -> Option<Message> {
+    pub async fn recv(&mut self) -> Option<PubsubMessage> {
         self.next().await
     }
 }
 
 impl Stream for Subscription {
-    type Item = Message;
+    type Item = PubsubMessage;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<PubsubMessage>> {
         match self.receiver.poll_recv(cx) {
             // Everything that came before the overflow has been read; now comes the gap. Tokio also
             // says "pending" to a reader that has used up its turn, hence the second look.
             Poll::Pending
                 if self.receiver.is_empty() && self.missed.swap(false, Ordering::AcqRel) =>
             {
-                Poll::Ready(Some(Message::Gap))
+                Poll::Ready(Some(PubsubMessage::Gap))
             }
             polled => polled,
         }
@@ -92,16 +92,16 @@ impl fmt::Debug for Subscription {
 /// The writing end of a subscription. Never waits.
 #[derive(Debug)]
 pub(crate) struct Publisher {
-    sender: mpsc::Sender<Message>,
+    sender: mpsc::Sender<PubsubMessage>,
     missed: Arc<AtomicBool>,
 }
 
 impl Publisher {
-    /// Hands a message to the reader, or notes that one was missed. `false` when nobody reads any
-    /// more.
-    pub(crate) fn deliver(&self, message: Message) -> bool {
+    /// Hands a message to the reader, or notes that one was missed. `false` when there is no reader
+    /// any more.
+    pub(crate) fn deliver(&self, message: PubsubMessage) -> bool {
         if self.missed.load(Ordering::Acquire) {
-            match self.sender.try_send(Message::Gap) {
+            match self.sender.try_send(PubsubMessage::Gap) {
                 Ok(()) => self.missed.store(false, Ordering::Release),
                 Err(mpsc::error::TrySendError::Full(_)) => return true,
                 Err(mpsc::error::TrySendError::Closed(_)) => return false,
@@ -136,7 +136,8 @@ pub(crate) async fn on_embedded(
         return Err(Error::invalid("a subscription needs a channel or a pattern"));
     }
     let (publisher, mut subscription) = buffer(BUFFER);
-    subscription._session = Some(Own::listen(embedded, publisher, channels, patterns).await?);
+    subscription._session =
+        Some(OwnSession::listen(embedded, publisher, channels, patterns).await?);
     Ok(subscription)
 }
 
@@ -148,7 +149,7 @@ pub(crate) async fn on_server(
     channels: &[&str],
     patterns: &[&str],
 ) -> Result<Subscription, Error> {
-    let wanted = Wanted {
+    let wanted = SubscriptionSet {
         channels: channels.iter().map(|name| (*name).to_owned()).collect(),
         patterns: patterns.iter().map(|name| (*name).to_owned()).collect(),
     };
@@ -176,7 +177,7 @@ pub(crate) async fn on_server(
                     }
                 }
             };
-            if !publisher.deliver(Message::Gap) {
+            if !publisher.deliver(PubsubMessage::Gap) {
                 return;
             }
         }
@@ -185,12 +186,12 @@ pub(crate) async fn on_server(
     Ok(subscription)
 }
 
-struct Wanted {
+struct SubscriptionSet {
     channels: Vec<String>,
     patterns: Vec<String>,
 }
 
-impl Wanted {
+impl SubscriptionSet {
     async fn open(
         &self,
         connector: &dyn Connector,
@@ -213,8 +214,8 @@ impl Wanted {
     }
 }
 
-/// Hands messages on until the connection ends or leads astray (`true`), or nobody reads any more
-/// (`false`).
+/// Forwards messages until the connection ends or leads to the wrong server (`true`), or there is
+/// no reader (`false`).
 async fn forward(
     (pubsub, address): (PubSub, String),
     place: &Option<watch::Receiver<String>>,
@@ -226,7 +227,7 @@ async fn forward(
         tokio::select! {
             message = tokio::time::timeout(timeouts.heartbeat, stream.next()) => match message {
                 Ok(Some(message)) => {
-                    let message = Message::Published {
+                    let message = PubsubMessage::Published {
                         channel: message.get_channel_name().to_owned(),
                         pattern: message.get_pattern().ok().flatten(),
                         payload: Bytes::copy_from_slice(message.get_payload_bytes()),
@@ -254,8 +255,8 @@ async fn forward(
 mod tests {
     use super::*;
 
-    fn published(text: &'static str) -> Message {
-        Message::Published {
+    fn published(text: &'static str) -> PubsubMessage {
+        PubsubMessage::Published {
             channel: "c".to_owned(),
             pattern: None,
             payload: Bytes::from_static(text.as_bytes()),
@@ -272,8 +273,12 @@ mod tests {
         // Room for one: the gap goes first, so the message after it waits for more room.
         assert!(publisher.deliver(published("5")));
         assert_eq!(subscription.recv().await, Some(published("2")));
-        assert_eq!(subscription.recv().await, Some(Message::Gap));
-        assert_eq!(subscription.recv().await, Some(Message::Gap), "5 had no room behind the gap");
+        assert_eq!(subscription.recv().await, Some(PubsubMessage::Gap));
+        assert_eq!(
+            subscription.recv().await,
+            Some(PubsubMessage::Gap),
+            "5 had no room behind the gap"
+        );
         assert!(publisher.deliver(published("6")));
         assert_eq!(subscription.recv().await, Some(published("6")));
     }
@@ -285,7 +290,7 @@ mod tests {
         for _ in 0..1_000 {
             assert_eq!(subscription.recv().await, Some(published("x")));
         }
-        assert_eq!(subscription.recv().await, Some(Message::Gap));
+        assert_eq!(subscription.recv().await, Some(PubsubMessage::Gap));
     }
 
     #[tokio::test]
@@ -294,7 +299,7 @@ mod tests {
         publisher.deliver(published("1"));
         publisher.deliver(published("2"));
         assert_eq!(subscription.recv().await, Some(published("1")));
-        assert_eq!(subscription.recv().await, Some(Message::Gap));
+        assert_eq!(subscription.recv().await, Some(PubsubMessage::Gap));
     }
 
     #[tokio::test]

@@ -288,7 +288,7 @@ impl std::fmt::Debug for Interpreter {
 
 impl Drop for Interpreter {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing left to do.
+        // It may have ended already; then there is nothing left to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -76,7 +76,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         drop(self.pipe.take());
-        // The shell ends by itself once the pipe is closed; an error means that it already has.
+        // The shell ends once the pipe is closed; an error means that it already has.
         let _ = self.shell.wait();
     }
 }

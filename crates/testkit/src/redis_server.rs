@@ -185,7 +185,7 @@ impl RedisServer {
         Ok(())
     }
 
-    /// Waits until our own process answers, not somebody else's on the same port.
+    /// Waits until our own process answers, not another one on the same port.
     fn wait_until_ready(&self, process: &Process) -> anyhow::Result<()> {
         let client = redis::Client::open(self.url())?;
         let since = Instant::now();

@@ -1,27 +1,19 @@
-//! What can be said on the command line: nouns, then verbs. Each help page starts with examples.
+//! The command line: nouns, then verbs. Each help page starts with examples.
 //!
-//! A new noun gets a variant in [`Command`], a file in `cli/` with its verbs, and a line in
-//! [`run`]. Commands about data talk to the running server through `client.rs`, because the
-//! built-in store has one owner.
+//! The nouns here are about the installation; each service brings its own. Commands about data talk
+//! to the running server through `web::cli::client`, because the built-in store has one owner.
 
 mod config;
-mod jobs;
 #[cfg(test)]
 mod reference;
-mod room;
 mod store;
 pub(crate) mod token;
 
-pub(crate) use jobs::supervisor::{ARGUMENT as SUPERVISE, run as supervise};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use web::cli::{Action, Context, Failure, Global, Outcome, Output, client};
 
-use std::path::PathBuf;
-
-use clap::{Args, CommandFactory, Parser, Subcommand};
-
-use crate::config::load::{Loaded, Sources};
-use crate::failure::{Exit, Failure, Outcome};
-use crate::output::Output;
-use crate::{client, demo, doctor, serve};
+use crate::services::SERVICES;
+use crate::{demo, doctor, serve};
 
 /// Flow control for whatever arrives faster than it can be served.
 #[derive(Debug, Parser)]
@@ -47,59 +39,12 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
-    pub(crate) command: Option<Command>,
-}
-
-/// Flags that every command takes.
-#[derive(Debug, Args)]
-pub(crate) struct Global {
-    /// Read this TOML file instead of looking in the usual places
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Configuration")]
-    pub(crate) config: Option<PathBuf>,
-    /// Set any setting: --set http.max_body=4mb (again for more)
-    #[arg(long, global = true, value_name = "NAME=VALUE", help_heading = "Configuration")]
-    pub(crate) set: Vec<String>,
-    /// Where the data is: embedded:PATH, redis://…, redis+sentinel://…, redis+cluster://…
-    #[arg(long, global = true, value_name = "URL", help_heading = "Configuration")]
-    pub(crate) store: Option<String>,
-    /// Folder for the built-in store and the admin token
-    #[arg(long, global = true, value_name = "FOLDER", help_heading = "Configuration")]
-    pub(crate) data: Option<String>,
-    /// Address and port for dashboard and API
-    #[arg(long, global = true, value_name = "ADDRESS", help_heading = "Configuration")]
-    pub(crate) listen: Option<String>,
-    /// Run only these services: room, jobs
-    #[arg(long, global = true, value_name = "SERVICES", help_heading = "Configuration")]
-    pub(crate) only: Option<String>,
-    /// Talk to the server at this URL instead of the local one
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        env = "TIDEGATE_SERVER",
-        help_heading = "Talking to a server"
-    )]
-    pub(crate) server: Option<String>,
-    /// Read the token from this file instead of the data folder (or TIDEGATE_TOKEN)
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Talking to a server")]
-    pub(crate) token_file: Option<PathBuf>,
-    /// Certificates (PEM) by which a server over https is known, instead of the usual ones
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Talking to a server")]
-    pub(crate) ca: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, global = true, help_heading = "Output")]
-    pub(crate) json: bool,
-    /// Print only data and errors
-    #[arg(long, short, global = true, help_heading = "Output")]
-    pub(crate) quiet: bool,
-    /// No colours; NO_COLOR does the same
-    #[arg(long, global = true, help_heading = "Output")]
-    pub(crate) no_color: bool,
+    pub(crate) command: Option<Noun>,
 }
 
 /// The nouns.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum Noun {
     /// Run the services (what `tidegate` alone does)
     #[command(before_help = "Examples:
   tidegate serve
@@ -129,7 +74,7 @@ pub(crate) enum Command {
   tidegate config reference                  every setting with default, unit and bounds")]
     Config {
         #[command(subcommand)]
-        verb: config::Verb,
+        verb: config::ConfigVerb,
     },
     /// Manage the tokens that people and programs log in with
     #[command(before_help = "Examples:
@@ -139,29 +84,7 @@ pub(crate) enum Command {
   tidegate token reset-admin")]
     Token {
         #[command(subcommand)]
-        verb: token::Verb,
-    },
-    /// Run waiting rooms: make and change queues, let people in, watch
-    #[command(before_help = "Examples:
-  tidegate room ls
-  tidegate room create spring-sale --rate 500/m --max-active 1000 --target https://shop.example/
-  tidegate room pause spring-sale
-  tidegate room admit spring-sale 50
-  tidegate room watch spring-sale")]
-    Room {
-        #[command(subcommand)]
-        verb: room::Verb,
-    },
-    /// Dispatch jobs, look at them, steer them, and work on them with any command
-    #[command(before_help = "Examples:
-  tidegate jobs dispatch mail '{\"to\":\"ann@example.org\"}'
-  tidegate jobs exec --type mail -- ./send-mail.sh
-  tidegate jobs ls --state waiting
-  tidegate jobs dead
-  tidegate jobs tail")]
-    Jobs {
-        #[command(subcommand)]
-        verb: jobs::Verb,
+        verb: token::TokenVerb,
     },
     /// Serve and check the built-in store
     #[command(before_help = "Examples:
@@ -169,46 +92,68 @@ pub(crate) enum Command {
   tidegate store check /var/lib/tidegate/store")]
     Store {
         #[command(subcommand)]
-        verb: store::Verb,
+        verb: store::StoreVerb,
     },
     /// Print completions for a shell
     #[command(before_help = "Examples:
   tidegate completions bash > /etc/bash_completion.d/tidegate
   tidegate completions zsh > ~/.zfunc/_tidegate")]
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
 
-/// Reads the command line; wrong usage ends the process with code 2.
-pub(crate) fn parse() -> Cli {
-    Cli::parse()
+/// The whole command line, those of the services included.
+pub(crate) fn command() -> clap::Command {
+    let nouns = SERVICES.iter().filter_map(|service| service.command());
+    Cli::command().subcommands(nouns)
 }
 
-/// Does what was asked.
-pub(crate) fn run(cli: Cli, output: &Output) -> Outcome {
-    let global = &cli.global;
-    match cli.command.unwrap_or(Command::Serve) {
-        Command::Serve => serve::run(global.sources()?, output),
-        Command::Demo => demo::run(global, output),
-        Command::Doctor => doctor::run(global, output),
-        Command::Health => health(global, output),
-        Command::Config { verb } => config::run(verb, global, output),
-        Command::Token { verb } => token::run(verb, global, output),
-        Command::Room { verb } => room::run(verb, global, output),
-        Command::Jobs { verb } => jobs::run(verb, global, output),
-        Command::Store { verb } => store::run(verb, global, output),
-        Command::Completions { shell } => {
+/// Does what the command line asks for; wrong usage ends the process with code 2.
+pub(crate) fn run() -> Result<(), (Failure, Output)> {
+    let matches = command().get_matches();
+    let global = match Global::from_arg_matches(&matches) {
+        Ok(global) => global,
+        Err(error) => error.exit(),
+    };
+    let output = Output::new(&global);
+    let context = Context { global: &global, output: &output, services: SERVICES };
+    dispatch(&matches, &context).map_err(|failure| (failure, output))
+}
+
+fn dispatch(matches: &ArgMatches, context: &Context<'_>) -> Outcome {
+    if let Some((name, matches)) = matches.subcommand()
+        && let Some(service) =
+            SERVICES.iter().find(|service| service.name() == name && service.command().is_some())
+    {
+        return match service.run_command(matches, context)? {
+            Action::Done => Ok(()),
+            Action::Serve { sources, listen_flag } => {
+                serve::run(sources, context.output, listen_flag)
+            }
+        };
+    }
+    let cli = Cli::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string()))?;
+    match cli.command.unwrap_or(Noun::Serve) {
+        Noun::Serve => serve::run(context.sources()?, context.output, "--listen"),
+        Noun::Demo => demo::run(context),
+        Noun::Doctor => doctor::run(context),
+        Noun::Health => health(context),
+        Noun::Config { verb } => config::run(verb, context),
+        Noun::Token { verb } => token::run(verb, context),
+        Noun::Store { verb } => store::run(verb, context),
+        Noun::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "tidegate", &mut script);
-            output.text(&String::from_utf8_lossy(&script))
+            clap_complete::generate(shell, &mut command(), "tidegate", &mut script);
+            context.output.text(&String::from_utf8_lossy(&script))
         }
     }
 }
 
-fn health(global: &Global, output: &Output) -> Outcome {
-    let (ready, told) = client::ready(global)?;
+fn health(context: &Context<'_>) -> Outcome {
+    let output = context.output;
+    let (ready, told) = client::ready(context)?;
     if output.json {
         output.value(&told)?;
     }
@@ -230,56 +175,13 @@ fn health(global: &Global, output: &Output) -> Outcome {
     }
 }
 
-impl Global {
-    /// Where settings come from, given these flags and the environment.
-    pub(crate) fn sources(&self) -> Outcome<Sources> {
-        let mut flags = Vec::new();
-        let named = [
-            ("store.url", "--store", &self.store),
-            ("server.data", "--data", &self.data),
-            ("http.listen", "--listen", &self.listen),
-            ("server.only", "--only", &self.only),
-        ];
-        for pair in &self.set {
-            let (name, value) = pair.split_once('=').ok_or_else(|| {
-                Failure::usage(format!("--set {pair}: write --set section.name=value"))
-                    .next("tidegate config reference")
-            })?;
-            flags.push((name.trim().to_owned(), value.trim().to_owned(), "--set".to_owned()));
-        }
-        for (name, flag, value) in named {
-            if let Some(value) = value {
-                flags.push((name.to_owned(), value.clone(), flag.to_owned()));
-            }
-        }
-        let env = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
-        Ok(Sources { file: self.config.clone(), flags, env })
-    }
-
-    /// The settings, or all mistakes in them.
-    pub(crate) fn load(&self) -> Outcome<Loaded> {
-        load(&self.sources()?)
-    }
-}
-
-/// The settings, or all mistakes in them.
-pub(crate) fn load(sources: &Sources) -> Outcome<Loaded> {
-    sources.load().map_err(|problems| {
-        let told: Vec<String> = problems.iter().map(|p| format!("\n  {p}")).collect();
-        Failure::new(Exit::Usage, format!("the configuration has mistakes:{}", told.concat()))
-            .next("tidegate config reference   (every setting with its values)")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -296,6 +198,6 @@ mod tests {
                 walk(sub, &path);
             }
         }
-        walk(&Cli::command(), "tidegate");
+        walk(&super::command(), "tidegate");
     }
 }

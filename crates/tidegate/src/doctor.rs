@@ -1,57 +1,24 @@
 //! `tidegate doctor`: looks at everything that could go wrong, and says how to fix each.
 
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use api::error::chain;
-use serde::Serialize;
 use store::redis;
+use web::error::chain;
 
-use crate::admin_token;
-use crate::cli::Global;
-use crate::client::{RUNNING, Running};
-use crate::config::Config;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::output::{Output, Tone};
 use crate::serve::open_store;
+use web::cli::Context;
+use web::cli::admin_token;
+use web::cli::client::{RUNNING, RunningServer};
+use web::cli::{Exit, Failure, Outcome};
+use web::cli::{Output, Tone};
+use web::config::Config;
+use web::doctor::{Diagnosis, Finding, FindingState, check_address};
 
-/// How a thing is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum State {
-    Good,
-    Warning,
-    Bad,
-}
-
-/// One thing looked at.
-#[derive(Debug, Serialize)]
-struct Finding {
-    what: &'static str,
-    state: State,
-    found: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fix: Option<String>,
-}
-
-impl Finding {
-    fn good(what: &'static str, found: impl Into<String>) -> Finding {
-        Finding { what, state: State::Good, found: found.into(), fix: None }
-    }
-
-    fn warning(what: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Finding {
-        Finding { what, state: State::Warning, found: found.into(), fix: Some(fix.into()) }
-    }
-
-    fn bad(what: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Finding {
-        Finding { what, state: State::Bad, found: found.into(), fix: Some(fix.into()) }
-    }
-}
-
-pub(crate) fn run(global: &Global, output: &Output) -> Outcome {
-    let loaded = global.load()?;
+pub(crate) fn run(context: &Context<'_>) -> Outcome {
+    let output = context.output;
+    let loaded = context.load()?;
     let config = &loaded.config;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -70,21 +37,22 @@ pub(crate) fn run(global: &Global, output: &Output) -> Outcome {
         token(&config.server.data),
         disk(&config.server.data),
         files(config.http.max_connections),
-        port(config.http.listen, "http.listen", running.as_ref()),
+        check_address(config.http.listen, "http.listen", running.as_ref()),
     ];
-    if config.guard.origin.0.is_some() {
-        findings.push(port(config.guard.listen, "guard.listen", running.as_ref()));
+    let diagnosis = Diagnosis { config, values: &loaded.values, running: running.as_ref() };
+    for service in context.services.iter().filter(|service| config.runs(**service)) {
+        findings.extend(runtime.block_on(service.doctor(&diagnosis)));
     }
     // Only the built-in store is served on this port.
     if let Some(address) = config.resp.listen.0
         && config.store.url.starts_with("embedded:")
     {
-        findings.push(port(address, "resp.listen", running.as_ref()));
+        findings.push(check_address(address, "resp.listen", running.as_ref()));
     }
     findings.extend(runtime.block_on(store(config, running.as_ref())));
 
     report(output, &findings)?;
-    let bad = findings.iter().filter(|finding| finding.state == State::Bad).count();
+    let bad = findings.iter().filter(|finding| finding.state == FindingState::Bad).count();
     if bad > 0 {
         return Err(Failure::new(
             Exit::Failed,
@@ -100,9 +68,9 @@ fn report(output: &Output, findings: &[Finding]) -> Outcome {
     }
     for finding in findings {
         let mark = match finding.state {
-            State::Good => output.paint(Tone::Good, "ok  "),
-            State::Warning => output.paint(Tone::Warn, "warn"),
-            State::Bad => output.paint(Tone::Bad, "FAIL"),
+            FindingState::Good => output.paint(Tone::Good, "ok  "),
+            FindingState::Warning => output.paint(Tone::Warn, "warn"),
+            FindingState::Bad => output.paint(Tone::Bad, "FAIL"),
         };
         output.line(&format!("{mark}  {:<14} {}", finding.what, finding.found))?;
         if let Some(fix) = &finding.fix {
@@ -113,9 +81,9 @@ fn report(output: &Output, findings: &[Finding]) -> Outcome {
 }
 
 /// The server that says it runs on this folder, if its process is there.
-fn running(data: &Path) -> Option<Running> {
+fn running(data: &Path) -> Option<RunningServer> {
     let text = std::fs::read_to_string(data.join(RUNNING)).ok()?;
-    let running: Running = serde_json::from_str(&text).ok()?;
+    let running: RunningServer = serde_json::from_str(&text).ok()?;
     // A process that has ended may be listed until somebody asks how: `pid (name) Z …`.
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", running.pid)).ok()?;
     let state = stat.rsplit_once(')')?.1.trim_start();
@@ -210,26 +178,7 @@ fn files(connections: usize) -> Finding {
     )
 }
 
-fn port(address: SocketAddr, setting: &'static str, running: Option<&Running>) -> Finding {
-    match std::net::TcpListener::bind(address) {
-        Ok(_) => Finding::good(setting, format!("{address} is free")),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => match running {
-            Some(running) => {
-                Finding::good(setting, format!("{address} is used by process {}", running.pid))
-            }
-            None => Finding::bad(
-                setting,
-                format!("{address} is in use by something else"),
-                format!("--set {setting}=127.0.0.1:0 for any free port"),
-            ),
-        },
-        Err(error) => {
-            Finding::bad(setting, format!("{address}: {error}"), format!("--set {setting}=…"))
-        }
-    }
-}
-
-async fn store(config: &Config, running: Option<&Running>) -> Vec<Finding> {
+async fn store(config: &Config, running: Option<&RunningServer>) -> Vec<Finding> {
     if config.store.url.starts_with("embedded:") {
         return built_in(config.store_folder().as_deref(), running);
     }
@@ -250,10 +199,10 @@ async fn store(config: &Config, running: Option<&Running>) -> Vec<Finding> {
     };
     let health = store.health();
     let kind = match health.kind {
-        store::Kind::Embedded => "built in",
-        store::Kind::Single => "one server",
-        store::Kind::Sentinel => "the server that Sentinels name",
-        store::Kind::Cluster => "a cluster",
+        store::StoreKind::Embedded => "built in",
+        store::StoreKind::Single => "one server",
+        store::StoreKind::Sentinel => "the server that Sentinels name",
+        store::StoreKind::Cluster => "a cluster",
     };
     let answers = match store.ping().await {
         Ok(()) => Finding::good("store", format!("{kind} at {}", health.address)),
@@ -263,7 +212,7 @@ async fn store(config: &Config, running: Option<&Running>) -> Vec<Finding> {
 }
 
 /// Looks at the files of the built-in store, without opening it: that would mend them.
-fn built_in(folder: Option<&Path>, running: Option<&Running>) -> Vec<Finding> {
+fn built_in(folder: Option<&Path>, running: Option<&RunningServer>) -> Vec<Finding> {
     let Some(folder) = folder else {
         return vec![
             Finding::warning(
@@ -297,7 +246,7 @@ fn built_in(folder: Option<&Path>, running: Option<&Running>) -> Vec<Finding> {
     vec![store, clock_since(folder)]
 }
 
-/// Whether this machine's clock is behind what the store's files say: what it counts down by the
+/// Checks that this machine's clock is not behind the store's files: what it counts down by the
 /// clock would stand still until then.
 fn clock_since(folder: &Path) -> Finding {
     let written = std::fs::read_dir(folder)
@@ -318,7 +267,7 @@ fn clock_since(folder: &Path) -> Finding {
     }
 }
 
-/// How far this machine's clock is from the server's.
+/// Compares this machine's clock with the server's.
 async fn clock(store: &store::Store) -> Finding {
     let asked = redis::cmd("TIME").query_async::<(i64, i64)>(&mut store.clone()).await;
     match asked {

@@ -1,4 +1,4 @@
-//! What the process says about itself: lines on standard error, for people or as JSON.
+//! Logs: lines on standard error, for people or as JSON.
 
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
@@ -7,14 +7,14 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-use crate::config::LogConfig;
-use crate::config::value::LogFormat;
-use crate::failure::{Failure, Outcome};
+use web::cli::{Failure, Outcome};
+use web::config::LogSettings;
+use web::config::value::LogFormat;
 
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Starts logging.
-pub(crate) fn start(config: &LogConfig) -> Outcome {
+pub(crate) fn start(config: &LogSettings) -> Outcome {
     let (filter, handle) = reload::Layer::new(filter(&config.level)?);
     let registry = tracing_subscriber::registry().with(filter);
     let started = match config.format {

@@ -3,79 +3,94 @@
 //! Stopping goes the other way round.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use api::dashboard::settings::ShownSetting;
-use api::error::chain;
-use api::serve::tls::Tls;
-use api::{App, Parts, Services, Settings};
-use resp::Listener;
+use resp::RespListener;
 use store::Store;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use web::error::chain;
+use web::serve::tls::Tls;
 
-use crate::admin_token::{self, AdminToken};
-use crate::client::{self, RUNNING};
-use crate::config::load::{Loaded, Origin, Sources, shown};
-use crate::config::value::{Fsync, MemoryPolicy, Service};
-use crate::config::{Config, SETTINGS};
-use crate::failure::{Failure, Outcome};
-use crate::guard::Guarded;
-use crate::output::{Output, Tone};
-use crate::progress::{Progress, size_of};
-use crate::shutdown::Signals;
-use crate::{cli, guard, logging, port, room_secret, store_password};
+use web::cli::admin_token::{self, AdminTokenFile};
+use web::cli::client::{self, RUNNING, RunningServer};
+use web::cli::{Failure, Outcome, Output, Progress, Tone, size_of};
+use web::config::load::{LoadedConfig, SettingOrigin, Sources, find, shown};
+use web::config::{Config, settings as all_settings};
+use web::pages::settings::ShownSetting;
+use web::serve::{Server, bind};
+use web::service::{ListenSetup, ListenerTask, OpenService, Opening};
+use web::{App, AppParts, Settings};
+
+use crate::services::SERVICES;
+use crate::shutdown::ShutdownSignals;
+use crate::{logging, resp_listener, store_password};
 
 /// Runs until told to stop.
-pub(crate) fn run(sources: Sources, output: &Output) -> Outcome {
-    run_with(sources, output, None)
+pub(crate) fn run(sources: Sources, output: &Output, listen_flag: &str) -> Outcome {
+    run_with(sources, output, None, listen_flag)
 }
 
-/// What else is started once everything is there: on these tasks, until told to stop.
+/// A function that starts something extra once the server is up, on these tasks, until told to stop.
 pub(crate) type Extra = fn(&App, &TaskTracker, &CancellationToken);
 
-/// Runs until told to stop, with something extra.
-pub(crate) fn run_with(sources: Sources, output: &Output, extra: Option<Extra>) -> Outcome {
-    let loaded = cli::load(&sources)?;
+/// Runs until told to stop, with something extra. `listen_flag` is the option of the command that
+/// moves dashboard and API to another address.
+pub(crate) fn run_with(
+    sources: Sources,
+    output: &Output,
+    extra: Option<Extra>,
+    listen_flag: &str,
+) -> Outcome {
+    let loaded = web::cli::load(&sources)?;
     logging::start(&loaded.config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("tidegate")
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(sources, loaded, output, extra))
+    runtime.block_on(serve(sources, loaded, output, extra, listen_flag))
 }
 
-async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<Extra>) -> Outcome {
+async fn serve(
+    sources: Sources,
+    loaded: LoadedConfig,
+    output: &Output,
+    extra: Option<Extra>,
+    listen_flag: &str,
+) -> Outcome {
     let config = loaded.config.clone();
-    let signals = Signals::new()?;
+    let signals = ShutdownSignals::new()?;
     admin_token::make_folder(&config.server.data)
         .map_err(|error| Failure::from(error).next("--data FOLDER, or set server.data"))?;
     let token = admin_token::read_or_make(&config.server.data)?;
-    let listener = listen(config.http.listen, "http.listen", "--listen").await?;
+    let listener =
+        bind(config.http.listen, "dashboard and API", "http.listen", listen_flag).await?;
     let tls = open_tls(&config)?;
     let store = open_seen(&config, output).await?;
 
-    let port = port::open(&config, &store, tls.as_ref())?;
+    let resp = resp_listener::open(&config, &store, tls.as_ref())?;
 
     let stop = CancellationToken::new();
     let tasks = TaskTracker::new();
     tasks.spawn(end_when_asked(store.clone(), stop.clone()));
     let name = instance(&config);
-    let services = start_services(&config, &store, &name, &tasks, &stop).await?;
-    let app = App::new(Parts {
+    let services = open_services(&loaded, &store, &name).await?;
+    let app = App::new(AppParts {
         store: store.clone(),
         services,
+        known_services: SERVICES,
         settings: settings(&config),
         admin_token: Some(token.secret.clone()),
         instance: name,
         shown_settings: shown_settings(&loaded),
     });
-    tasks.spawn(api::series::run(app.clone(), stop.clone()));
+    for open in app.services() {
+        tasks.spawn(Arc::clone(&open.running).run(app.clone(), stop.clone()));
+    }
+    tasks.spawn(web::series::run(app.clone(), stop.clone()));
     // Other instances on the same store should accept this token too; if that fails now, it is
     // only this instance that knows it, and the log says so.
     match app.auth().share_admin_token(&store).await {
@@ -92,25 +107,22 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<
         }
     }
     tasks.spawn(follow_admin_token(app.clone(), config.server.data.clone(), stop.clone()));
-    tasks.spawn(api::audit::run(app.clone(), stop.clone()));
+    tasks.spawn(web::audit::run(app.clone(), stop.clone()));
 
-    let mut server = api::serve::Server::new(app.clone(), listener);
+    let mut server = Server::new(app.clone(), listener);
     if let Some(tls) = &tls {
         server = server.with_tls(tls.clone());
     }
     let address = server.address().context("cannot tell the listening address")?;
     let base = client::base_of(address, tls.is_some());
-    let guard = guard::open(&config, &app, tls.clone()).await?;
+    let listeners = listen(&app, &loaded, tls.as_ref()).await?;
     leave_note(&config.server.data, &base);
-    banner(output, &config, &base, port.as_ref(), guard.as_ref(), &token)?;
-    let guarding = tokio::spawn({
-        let (stop, drain) = (stop.clone(), config.server.drain);
-        async move {
-            if let Some(guard) = guard {
-                guard.server.run(stop, drain).await;
-            }
-        }
-    });
+    banner(output, &config, &base, resp.as_ref(), &listeners, &token)?;
+    let listening = TaskTracker::new();
+    for listener in listeners {
+        listening.spawn((listener.run)(stop.clone(), config.server.drain));
+    }
+    listening.close();
     tracing::info!(http = %base, store = %shown(&config.store_url()), "started");
 
     if let Some(extra) = extra {
@@ -128,9 +140,9 @@ async fn serve(sources: Sources, loaded: Loaded, output: &Output, extra: Option<
     // The services' background work ends after the last request.
     tasks.close();
     tasks.wait().await;
-    drop(port);
-    // The guard's visitors had the same time to finish.
-    guarding.await.context("the guard broke down")?;
+    drop(resp);
+    // Clients of the services' own listeners had the same time to finish.
+    listening.wait().await;
     watcher.abort();
     // Gone or not, the note is only a hint.
     let _ = std::fs::remove_file(config.server.data.join(RUNNING));
@@ -166,100 +178,33 @@ pub(crate) async fn end_when_asked(store: Store, stop: CancellationToken) {
     }
 }
 
-/// Starts the services that run here, with their background work on `tasks` until `stop`.
-///
-/// A new service is opened on the store here, its keeper spawned on `tasks`, its handle returned.
-async fn start_services(
-    config: &Config,
+/// Opens the services that run here.
+async fn open_services(
+    loaded: &LoadedConfig,
     store: &Store,
     name: &str,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) -> Outcome<Services> {
-    let mut services = Services::default();
-    if config.server.only.contains(&Service::Room) {
-        let room = open_room(config, store).await?;
-        let (keeper, stop) = (room::Keeper::new(room.clone()), stop.clone());
-        tasks.spawn(async move { keeper.run(stop).await });
-        services.room = Some(room);
-    }
-    if config.server.only.contains(&Service::Jobs) {
-        let jobs = jobs_config(config)
-            .and_then(|settings| jobs::Jobs::new(store.clone(), settings))
-            .map_err(|error| {
-                Failure::usage(format!("cannot open the job queue: {}", chain(&error)))
-                    .next("tidegate config reference   (the settings that start with jobs.)")
-            })?;
-        let (keeper, name, stop) = (jobs.clone(), name.to_owned(), stop.clone());
-        tasks.spawn(async move { keeper.run_roles(&name, stop).await });
-        services.jobs = Some(jobs);
+) -> Outcome<Vec<OpenService>> {
+    let (config, values) = (&loaded.config, &loaded.values);
+    let mut services = Vec::new();
+    for service in SERVICES.iter().copied().filter(|service| config.runs(*service)) {
+        let opening = Opening { store, config, values, instance: name };
+        services.push(OpenService { service, running: service.open(opening).await? });
     }
     Ok(services)
 }
 
-async fn open_room(config: &Config, store: &Store) -> Outcome<room::Room> {
-    let secret = room_secret::find(config)?;
-    let options = room::Options {
-        tick: config.room.tick,
-        stall: config.room.stall,
-        idempotency: config.room.idempotency,
-        issuer: config.room.issuer.clone(),
-        secret: Some(secret.secret),
-    };
-    room::Room::open(store.clone(), options).await.map_err(|error| match error {
-        room::Error::Sealed => {
-            secret.discard();
-            Failure::failed(format!("cannot open the waiting room: {error}")).next(format!(
-                "copy the file room-secret from the data folder of an instance that runs on this \
-                 store to {}, or name it with room.secret_file or TIDEGATE_ROOM_SECRET; if the \
-                 secret is lost for good, delete the key room:signing in the store, and visitors \
-                 join again",
-                room_secret::path(&config.server.data).display()
-            ))
-        }
-        error => Failure::failed(format!("cannot open the waiting room: {}", chain(&error))),
-    })
-}
-
-/// The job queue's settings.
-fn jobs_config(config: &Config) -> Result<jobs::Config, jobs::Error> {
-    let given = &config.jobs;
-    Ok(jobs::Config {
-        namespace: jobs::Namespace::parse(given.namespace.as_str())?,
-        lock_ttl: given.lock_ttl,
-        heartbeat: given.heartbeat,
-        result_ttl: given.result_ttl,
-        keep_finished: given.keep_finished,
-        keep_finished_for: given.keep_finished_for,
-        keep_dead: given.keep_dead,
-        keep_dead_for: given.keep_dead_for,
-        events_max: given.events,
-        history_max: given.history,
-        log_max: given.log_lines,
-        poison_after: given.poison_after,
-        limbo: given.limbo,
-        shape: if given.full_jobs { jobs::Shape::Full } else { jobs::Shape::Lean },
-    })
-}
-
-/// Binds an address, or says who has it and how to move.
-pub(crate) async fn listen(address: SocketAddr, setting: &str, flag: &str) -> Outcome<TcpListener> {
-    TcpListener::bind(address).await.map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => Failure::failed(format!(
-            "port {} is in use: something already listens on {address}",
-            address.port()
-        ))
-        .next(format!("{flag} 127.0.0.1:0 for any free port, or set {setting}")),
-        io::ErrorKind::PermissionDenied => Failure::failed(format!(
-            "this user may not listen on port {}",
-            address.port()
-        ))
-        .next(format!(
-            "a port above 1023 with {flag}, or CAP_NET_BIND_SERVICE (the systemd unit has it)"
-        )),
-        _ => Failure::failed(format!("cannot listen on {address}: {error}"))
-            .next(format!("{flag}, or set {setting}")),
-    })
+/// Opens the listeners of the services.
+async fn listen(
+    app: &App,
+    loaded: &LoadedConfig,
+    tls: Option<&Arc<Tls>>,
+) -> Outcome<Vec<ListenerTask>> {
+    let mut listeners = Vec::new();
+    for open in app.services() {
+        let setup = ListenSetup { app, values: &loaded.values, tls };
+        listeners.extend(open.running.listen(setup).await?);
+    }
+    Ok(listeners)
 }
 
 /// Reads certificate and key, when they are set.
@@ -290,22 +235,9 @@ async fn open_seen(config: &Config, output: &Output) -> Outcome<Store> {
 pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
     let url = config.store_url();
     let options = store::Options {
-        fsync: match config.store.fsync {
-            Fsync::Always => store::Fsync::Always,
-            Fsync::EverySecond => store::Fsync::Everysec,
-            Fsync::No => store::Fsync::No,
-        },
+        fsync: config.store.fsync,
         maxmemory: Some(config.store.max_memory.0).filter(|limit| *limit > 0),
-        maxmemory_policy: match config.store.max_memory_policy {
-            MemoryPolicy::Refuse => store::Policy::NoEviction,
-            MemoryPolicy::OldestUsed => store::Policy::AllKeysLru,
-            MemoryPolicy::LeastUsed => store::Policy::AllKeysLfu,
-            MemoryPolicy::Any => store::Policy::AllKeysRandom,
-            MemoryPolicy::OldestUsedWithTtl => store::Policy::VolatileLru,
-            MemoryPolicy::LeastUsedWithTtl => store::Policy::VolatileLfu,
-            MemoryPolicy::AnyWithTtl => store::Policy::VolatileRandom,
-            MemoryPolicy::SoonestExpired => store::Policy::VolatileTtl,
-        },
+        maxmemory_policy: config.store.max_memory_policy,
         ..store::Options::default()
     };
     let url = store_password::fill_in(&url, config);
@@ -354,21 +286,19 @@ fn settings(config: &Config) -> Settings {
         login_tries: auth.login_tries,
         login_lock: auth.login_lock,
         audit_keep: config.audit.keep,
-        room_joins_per_minute: config.room.joins_per_minute,
     }
 }
 
 /// The configuration as the settings page shows it, without secrets.
-fn shown_settings(loaded: &Loaded) -> Vec<ShownSetting> {
-    SETTINGS
-        .iter()
+fn shown_settings(loaded: &LoadedConfig) -> Vec<ShownSetting> {
+    all_settings(SERVICES)
         .filter_map(|setting| {
             let given = loaded.values.get(setting.name)?;
             Some(ShownSetting {
                 name: setting.name.to_owned(),
                 value: shown(&given.text),
                 origin: given.origin.to_string(),
-                changed: given.origin != Origin::Default,
+                changed: given.origin != SettingOrigin::Default,
                 doc: setting.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "),
                 live: setting.live,
             })
@@ -377,7 +307,7 @@ fn shown_settings(loaded: &Loaded) -> Vec<ShownSetting> {
 }
 
 /// Reads the configuration again. A mistake leaves everything as it is.
-fn reload(sources: &Sources, current: &mut Loaded, app: &App, tls: Option<&Tls>) {
+fn reload(sources: &Sources, current: &mut LoadedConfig, app: &App, tls: Option<&Tls>) {
     match tls.map(Tls::reload) {
         Some(Ok(true)) => tracing::info!("certificate reloaded; new connections get it"),
         Some(Err(error)) => {
@@ -398,16 +328,19 @@ fn reload(sources: &Sources, current: &mut Loaded, app: &App, tls: Option<&Tls>)
     let changed: Vec<&str> = new
         .values
         .iter()
-        .filter(|(name, given)| current.values.get(*name).is_none_or(|old| old.text != given.text))
-        .map(|(name, _)| *name)
+        .filter(|(name, given)| current.values.get(name).is_none_or(|old| old.text != given.text))
+        .map(|(name, _)| name)
         .collect();
-    let is_live = |name: &str| crate::config::load::find(name).is_some_and(|setting| setting.live);
+    let is_live = |name: &str| find(SERVICES, name).is_some_and(|setting| setting.live);
     let (now, later): (Vec<&str>, Vec<&str>) = changed.into_iter().partition(|name| is_live(name));
     if let Err(failure) = logging::set_level(&new.config.log.level) {
         tracing::error!(problem = %failure.message, "configuration not reloaded");
         return;
     }
     app.set_settings(settings(&new.config), shown_settings(&new));
+    for open in app.services() {
+        open.running.reload(&new.values);
+    }
     tracing::info!(applied = ?now, "configuration reloaded");
     if !later.is_empty() {
         tracing::warn!(settings = ?later, "these changes count after a restart");
@@ -427,23 +360,23 @@ pub(crate) fn instance(config: &Config) -> String {
 
 /// Tells commands on this machine where the server is.
 fn leave_note(data: &Path, base: &str) {
-    let note = client::Running { http: base.to_owned(), pid: std::process::id() };
+    let note = RunningServer { http: base.to_owned(), pid: std::process::id() };
     let written = serde_json::to_vec(&note)
         .map_err(io::Error::other)
         .and_then(|json| std::fs::write(data.join(RUNNING), json));
     if let Err(error) = written {
-        tracing::warn!(error = %error, "commands on this machine will not find the server by itself");
+        tracing::warn!(error = %error, "cannot leave a note in the data folder; commands on this machine need --server");
     }
 }
 
-/// Where everything is. The token is shown only when it was made just now.
+/// Prints the addresses. The token is shown only when it was made just now.
 fn banner(
     output: &Output,
     config: &Config,
     base: &str,
-    port: Option<&Listener>,
-    guard: Option<&Guarded>,
-    token: &AdminToken,
+    resp: Option<&RespListener>,
+    listeners: &[ListenerTask],
+    token: &AdminTokenFile,
 ) -> Outcome {
     let mut lines = vec![
         String::new(),
@@ -454,11 +387,11 @@ fn banner(
         format!("  Docs         {base}/docs"),
         format!("  Store        {}", shown(&config.store_url())),
     ];
-    if let Some(guard) = guard {
-        lines.push(format!("  Guard        {}/   (in front of {})", guard.base, guard.origin));
+    for listener in listeners {
+        lines.push(format!("  {:<12} {}", listener.label, listener.address));
     }
-    if let Some(port) = port {
-        lines.push(format!("  RESP         {}", port::url(config, port)));
+    if let Some(resp) = resp {
+        lines.push(format!("  RESP         {}", resp_listener::url(config, resp)));
     }
     if token.is_new {
         lines.push(format!("  Admin token  {}", output.paint(Tone::Strong, token.secret.reveal())));

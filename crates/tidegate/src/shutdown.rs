@@ -1,27 +1,27 @@
-//! How the process is told things while it runs: SIGTERM and Ctrl-C stop it in order, a second one
+//! ShutdownSignals: SIGTERM and Ctrl-C stop it in order, a second one
 //! at once; SIGHUP reads the configuration again.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::{Failure, Outcome};
+use web::cli::{Failure, Outcome};
 
 /// The signals.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub(crate) struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-impl Signals {
+impl ShutdownSignals {
     /// Starts to listen.
-    pub(crate) fn new() -> Outcome<Signals> {
+    pub(crate) fn new() -> Outcome<ShutdownSignals> {
         let listen = |kind| {
             signal(kind)
                 .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))
         };
-        Ok(Signals {
+        Ok(ShutdownSignals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hangup: listen(SignalKind::hangup())?,
@@ -39,7 +39,7 @@ impl Signals {
                 () = stop.cancelled() => return,
             }
         }
-        tracing::info!("stopping; once more stops at once");
+        tracing::info!("stopping; a second signal stops at once");
         stop.cancel();
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -4,14 +4,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::admin_token;
-use crate::config::Config;
-use crate::failure::{Failure, Outcome};
+use web::cli::admin_token;
+use web::cli::{Failure, Outcome};
+use web::config::Config;
 
 /// The user that the password is for; `AUTH` without a name means it too.
 pub(crate) const USER: &str = "owner";
 
-/// Where the password is kept.
+/// Returns the path of the password file.
 pub(crate) fn path(data: &Path) -> PathBuf {
     data.join("store-password")
 }

@@ -4,7 +4,7 @@
 //! [`Engine::log_synced`]) and when a snapshot is made ([`Engine::save_began`],
 //! [`Engine::save_ended`]); commands leave what they want in [`crate::Output`] and wait.
 
-use crate::blocked::Wait;
+use crate::blocked::KeyWait;
 use crate::command::{
     ADMIN, ALLOW_BUSY, CommandRow, Ctx, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT, STALE,
 };
@@ -27,9 +27,9 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     ),
 ];
 
-/// What the engine knows of the log that is kept of it.
+/// Status of the log, as the store reports it.
 #[derive(Debug, Default)]
-pub(crate) struct Keeping {
+pub(crate) struct LogStatus {
     /// The last record that was made, and the last that is on disk.
     made: u64,
     synced: u64,
@@ -37,13 +37,13 @@ pub(crate) struct Keeping {
     pub(crate) log_bytes: u64,
     pub(crate) base_bytes: u64,
     /// The snapshot being made, and since when.
-    pub(crate) saving: Option<Saving>,
+    pub(crate) saving: Option<SaveReason>,
     pub(crate) began_ms: i64,
     /// Snapshots begun, made, and failed since one was made.
     begun: u64,
     pub(crate) saves: u64,
     pub(crate) failures: u64,
-    /// How long the last took, in seconds.
+    /// Duration of the last one in seconds.
     pub(crate) took_s: Option<i64>,
     /// The number of changes that are in the last.
     pub(crate) dirty: u64,
@@ -54,9 +54,9 @@ pub(crate) struct Keeping {
     syncers: Vec<Syncer>,
 }
 
-/// Why a snapshot is made.
+/// The reason of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Saving {
+pub(crate) enum SaveReason {
     /// SAVE or BGSAVE.
     Save,
     /// BGREWRITEAOF, or because the log has grown long.
@@ -84,12 +84,12 @@ fn lastsave(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 /// Waits for a snapshot of all there is now, while others go on.
 fn save(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     ctx.core.can_save()?;
-    if ctx.core.keeping.saving == Some(Saving::Save) {
+    if ctx.core.keeping.saving == Some(SaveReason::Save) {
         return Err(SAVING);
     }
-    let number = ctx.core.ask_for_snapshot(Saving::Save, ctx.now);
+    let number = ctx.core.ask_for_snapshot(SaveReason::Save, ctx.now);
     ctx.core.keeping.savers.push((ctx.session.id, number));
-    Ok(ctx.block(Wait {
+    Ok(ctx.block(KeyWait {
         keys: &[],
         deadline_ms: None,
         serve: |_, _| None,
@@ -107,8 +107,8 @@ fn bgsave(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     ctx.core.can_save()?;
     let running = ctx.core.keeping.saving;
     match running {
-        Some(Saving::Save) => return Err(SAVING),
-        Some(Saving::Rewrite) if !schedule => {
+        Some(SaveReason::Save) => return Err(SAVING),
+        Some(SaveReason::Rewrite) if !schedule => {
             return Err(Error::fixed(
                 "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE \
                  SCHEDULE in order to schedule a BGSAVE whenever possible.",
@@ -116,7 +116,7 @@ fn bgsave(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         }
         _ => {}
     }
-    ctx.core.ask_for_snapshot(Saving::Save, ctx.now);
+    ctx.core.ask_for_snapshot(SaveReason::Save, ctx.now);
     let later = running.is_some();
     Ok(Reply::status(if later {
         "Background saving scheduled"
@@ -128,10 +128,10 @@ fn bgsave(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn bgrewriteaof(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     ctx.core.can_save()?;
     let running = ctx.core.keeping.saving;
-    if running == Some(Saving::Rewrite) {
+    if running == Some(SaveReason::Rewrite) {
         return Err(Error::fixed("ERR Background append only file rewriting already in progress"));
     }
-    ctx.core.ask_for_snapshot(Saving::Rewrite, ctx.now);
+    ctx.core.ask_for_snapshot(SaveReason::Rewrite, ctx.now);
     Ok(Reply::status(if running.is_some() {
         "Background append only file rewriting scheduled"
     } else {
@@ -158,7 +158,7 @@ fn waitaof(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     if replicas == 0 && there >= local {
         return Ok(answer);
     }
-    let reply = ctx.block(Wait {
+    let reply = ctx.block(KeyWait {
         keys: &[],
         deadline_ms,
         serve: |_, _| None,
@@ -202,7 +202,7 @@ fn shutdown(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     }
     if save {
         ctx.core.can_save()?;
-        ctx.core.ask_for_snapshot(Saving::Save, ctx.now);
+        ctx.core.ask_for_snapshot(SaveReason::Save, ctx.now);
     }
     ctx.core.output.shutdown = true;
     // There is no answer but the end of the connection.
@@ -221,8 +221,8 @@ impl Core {
         }
     }
 
-    /// Asks whoever keeps the log for a snapshot of all there is now: its number.
-    fn ask_for_snapshot(&mut self, why: Saving, now: Now) -> u64 {
+    /// Requests a snapshot of the current data from the owner of the log; returns its number.
+    fn ask_for_snapshot(&mut self, why: SaveReason, now: Now) -> u64 {
         self.output.snapshot = true;
         let keeping = &mut self.keeping;
         if keeping.saving.is_none() {
@@ -239,7 +239,7 @@ impl Engine {
         self.core.keeping.made = record;
     }
 
-    /// How many bytes the log has since the snapshot, and the snapshot.
+    /// Reports the bytes of the log since the snapshot, and of the snapshot.
     pub fn log_sizes(&mut self, log_bytes: u64, base_bytes: u64) {
         self.core.keeping.log_bytes = log_bytes;
         self.core.keeping.base_bytes = base_bytes;
@@ -265,7 +265,7 @@ impl Engine {
     /// A snapshot begins, of all there is up to now.
     pub fn save_began(&mut self, now: Now) {
         let keeping = &mut self.core.keeping;
-        keeping.saving.get_or_insert(Saving::Rewrite);
+        keeping.saving.get_or_insert(SaveReason::Rewrite);
         keeping.began_ms = now.ms();
         keeping.begun += 1;
         keeping.dirty_at_start = self.core.dirty;

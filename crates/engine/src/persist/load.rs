@@ -4,14 +4,15 @@
 //! was deleted by an effect of its own, and what was not must still be there for the effects that
 //! follow.
 
-use crate::{Engine, Now, Outcome, Reply, SessionId};
+use super::parts::Part;
+use crate::{CommandOutcome, Engine, Now, Reply, SessionId};
 
-/// What became of the effects of one record.
+/// Counts of the effects of one record.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Applied {
-    /// How many commands were run.
+pub struct ApplyCounts {
+    /// Number of commands run.
     pub commands: u64,
-    /// How many of them answered with an error.
+    /// Number of them that answered with an error.
     pub errors: u64,
 }
 
@@ -21,11 +22,11 @@ pub struct Applied {
 pub struct BadEffects;
 
 /// Reads effects one by one.
-struct Reader<'a> {
-    rest: &'a [u8],
+pub(super) struct EffectReader<'a> {
+    pub(super) rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> EffectReader<'a> {
     fn word(&mut self) -> Result<usize, BadEffects> {
         let (word, rest) = self.rest.split_first_chunk::<4>().ok_or(BadEffects)?;
         self.rest = rest;
@@ -39,7 +40,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The database and the arguments of the next effect, in `argv`.
-    fn next(&mut self, argv: &mut Vec<&'a [u8]>) -> Result<Option<usize>, BadEffects> {
+    pub(super) fn next(&mut self, argv: &mut Vec<&'a [u8]>) -> Result<Option<usize>, BadEffects> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -70,9 +71,34 @@ impl Engine {
     }
 
     /// Runs the effects of one record. They are not gathered again.
-    pub fn apply(&mut self, loader: SessionId, effects: &[u8]) -> Result<Applied, BadEffects> {
+    ///
+    /// # Errors
+    /// The bytes are not effects; nothing was run.
+    pub fn apply(&mut self, loader: SessionId, effects: &[u8]) -> Result<ApplyCounts, BadEffects> {
+        self.apply_narrowed(loader, effects, None)
+    }
+
+    /// Runs of the effects of one record what concerns one part of the keyspace.
+    ///
+    /// # Errors
+    /// The bytes are not effects; nothing was run.
+    pub fn apply_part(
+        &mut self,
+        loader: SessionId,
+        effects: &[u8],
+        part: Part<'_>,
+    ) -> Result<ApplyCounts, BadEffects> {
+        self.apply_narrowed(loader, effects, Some(part))
+    }
+
+    fn apply_narrowed(
+        &mut self,
+        loader: SessionId,
+        effects: &[u8],
+        part: Option<Part<'_>>,
+    ) -> Result<ApplyCounts, BadEffects> {
         // The form is checked first, so that a record is applied whole or not at all.
-        let mut reader = Reader { rest: effects };
+        let mut reader = EffectReader { rest: effects };
         let mut argv = Vec::new();
         while let Some(db) = reader.next(&mut argv)? {
             if db >= self.core.dbs.len() {
@@ -80,19 +106,23 @@ impl Engine {
             }
         }
         let gather = std::mem::replace(&mut self.core.effects.enabled, false);
-        let mut applied = Applied::default();
-        let mut reader = Reader { rest: effects };
+        let mut applied = ApplyCounts::default();
+        let mut reader = EffectReader { rest: effects };
         while let Ok(Some(db)) = reader.next(&mut argv) {
+            if part.is_some_and(|part| !part.narrow(&mut argv)) {
+                continue;
+            }
             if let Some(Some(session)) = self.core.sessions.get_mut(&loader) {
                 session.db = db;
             }
             applied.commands += 1;
-            if let Outcome::Reply(Reply::Error(_)) = self.execute(Now { unix_us: 0 }, loader, &argv)
+            if let CommandOutcome::Reply(Reply::Error(_)) =
+                self.execute(Now { unix_us: 0 }, loader, &argv)
             {
                 applied.errors += 1;
             }
         }
-        // Nobody is there yet to be told anything.
+        // No client is connected yet.
         drop(self.take_output());
         self.core.effects.enabled = gather;
         Ok(applied)

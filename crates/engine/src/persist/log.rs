@@ -16,9 +16,9 @@ pub const MOST: usize = 1 << 28;
 const MORE: u32 = 1 << 31;
 const MARK: u32 = 1 << 30;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// Effects, the last part of them or all.
     Effects,
     /// Effects that go on in the next record.
@@ -27,13 +27,13 @@ pub enum Kind {
     Mark,
 }
 
-/// What is at the beginning of some bytes.
+/// The first record of some bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Decoded<'a> {
+pub enum DecodedRecord<'a> {
     /// A record that is whole and true.
     Record {
-        /// What it is.
-        kind: Kind,
+        /// Its kind.
+        kind: RecordKind,
         /// Its number.
         lsn: u64,
         /// Effects, or the number a mark tells.
@@ -46,12 +46,12 @@ pub enum Decoded<'a> {
     /// Not enough bytes yet to tell; so many are needed.
     Short(usize),
     /// Not a record.
-    Bad(Fault),
+    Bad(RecordFault),
 }
 
-/// Why bytes are not a record.
+/// The reason why bytes are not a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum RecordFault {
     /// The length is beyond what is ever written.
     Length,
     /// The checksum does not fit the content.
@@ -60,31 +60,46 @@ pub enum Fault {
 
 /// Adds a record with these effects, or several if they are very long.
 pub fn append_record(out: &mut Vec<u8>, lsn: u64, effects: &[u8]) {
-    let mut rest = effects;
-    while rest.len() > MOST {
-        let (part, after) = rest.split_at(MOST);
-        append(out, lsn, MORE, part);
-        rest = after;
+    for (head, payload) in frames(lsn, effects) {
+        out.reserve(HEADER + payload.len());
+        out.extend_from_slice(&head);
+        out.extend_from_slice(payload);
     }
-    append(out, lsn, 0, rest);
+}
+
+/// The record with these effects, or several if they are very long: the bytes of each before its
+/// payload, and the payload.
+pub fn frames(lsn: u64, effects: &[u8]) -> impl Iterator<Item = ([u8; HEADER], &[u8])> {
+    let mut rest = Some(effects);
+    std::iter::from_fn(move || {
+        let (part, after) = match rest?.split_at_checked(MOST) {
+            Some((part, after)) if !after.is_empty() => (part, Some(after)),
+            _ => (rest?, None),
+        };
+        rest = after;
+        let flags = if rest.is_some() { MORE } else { 0 };
+        Some((head(lsn, flags, part), part))
+    })
 }
 
 /// Adds a mark: `synced` and all records before it are on disk. `lsn` is the last record's number.
 pub fn append_mark(out: &mut Vec<u8>, lsn: u64, synced: u64) {
-    append(out, lsn, MARK, &synced.to_le_bytes());
+    let payload = synced.to_le_bytes();
+    out.extend_from_slice(&head(lsn, MARK, &payload));
+    out.extend_from_slice(&payload);
 }
 
-fn append(out: &mut Vec<u8>, lsn: u64, flags: u32, payload: &[u8]) {
+/// The bytes of a record before its payload.
+fn head(lsn: u64, flags: u32, payload: &[u8]) -> [u8; HEADER] {
     // At most MOST, so it fits below the flags.
     let word = u32::try_from(payload.len()).unwrap_or(u32::MAX) | flags;
-    let head = word.to_le_bytes();
+    let length = word.to_le_bytes();
     let number = lsn.to_le_bytes();
-    let crc = checksum(&head, &number, payload);
-    out.reserve(HEADER + payload.len());
-    out.extend_from_slice(&head);
-    out.extend_from_slice(&crc.to_le_bytes());
-    out.extend_from_slice(&number);
-    out.extend_from_slice(payload);
+    let crc = checksum(&length, &number, payload).to_le_bytes();
+    let mut head = [0; HEADER];
+    let bytes = length.into_iter().chain(crc).chain(number);
+    head.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+    head
 }
 
 fn checksum(head: &[u8], number: &[u8], payload: &[u8]) -> u32 {
@@ -94,28 +109,39 @@ fn checksum(head: &[u8], number: &[u8], payload: &[u8]) -> u32 {
 }
 
 /// Reads the record at the beginning of `bytes`.
-pub fn decode(bytes: &[u8]) -> Decoded<'_> {
+pub fn decode(bytes: &[u8]) -> DecodedRecord<'_> {
     if bytes.is_empty() {
-        return Decoded::End;
+        return DecodedRecord::End;
     }
-    let Some((head, rest)) = bytes.split_first_chunk::<4>() else { return Decoded::Short(HEADER) };
-    let Some((crc, rest)) = rest.split_first_chunk::<4>() else { return Decoded::Short(HEADER) };
-    let Some((number, rest)) = rest.split_first_chunk::<8>() else { return Decoded::Short(HEADER) };
+    let Some((head, rest)) = bytes.split_first_chunk::<4>() else {
+        return DecodedRecord::Short(HEADER);
+    };
+    let Some((crc, rest)) = rest.split_first_chunk::<4>() else {
+        return DecodedRecord::Short(HEADER);
+    };
+    let Some((number, rest)) = rest.split_first_chunk::<8>() else {
+        return DecodedRecord::Short(HEADER);
+    };
     let word = u32::from_le_bytes(*head);
     let length = (word & !(MORE | MARK)) as usize;
     if length > MOST {
-        return Decoded::Bad(Fault::Length);
+        return DecodedRecord::Bad(RecordFault::Length);
     }
-    let Some(payload) = rest.get(..length) else { return Decoded::Short(HEADER + length) };
+    let Some(payload) = rest.get(..length) else { return DecodedRecord::Short(HEADER + length) };
     if checksum(head, number, payload) != u32::from_le_bytes(*crc) {
-        return Decoded::Bad(Fault::Checksum);
+        return DecodedRecord::Bad(RecordFault::Checksum);
     }
     let kind = match word & (MORE | MARK) {
-        0 => Kind::Effects,
-        MORE => Kind::Part,
-        _ => Kind::Mark,
+        0 => RecordKind::Effects,
+        MORE => RecordKind::Part,
+        _ => RecordKind::Mark,
     };
-    Decoded::Record { kind, lsn: u64::from_le_bytes(*number), payload, length: HEADER + length }
+    DecodedRecord::Record {
+        kind,
+        lsn: u64::from_le_bytes(*number),
+        payload,
+        length: HEADER + length,
+    }
 }
 
 /// Looks for a true record numbered above `after` anywhere in `bytes`: where it starts. Tells a
@@ -130,7 +156,7 @@ pub fn resync(bytes: &[u8], after: u64) -> Option<usize> {
             .and_then(|number| number.try_into().ok())
             .map(u64::from_le_bytes)
             .is_some_and(|number| number > after && number <= most);
-        plausible && matches!(decode(rest), Decoded::Record { .. })
+        plausible && matches!(decode(rest), DecodedRecord::Record { .. })
     })
 }
 
@@ -143,8 +169,12 @@ mod tests {
         let mut log = Vec::new();
         append_record(&mut log, 7, b"effects");
         append_mark(&mut log, 7, 6);
-        let Decoded::Record { kind: Kind::Effects, lsn: 7, payload: b"effects", length } =
-            decode(&log)
+        let DecodedRecord::Record {
+            kind: RecordKind::Effects,
+            lsn: 7,
+            payload: b"effects",
+            length,
+        } = decode(&log)
         else {
             panic!("{:?}", decode(&log))
         };
@@ -152,7 +182,12 @@ mod tests {
         let mark = 6u64.to_le_bytes();
         assert_eq!(
             decode(rest),
-            Decoded::Record { kind: Kind::Mark, lsn: 7, payload: &mark, length: rest.len() }
+            DecodedRecord::Record {
+                kind: RecordKind::Mark,
+                lsn: 7,
+                payload: &mark,
+                length: rest.len()
+            }
         );
     }
 
@@ -163,7 +198,7 @@ mod tests {
         for bit in 0..log.len() * 8 {
             let mut flipped = log.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(!matches!(decode(&flipped), Decoded::Record { .. }), "bit {bit}");
+            assert!(!matches!(decode(&flipped), DecodedRecord::Record { .. }), "bit {bit}");
         }
     }
 
@@ -171,9 +206,9 @@ mod tests {
     fn every_cut_is_short() {
         let mut log = Vec::new();
         append_record(&mut log, 1, b"some effects");
-        assert_eq!(decode(&[]), Decoded::End);
+        assert_eq!(decode(&[]), DecodedRecord::End);
         for end in 1..log.len() {
-            assert!(matches!(decode(&log[..end]), Decoded::Short(n) if n > end), "{end}");
+            assert!(matches!(decode(&log[..end]), DecodedRecord::Short(n) if n > end), "{end}");
         }
     }
 

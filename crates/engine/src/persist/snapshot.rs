@@ -5,28 +5,29 @@
 
 use std::ops::ControlFlow;
 
+use super::parts::Part;
 use crate::Engine;
-use crate::db::{Entry, NEVER};
+use crate::db::{KeyEntry, NEVER};
 use crate::pack::Scratch;
-use crate::t_list::End;
+use crate::t_list::ListEnd;
 use crate::value::Value;
 
 /// Elements of a collection that one effect adds at most.
 const ELEMENTS: usize = 512;
 
-/// Where a snapshot goes on.
+/// Position at which a snapshot goes on.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotCursor {
     db: usize,
     place: u64,
 }
 
-/// What one step of a snapshot brought.
+/// The result of one step of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotStep {
-    /// Where to go on; none when it was the last step.
+    /// Position of the next step; none after the last.
     pub next: Option<SnapshotCursor>,
-    /// How many keys it was.
+    /// Number of keys in this step.
     pub keys: usize,
 }
 
@@ -38,19 +39,63 @@ impl Engine {
         count: usize,
         out: &mut Vec<u8>,
     ) -> SnapshotStep {
-        let mut keys = 0;
-        let SnapshotCursor { mut db, mut place } = cursor;
-        if cursor == SnapshotCursor::default() {
+        self.snapshot_narrowed(
+            cursor,
+            count,
+            None,
+            &mut Out { bytes: out, most: usize::MAX, take: &mut |_| () },
+        )
+    }
+
+    /// As [`Engine::snapshot`], of the keys of one part. Whenever `most` bytes are in `out` and
+    /// more are to come, `take` is called to take them out, so that a large value need not be there
+    /// twice.
+    pub fn snapshot_part(
+        &self,
+        cursor: SnapshotCursor,
+        count: usize,
+        part: Part<'_>,
+        out: &mut Vec<u8>,
+        most: usize,
+        take: &mut dyn FnMut(&mut Vec<u8>),
+    ) -> SnapshotStep {
+        self.snapshot_narrowed(cursor, count, Some(part), &mut Out { bytes: out, most, take })
+    }
+
+    fn snapshot_narrowed(
+        &self,
+        cursor: SnapshotCursor,
+        count: usize,
+        part: Option<Part<'_>>,
+        out: &mut Out<'_>,
+    ) -> SnapshotStep {
+        if cursor == SnapshotCursor::default() && part.is_none_or(|part| part.is_first()) {
             for code in self.core.scripts.functions.codes() {
                 let mut effect = Effect::new(out, 0);
                 let words: [&[u8]; 4] = [b"FUNCTION", b"LOAD", b"REPLACE", code];
                 words.into_iter().for_each(|word| effect.arg(word));
             }
         }
+        self.walk(cursor, count, |db, entry| {
+            if part.is_none_or(|part| part.holds(&entry.key)) {
+                rebuild(db, entry, out);
+            }
+        })
+    }
+
+    /// Shows about `count` keys from `cursor` on.
+    pub(super) fn walk(
+        &self,
+        cursor: SnapshotCursor,
+        count: usize,
+        mut show: impl FnMut(usize, &KeyEntry),
+    ) -> SnapshotStep {
+        let mut keys = 0;
+        let SnapshotCursor { mut db, mut place } = cursor;
         while let Some(found) = self.core.dbs.get(db) {
             if !found.keys.is_empty() {
                 place = found.keys.scan(place, count, |entry| {
-                    rebuild(db, entry, out);
+                    show(db, entry);
                     keys += 1;
                 });
                 if place != 0 {
@@ -67,8 +112,16 @@ impl Engine {
     }
 }
 
+/// Output buffer for effects.
+struct Out<'a> {
+    bytes: &'a mut Vec<u8>,
+    /// With so many bytes there, they are taken out before the next effect.
+    most: usize,
+    take: &'a mut dyn FnMut(&mut Vec<u8>),
+}
+
 /// Adds the effects that make one key.
-fn rebuild(db: usize, entry: &Entry, out: &mut Vec<u8>) {
+fn rebuild(db: usize, entry: &KeyEntry, out: &mut Out<'_>) {
     let key = &*entry.key;
     let mut scratch: Scratch = [0; 36];
     match &entry.value {
@@ -94,7 +147,7 @@ fn rebuild(db: usize, entry: &Entry, out: &mut Vec<u8>) {
         }
         Value::List(list) => {
             let mut effects = Chunks::new(out, db, b"RPUSH", key);
-            list.walk(0, End::Right, |element, _| {
+            list.walk(0, ListEnd::Right, |element, _| {
                 effects.next();
                 effects.arg(element.bytes(&mut scratch));
                 ControlFlow::Continue(())
@@ -134,7 +187,7 @@ fn rebuild(db: usize, entry: &Entry, out: &mut Vec<u8>) {
 }
 
 /// Adds the effect that gives fields their deadline, which is the same for all.
-fn expire_fields(db: usize, key: &[u8], fields: &[(i64, &[u8])], out: &mut Vec<u8>) {
+fn expire_fields(db: usize, key: &[u8], fields: &[(i64, &[u8])], out: &mut Out<'_>) {
     let Some((at_ms, _)) = fields.first() else { return };
     let mut effect = Effect::new(out, db);
     effect.arg(b"HPEXPIREAT");
@@ -148,13 +201,17 @@ fn expire_fields(db: usize, key: &[u8], fields: &[(i64, &[u8])], out: &mut Vec<u
 /// One effect under way; see `effect.rs` for the form.
 struct Effect<'a> {
     out: &'a mut Vec<u8>,
-    /// Where its number of arguments is.
+    /// Offset of its number of arguments.
     count_at: usize,
     count: u32,
 }
 
 impl<'a> Effect<'a> {
-    fn new(out: &'a mut Vec<u8>, db: usize) -> Self {
+    fn new(out: &'a mut Out<'_>, db: usize) -> Self {
+        if out.bytes.len() >= out.most {
+            (out.take)(out.bytes);
+        }
+        let out = &mut *out.bytes;
         out.extend_from_slice(&word(db));
         let count_at = out.len();
         out.extend_from_slice(&[0; 4]);
@@ -172,8 +229,8 @@ impl<'a> Effect<'a> {
 }
 
 /// As many effects of one command on one key as its elements need.
-struct Chunks<'a> {
-    out: &'a mut Vec<u8>,
+struct Chunks<'a, 'o> {
+    out: &'a mut Out<'o>,
     db: usize,
     command: &'static [u8],
     key: &'a [u8],
@@ -184,8 +241,8 @@ struct Chunks<'a> {
     elements: usize,
 }
 
-impl<'a> Chunks<'a> {
-    fn new(out: &'a mut Vec<u8>, db: usize, command: &'static [u8], key: &'a [u8]) -> Self {
+impl<'a, 'o> Chunks<'a, 'o> {
+    fn new(out: &'a mut Out<'o>, db: usize, command: &'static [u8], key: &'a [u8]) -> Self {
         Chunks { out, db, command, key, option: None, count_at: 0, count: 0, elements: ELEMENTS }
     }
 
@@ -203,7 +260,7 @@ impl<'a> Chunks<'a> {
     }
 
     fn arg(&mut self, bytes: &[u8]) {
-        let mut effect = Effect { out: self.out, count_at: self.count_at, count: self.count };
+        let mut effect = Effect { out: self.out.bytes, count_at: self.count_at, count: self.count };
         effect.arg(bytes);
         self.count = effect.count;
     }

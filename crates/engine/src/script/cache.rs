@@ -8,16 +8,16 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use sha1::{Digest, Sha1};
 
-use super::source::{self, Flags};
+use super::source::{self, ScriptFlags};
 
 /// Scripts kept compiled. At some 5 kB each this is well below what one script may use.
 const MAX_COMPILED: usize = 2000;
 
 /// A script.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(super) struct CachedScript {
     pub(super) sha: Arc<str>,
-    pub(super) flags: Flags,
+    pub(super) flags: ScriptFlags,
     body: Box<[u8]>,
     compiled: bool,
 }
@@ -25,7 +25,7 @@ pub(super) struct Script {
 /// All scripts.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    scripts: Vec<Script>,
+    scripts: Vec<CachedScript>,
     by_sha: HashMap<[u8; 40], u32>,
     by_body: HashMap<Box<[u8]>, u32>,
     compiled: Vec<u32>,
@@ -41,7 +41,7 @@ pub(super) fn sha1hex(bytes: &[u8]) -> String {
 }
 
 impl Cache {
-    /// How many there are.
+    /// Number of scripts.
     pub(super) fn len(&self) -> usize {
         self.scripts.len()
     }
@@ -65,7 +65,7 @@ impl Cache {
     }
 
     /// A script by its number.
-    pub(super) fn get(&self, id: u32) -> Option<&Script> {
+    pub(super) fn get(&self, id: u32) -> Option<&CachedScript> {
         self.scripts.get(id as usize)
     }
 
@@ -86,7 +86,12 @@ impl Cache {
         self.by_body.insert(body.into(), id);
         self.bytes += body.len();
         let sha = sha.into();
-        self.scripts.push(Script { sha, flags: header.flags, body: body.into(), compiled: true });
+        self.scripts.push(CachedScript {
+            sha,
+            flags: header.flags,
+            body: body.into(),
+            compiled: true,
+        });
         self.compiled.push(id);
         Ok(id)
     }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use hashbrown::HashMap;
 
 use super::order;
-use super::wire::{MAX_DEPTH, Packed, Table, Value, Writer};
+use super::wire::{LuaTable, LuaValue, MAX_DEPTH, PackedValue, Writer};
 use crate::number::format_g;
 
 /// Whatever the settings say, Lua's stack in Redis has room for no more.
@@ -17,9 +17,9 @@ const MAX_ENCODE_DEPTH: usize = 4000;
 /// Values between two questions whether to go on.
 const STEPS: u64 = 10_000;
 
-/// What `cjson.encode_sparse_array` and its like have set.
+/// Settings made by `cjson.encode_sparse_array` and its like.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
+pub(super) struct CjsonSettings {
     sparse_convert: bool,
     sparse_ratio: u32,
     sparse_safe: u32,
@@ -31,9 +31,9 @@ pub(super) struct Settings {
     precision: usize,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for CjsonSettings {
+    fn default() -> CjsonSettings {
+        CjsonSettings {
             sparse_convert: false,
             sparse_ratio: 2,
             sparse_safe: 10,
@@ -46,17 +46,17 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl CjsonSettings {
     /// The settings as the prelude packs them.
-    pub(super) fn read(packed: &[u8]) -> Settings {
-        let Some(Packed::Tree(Value::Table(table))) = Packed::tree(packed) else {
-            return Settings::default();
+    pub(super) fn read(packed: &[u8]) -> CjsonSettings {
+        let Some(PackedValue::Tree(LuaValue::Table(table))) = PackedValue::tree(packed) else {
+            return CjsonSettings::default();
         };
         let n = |i| match table.at(i) {
-            Some(Value::Number(n)) => *n as u32,
+            Some(LuaValue::Number(n)) => *n as u32,
             _ => 0,
         };
-        Settings {
+        CjsonSettings {
             sparse_convert: n(1) == 1,
             sparse_ratio: n(2),
             sparse_safe: n(3),
@@ -72,7 +72,7 @@ impl Settings {
     /// says whether that was enough.
     pub(super) fn encode(
         &self,
-        packed: &Packed<'_>,
+        packed: &PackedValue<'_>,
         most: usize,
         stop: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Vec<u8>, String> {
@@ -107,7 +107,7 @@ impl Settings {
         if text.len() >= 2 && text.iter().take(2).any(|byte| *byte == 0) {
             return Err("JSON parser does not support UTF-16 or UTF-32".to_owned());
         }
-        let mut decoder = Decoder { settings: self, text, at: 0, nodes: Vec::new() };
+        let mut decoder = JsonDecoder { settings: self, text, at: 0, nodes: Vec::new() };
         let (root, depth) = decoder.document()?;
         Ok(pack(&decoder.nodes, &root, depth))
     }
@@ -116,16 +116,16 @@ impl Settings {
 // Writing ----------------------------------------------------------------------------------------
 
 struct Encoder<'p, 'a> {
-    settings: &'p Settings,
-    packed: &'p Packed<'a>,
+    settings: &'p CjsonSettings,
+    packed: &'p PackedValue<'a>,
     out: Vec<u8>,
-    open: Vec<Open<'p, 'a>>,
+    open: Vec<EncodeFrame<'p, 'a>>,
 }
 
 /// An array or object being written.
-struct Open<'p, 'a> {
-    table: &'p Table<'a>,
-    /// How many values the array has; an object if absent.
+struct EncodeFrame<'p, 'a> {
+    table: &'p LuaTable<'a>,
+    /// Number of values of the array; an object if absent.
     array: Option<usize>,
     next: usize,
     first: bool,
@@ -133,10 +133,10 @@ struct Open<'p, 'a> {
     order: Vec<u32>,
 }
 
-impl<'p, 'a> Open<'p, 'a> {
+impl<'p, 'a> EncodeFrame<'p, 'a> {
     /// The next value, and its key in an object.
-    fn next(&mut self) -> Option<(Option<Cow<'p, Value<'a>>>, &'p Value<'a>)> {
-        const NIL: &Value<'static> = &Value::Nil;
+    fn next(&mut self) -> Option<(Option<Cow<'p, LuaValue<'a>>>, &'p LuaValue<'a>)> {
+        const NIL: &LuaValue<'static> = &LuaValue::Nil;
         if let Some(length) = self.array {
             if self.next >= length {
                 return None;
@@ -146,8 +146,8 @@ impl<'p, 'a> Open<'p, 'a> {
         }
         while let Some(value) = self.table.array.get(self.next) {
             self.next += 1;
-            if *value != Value::Nil {
-                return Some((Some(Cow::Owned(Value::Number(self.next as f64))), value));
+            if *value != LuaValue::Nil {
+                return Some((Some(Cow::Owned(LuaValue::Number(self.next as f64))), value));
             }
         }
         let place = *self.order.get(self.next - self.table.array.len())?;
@@ -158,18 +158,18 @@ impl<'p, 'a> Open<'p, 'a> {
 }
 
 impl<'p, 'a> Encoder<'p, 'a> {
-    fn value(&mut self, value: &'p Value<'a>) -> Result<(), String>
+    fn value(&mut self, value: &'p LuaValue<'a>) -> Result<(), String>
     where
         'a: 'p,
     {
         match value {
-            Value::Nil | Value::Null => self.out.extend_from_slice(b"null"),
-            Value::Bool(true) => self.out.extend_from_slice(b"true"),
-            Value::Bool(false) => self.out.extend_from_slice(b"false"),
-            Value::Number(n) => self.number(*n)?,
-            Value::String(s) => escape(&mut self.out, s),
-            Value::Other(name) => return Err(cannot(name, "type not supported")),
-            Value::Table(_) | Value::Ref(_) => {
+            LuaValue::Nil | LuaValue::Null => self.out.extend_from_slice(b"null"),
+            LuaValue::Bool(true) => self.out.extend_from_slice(b"true"),
+            LuaValue::Bool(false) => self.out.extend_from_slice(b"false"),
+            LuaValue::Number(n) => self.number(*n)?,
+            LuaValue::String(s) => escape(&mut self.out, s),
+            LuaValue::Other(name) => return Err(cannot(name, "type not supported")),
+            LuaValue::Table(_) | LuaValue::Ref(_) => {
                 let table = self.packed.table(value).ok_or("value cannot be read")?;
                 return self.begin(table);
             }
@@ -177,7 +177,7 @@ impl<'p, 'a> Encoder<'p, 'a> {
         Ok(())
     }
 
-    fn begin(&mut self, table: &'p Table<'a>) -> Result<(), String> {
+    fn begin(&mut self, table: &'p LuaTable<'a>) -> Result<(), String> {
         let depth = self.open.len() + 1;
         if depth > self.settings.encode_depth.min(MAX_ENCODE_DEPTH) {
             return Err(format!("Cannot serialise, excessive nesting ({depth})"));
@@ -185,18 +185,18 @@ impl<'p, 'a> Encoder<'p, 'a> {
         let array = self.array_length(table)?;
         let order = if array.is_some() { Vec::new() } else { order::of(table) };
         self.out.push(if array.is_some() { b'[' } else { b'{' });
-        self.open.push(Open { table, array, next: 0, first: true, order });
+        self.open.push(EncodeFrame { table, array, next: 0, first: true, order });
         Ok(())
     }
 
     /// The number of values if the table is an array: it has nothing but whole positive keys, and
     /// not too few of them.
-    fn array_length(&self, table: &Table<'a>) -> Result<Option<usize>, String> {
+    fn array_length(&self, table: &LuaTable<'a>) -> Result<Option<usize>, String> {
         let mut max = table.array.len();
-        let mut items = table.array.iter().filter(|value| **value != Value::Nil).count();
+        let mut items = table.array.iter().filter(|value| **value != LuaValue::Nil).count();
         for (key, _) in &table.hash {
             match key {
-                Value::Number(k) if *k >= 1.0 && k.floor() == *k => {
+                LuaValue::Number(k) if *k >= 1.0 && k.floor() == *k => {
                     max = max.max(*k as usize);
                     items += 1;
                 }
@@ -214,10 +214,10 @@ impl<'p, 'a> Encoder<'p, 'a> {
         Ok((max > 0).then_some(max))
     }
 
-    fn key(&mut self, key: &Value<'a>) -> Result<(), String> {
+    fn key(&mut self, key: &LuaValue<'a>) -> Result<(), String> {
         match key {
-            Value::String(s) => escape(&mut self.out, s),
-            Value::Number(n) => {
+            LuaValue::String(s) => escape(&mut self.out, s),
+            LuaValue::Number(n) => {
                 self.out.push(b'"');
                 self.number(*n)?;
                 self.out.push(b'"');
@@ -252,15 +252,15 @@ fn cannot(what: &[u8], why: &str) -> String {
     format!("Cannot serialise {}: {why}", String::from_utf8_lossy(what))
 }
 
-fn type_name<'a>(value: &Value<'a>) -> &'a [u8] {
+fn type_name<'a>(value: &LuaValue<'a>) -> &'a [u8] {
     match value {
-        Value::Nil => b"nil",
-        Value::Bool(_) => b"boolean",
-        Value::Number(_) => b"number",
-        Value::String(_) => b"string",
-        Value::Null => b"userdata",
-        Value::Table(_) | Value::Ref(_) => b"table",
-        Value::Other(name) => name,
+        LuaValue::Nil => b"nil",
+        LuaValue::Bool(_) => b"boolean",
+        LuaValue::Number(_) => b"number",
+        LuaValue::String(_) => b"string",
+        LuaValue::Null => b"userdata",
+        LuaValue::Table(_) | LuaValue::Ref(_) => b"table",
+        LuaValue::Other(name) => name,
     }
 }
 
@@ -298,7 +298,7 @@ fn escape(out: &mut Vec<u8>, s: &[u8]) {
 
 /// A value read; arrays and objects lie in a list of their own.
 #[derive(Debug, Clone)]
-enum Json<'t> {
+enum JsonValue<'t> {
     Null,
     Bool(bool),
     Number(f64),
@@ -307,19 +307,19 @@ enum Json<'t> {
 }
 
 #[derive(Debug)]
-enum Node<'t> {
-    Array(Vec<Json<'t>>),
-    Object(Vec<(Cow<'t, [u8]>, Json<'t>)>),
+enum JsonNode<'t> {
+    Array(Vec<JsonValue<'t>>),
+    Object(Vec<(Cow<'t, [u8]>, JsonValue<'t>)>),
 }
 
-struct Decoder<'s, 't> {
-    settings: &'s Settings,
+struct JsonDecoder<'s, 't> {
+    settings: &'s CjsonSettings,
     text: &'t [u8],
     at: usize,
-    nodes: Vec<Node<'t>>,
+    nodes: Vec<JsonNode<'t>>,
 }
 
-enum Token<'t> {
+enum JsonToken<'t> {
     ObjectBegin,
     ObjectEnd,
     ArrayBegin,
@@ -327,32 +327,32 @@ enum Token<'t> {
     Colon,
     Comma,
     End,
-    Value(Json<'t>),
+    Value(JsonValue<'t>),
     Wrong(&'static str),
 }
 
-impl Token<'_> {
+impl JsonToken<'_> {
     fn found(&self) -> &'static str {
         match self {
-            Token::ObjectBegin => "T_OBJ_BEGIN",
-            Token::ObjectEnd => "T_OBJ_END",
-            Token::ArrayBegin => "T_ARR_BEGIN",
-            Token::ArrayEnd => "T_ARR_END",
-            Token::Colon => "T_COLON",
-            Token::Comma => "T_COMMA",
-            Token::End => "T_END",
-            Token::Value(Json::String(_)) => "T_STRING",
-            Token::Value(Json::Number(_)) => "T_NUMBER",
-            Token::Value(Json::Bool(_)) => "T_BOOLEAN",
-            Token::Value(_) => "T_NULL",
-            Token::Wrong(what) => what,
+            JsonToken::ObjectBegin => "T_OBJ_BEGIN",
+            JsonToken::ObjectEnd => "T_OBJ_END",
+            JsonToken::ArrayBegin => "T_ARR_BEGIN",
+            JsonToken::ArrayEnd => "T_ARR_END",
+            JsonToken::Colon => "T_COLON",
+            JsonToken::Comma => "T_COMMA",
+            JsonToken::End => "T_END",
+            JsonToken::Value(JsonValue::String(_)) => "T_STRING",
+            JsonToken::Value(JsonValue::Number(_)) => "T_NUMBER",
+            JsonToken::Value(JsonValue::Bool(_)) => "T_BOOLEAN",
+            JsonToken::Value(_) => "T_NULL",
+            JsonToken::Wrong(what) => what,
         }
     }
 }
 
-impl<'t> Decoder<'_, 't> {
+impl<'t> JsonDecoder<'_, 't> {
     /// The value of the whole text, and how deep it is.
-    fn document(&mut self) -> Result<(Json<'t>, usize), String> {
+    fn document(&mut self) -> Result<(JsonValue<'t>, usize), String> {
         // Arrays and objects not yet closed, each with the key its value gets in the one around.
         let mut open: Vec<(usize, Cow<'t, [u8]>)> = Vec::new();
         let mut depth = 0;
@@ -360,9 +360,9 @@ impl<'t> Decoder<'_, 't> {
         let (mut token, mut index) = self.token();
         loop {
             let value = match token {
-                Token::Value(value) => value,
-                Token::ArrayBegin | Token::ObjectBegin => {
-                    let array = matches!(token, Token::ArrayBegin);
+                JsonToken::Value(value) => value,
+                JsonToken::ArrayBegin | JsonToken::ObjectBegin => {
+                    let array = matches!(token, JsonToken::ArrayBegin);
                     if open.len() >= self.settings.decode_depth {
                         return Err(format!(
                             "Found too many nested data structures ({}) at character {}",
@@ -373,13 +373,13 @@ impl<'t> Decoder<'_, 't> {
                     open.push((self.nodes.len(), std::mem::take(&mut key)));
                     depth = depth.max(open.len());
                     self.nodes.push(if array {
-                        Node::Array(Vec::new())
+                        JsonNode::Array(Vec::new())
                     } else {
-                        Node::Object(Vec::new())
+                        JsonNode::Object(Vec::new())
                     });
                     (token, index) = self.token();
                     match (&token, array) {
-                        (Token::ArrayEnd, true) | (Token::ObjectEnd, false) => {}
+                        (JsonToken::ArrayEnd, true) | (JsonToken::ObjectEnd, false) => {}
                         (_, true) => continue,
                         (_, false) => {
                             (key, token, index) = self.key(token, index)?;
@@ -390,7 +390,7 @@ impl<'t> Decoder<'_, 't> {
                         return Err(wrong("value", &token, index));
                     };
                     key = outer;
-                    Json::Node(node)
+                    JsonValue::Node(node)
                 }
                 _ => return Err(wrong("value", &token, index)),
             };
@@ -399,18 +399,18 @@ impl<'t> Decoder<'_, 't> {
             loop {
                 let Some((node, _)) = open.last() else {
                     (token, index) = self.token();
-                    if !matches!(token, Token::End) {
+                    if !matches!(token, JsonToken::End) {
                         return Err(wrong("the end", &token, index));
                     }
                     return Ok((value, depth));
                 };
                 let node = *node;
                 let array = match self.nodes.get_mut(node) {
-                    Some(Node::Array(values)) => {
+                    Some(JsonNode::Array(values)) => {
                         values.push(value);
                         true
                     }
-                    Some(Node::Object(pairs)) => {
+                    Some(JsonNode::Object(pairs)) => {
                         pairs.push((std::mem::take(&mut key), value));
                         false
                     }
@@ -418,17 +418,17 @@ impl<'t> Decoder<'_, 't> {
                 };
                 (token, index) = self.token();
                 match (&token, array) {
-                    (Token::ArrayEnd, true) | (Token::ObjectEnd, false) => {
-                        value = Json::Node(node);
+                    (JsonToken::ArrayEnd, true) | (JsonToken::ObjectEnd, false) => {
+                        value = JsonValue::Node(node);
                         if let Some((_, outer)) = open.pop() {
                             key = outer;
                         }
                     }
-                    (Token::Comma, true) => {
+                    (JsonToken::Comma, true) => {
                         (token, index) = self.token();
                         break;
                     }
-                    (Token::Comma, false) => {
+                    (JsonToken::Comma, false) => {
                         (token, index) = self.token();
                         (key, token, index) = self.key(token, index)?;
                         break;
@@ -443,14 +443,14 @@ impl<'t> Decoder<'_, 't> {
     /// The key in `token`, and the token after the colon.
     fn key(
         &mut self,
-        token: Token<'t>,
+        token: JsonToken<'t>,
         index: usize,
-    ) -> Result<(Cow<'t, [u8]>, Token<'t>, usize), String> {
-        let Token::Value(Json::String(key)) = token else {
+    ) -> Result<(Cow<'t, [u8]>, JsonToken<'t>, usize), String> {
+        let JsonToken::Value(JsonValue::String(key)) = token else {
             return Err(wrong("object key string", &token, index));
         };
         let (token, index) = self.token();
-        if !matches!(token, Token::Colon) {
+        if !matches!(token, JsonToken::Colon) {
             return Err(wrong("colon", &token, index));
         }
         let (token, index) = self.token();
@@ -467,61 +467,61 @@ impl<'t> Decoder<'_, 't> {
     }
 
     /// The next token and where it begins.
-    fn token(&mut self) -> (Token<'t>, usize) {
+    fn token(&mut self) -> (JsonToken<'t>, usize) {
         while matches!(self.peek(0), b' ' | b'\t' | b'\n' | b'\r') {
             self.at += 1;
         }
         let index = self.at;
         let byte = self.peek(0);
         let single = match byte {
-            b'{' => Token::ObjectBegin,
-            b'}' => Token::ObjectEnd,
-            b'[' => Token::ArrayBegin,
-            b']' => Token::ArrayEnd,
-            b',' => Token::Comma,
-            b':' => Token::Colon,
-            0 => return (Token::End, index),
+            b'{' => JsonToken::ObjectBegin,
+            b'}' => JsonToken::ObjectEnd,
+            b'[' => JsonToken::ArrayBegin,
+            b']' => JsonToken::ArrayEnd,
+            b',' => JsonToken::Comma,
+            b':' => JsonToken::Colon,
+            0 => return (JsonToken::End, index),
             b'"' => return self.string(),
             b'-' | b'0'..=b'9' => {
                 if !self.settings.decode_invalid && invalid_number(self.rest()) {
-                    return (Token::Wrong("invalid number"), index);
+                    return (JsonToken::Wrong("invalid number"), index);
                 }
                 return (self.number(), index);
             }
             b'f' | b'i' | b'I' | b'n' | b'N' | b't' | b'+' => {
                 for (word, value) in [
-                    (&b"true"[..], Json::Bool(true)),
-                    (b"false", Json::Bool(false)),
-                    (b"null", Json::Null),
+                    (&b"true"[..], JsonValue::Bool(true)),
+                    (b"false", JsonValue::Bool(false)),
+                    (b"null", JsonValue::Null),
                 ] {
                     if self.rest().starts_with(word) {
                         self.at += word.len();
-                        return (Token::Value(value), index);
+                        return (JsonToken::Value(value), index);
                     }
                 }
                 if self.settings.decode_invalid && invalid_number(self.rest()) {
                     return (self.number(), index);
                 }
-                return (Token::Wrong("invalid token"), index);
+                return (JsonToken::Wrong("invalid token"), index);
             }
-            _ => return (Token::Wrong("invalid token"), index),
+            _ => return (JsonToken::Wrong("invalid token"), index),
         };
         self.at += 1;
         (single, index)
     }
 
-    fn number(&mut self) -> Token<'t> {
+    fn number(&mut self) -> JsonToken<'t> {
         match strtod(self.rest()) {
             Some((value, length)) => {
                 self.at += length;
-                Token::Value(Json::Number(value))
+                JsonToken::Value(JsonValue::Number(value))
             }
-            None => Token::Wrong("invalid number"),
+            None => JsonToken::Wrong("invalid number"),
         }
     }
 
     /// A string; an error is placed where it is found, not where the string begins.
-    fn string(&mut self) -> (Token<'t>, usize) {
+    fn string(&mut self) -> (JsonToken<'t>, usize) {
         let index = self.at;
         self.at += 1;
         let begin = self.at;
@@ -529,13 +529,13 @@ impl<'t> Decoder<'_, 't> {
         let head = self.rest().get(..plain).unwrap_or_default();
         if self.peek(plain) == b'"' && !head.contains(&0) {
             self.at = begin + plain + 1;
-            return (Token::Value(Json::String(Cow::Borrowed(head))), index);
+            return (JsonToken::Value(JsonValue::String(Cow::Borrowed(head))), index);
         }
         let mut out = Vec::with_capacity(head.len() + 16);
         loop {
             match self.peek(0) {
                 b'"' => break,
-                0 => return (Token::Wrong("unexpected end of string"), self.at),
+                0 => return (JsonToken::Wrong("unexpected end of string"), self.at),
                 b'\\' => {
                     let escaped = match self.peek(1) {
                         byte @ (b'"' | b'\\' | b'/') => byte,
@@ -546,13 +546,13 @@ impl<'t> Decoder<'_, 't> {
                         b'r' => b'\r',
                         b'u' => {
                             let Some((character, length)) = unicode_escape(self.rest()) else {
-                                return (Token::Wrong("invalid unicode escape code"), self.at);
+                                return (JsonToken::Wrong("invalid unicode escape code"), self.at);
                             };
                             utf8(&mut out, character);
                             self.at += length;
                             continue;
                         }
-                        _ => return (Token::Wrong("invalid escape code"), self.at),
+                        _ => return (JsonToken::Wrong("invalid escape code"), self.at),
                     };
                     out.push(escaped);
                     self.at += 2;
@@ -564,11 +564,11 @@ impl<'t> Decoder<'_, 't> {
             }
         }
         self.at += 1;
-        (Token::Value(Json::String(Cow::Owned(out))), index)
+        (JsonToken::Value(JsonValue::String(Cow::Owned(out))), index)
     }
 }
 
-fn wrong(expected: &str, token: &Token<'_>, index: usize) -> String {
+fn wrong(expected: &str, token: &JsonToken<'_>, index: usize) -> String {
     format!("Expected {expected} but found {} at character {}", token.found(), index + 1)
 }
 
@@ -618,7 +618,7 @@ fn utf8(out: &mut Vec<u8>, character: u32) {
 }
 
 /// The number at the start of `text` as C's `strtod` reads it, and how long it is written.
-pub(super) fn strtod(text: &[u8]) -> Option<(f64, usize)> {
+pub(crate) fn strtod(text: &[u8]) -> Option<(f64, usize)> {
     let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
     let negative = text.first() == Some(&b'-');
     let body = text.get(sign..)?;
@@ -731,7 +731,7 @@ fn scale(mut value: f64, exponent: i32) -> f64 {
 }
 
 /// Packs what was read: as a tree if Lua can unpack it, else as a list of tables.
-fn pack(nodes: &[Node<'_>], root: &Json<'_>, depth: usize) -> (Vec<u8>, bool) {
+fn pack(nodes: &[JsonNode<'_>], root: &JsonValue<'_>, depth: usize) -> (Vec<u8>, bool) {
     let mut writer = Writer::default();
     if depth < MAX_DEPTH {
         write(&mut writer, nodes, root);
@@ -740,7 +740,7 @@ fn pack(nodes: &[Node<'_>], root: &Json<'_>, depth: usize) -> (Vec<u8>, bool) {
     writer.array(nodes.len());
     for node in nodes {
         write_node(&mut writer, node, &mut |writer, value| match value {
-            Json::Node(n) => {
+            JsonValue::Node(n) => {
                 writer.array(1);
                 writer.number((n + 1) as f64);
             }
@@ -750,13 +750,13 @@ fn pack(nodes: &[Node<'_>], root: &Json<'_>, depth: usize) -> (Vec<u8>, bool) {
     (writer.into_bytes(), true)
 }
 
-fn write(writer: &mut Writer, nodes: &[Node<'_>], value: &Json<'_>) {
+fn write(writer: &mut Writer, nodes: &[JsonNode<'_>], value: &JsonValue<'_>) {
     match value {
-        Json::Null => writer.null(),
-        Json::Bool(b) => writer.bool(*b),
-        Json::Number(n) => writer.number(*n),
-        Json::String(s) => writer.string(s),
-        Json::Node(n) => match nodes.get(*n) {
+        JsonValue::Null => writer.null(),
+        JsonValue::Bool(b) => writer.bool(*b),
+        JsonValue::Number(n) => writer.number(*n),
+        JsonValue::String(s) => writer.string(s),
+        JsonValue::Node(n) => match nodes.get(*n) {
             Some(node) => {
                 write_node(writer, node, &mut |writer, value| write(writer, nodes, value));
             }
@@ -767,17 +767,17 @@ fn write(writer: &mut Writer, nodes: &[Node<'_>], value: &Json<'_>) {
 
 fn write_node(
     writer: &mut Writer,
-    node: &Node<'_>,
-    value_of: &mut dyn FnMut(&mut Writer, &Json<'_>),
+    node: &JsonNode<'_>,
+    value_of: &mut dyn FnMut(&mut Writer, &JsonValue<'_>),
 ) {
     match node {
-        Node::Array(values) => {
+        JsonNode::Array(values) => {
             writer.array(values.len());
             for value in values {
                 value_of(writer, value);
             }
         }
-        Node::Object(pairs) => {
+        JsonNode::Object(pairs) => {
             let kept = last_of_each(pairs);
             writer.pairs(kept.len());
             for (key, value) in kept {
@@ -789,8 +789,10 @@ fn write_node(
 }
 
 /// Each key with its last value.
-fn last_of_each<'p, 't>(pairs: &'p [(Cow<'t, [u8]>, Json<'t>)]) -> Vec<(&'p [u8], &'p Json<'t>)> {
-    let mut kept: Vec<(&[u8], &Json<'t>)> = Vec::with_capacity(pairs.len());
+fn last_of_each<'p, 't>(
+    pairs: &'p [(Cow<'t, [u8]>, JsonValue<'t>)],
+) -> Vec<(&'p [u8], &'p JsonValue<'t>)> {
+    let mut kept: Vec<(&[u8], &JsonValue<'t>)> = Vec::with_capacity(pairs.len());
     let mut places: HashMap<&[u8], usize> = HashMap::new();
     for (key, value) in pairs {
         let known = if pairs.len() <= 16 {

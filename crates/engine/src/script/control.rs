@@ -1,4 +1,4 @@
-//! When a running script must stop, and who may say so.
+//! Stopping a running script: the limits it runs into, and SCRIPT KILL.
 //!
 //! The engine has no clock and is locked while a script runs. Whoever embeds it can hold a
 //! [`ScriptControl`], which works without that lock: it tells whether a script keeps everybody
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::Meanwhile;
+use super::BusyContext;
 use crate::engine::Core;
 use crate::error::Error;
 use crate::{Config, Reply};
@@ -19,7 +19,7 @@ const RUNNING: u32 = 1 << 0;
 const FUNCTION: u32 = 1 << 1;
 /// It has called a command that writes.
 const WROTE: u32 = 1 << 2;
-/// Somebody wants it to stop.
+/// A client asked it to stop.
 const KILLED: u32 = 1 << 3;
 /// Its time is up.
 const OVERDUE: u32 = 1 << 4;
@@ -40,16 +40,16 @@ pub(crate) struct Control {
     deadline_ms: AtomicU64,
     deadline_written_ms: AtomicU64,
     /// Serves others while a script keeps them waiting, and when it last did.
-    server: OnceLock<Server>,
+    server: OnceLock<BusyCallback>,
     served_ms: AtomicU64,
 }
 
-/// What [`ScriptControl::while_busy`] was given.
-struct Server(Box<dyn Fn(&mut Meanwhile<'_>) + Send + Sync>);
+/// The callback given to [`ScriptControl::while_busy`].
+struct BusyCallback(Box<dyn Fn(&mut BusyContext<'_>) + Send + Sync>);
 
-impl fmt::Debug for Server {
+impl fmt::Debug for BusyCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").finish_non_exhaustive()
+        f.debug_struct("BusyCallback").finish_non_exhaustive()
     }
 }
 
@@ -138,11 +138,11 @@ impl Control {
         if let Some(server) = self.server.get()
             && let Some(busy) = self.busy()
         {
-            (server.0)(&mut Meanwhile::new(core, busy));
+            (server.0)(&mut BusyContext::new(core, busy));
         }
     }
 
-    /// What others are told while a script keeps them waiting.
+    /// Returns the BUSY error that other clients get while a slow script runs.
     fn busy(&self) -> Option<Error> {
         let state = self.state.load(Ordering::Acquire);
         let function = state & FUNCTION != 0;
@@ -154,14 +154,14 @@ impl Control {
         self.state.fetch_or(OVERDUE, Ordering::AcqRel);
     }
 
-    /// How long it has run, if there is a clock to tell.
+    /// Returns the time it has run, if there is a clock.
     pub(super) fn elapsed_ms(&self) -> Option<i64> {
         let now = micros((self.clock?)());
         let elapsed = now.saturating_sub(self.started_us.load(Ordering::Relaxed)) / 1000;
         i64::try_from(elapsed).ok()
     }
 
-    /// What its caller is told when it was stopped.
+    /// Returns the error for the caller of a script that was stopped.
     pub(super) fn death(&self) -> Vec<u8> {
         if self.state.load(Ordering::Acquire) & KILLED != 0 {
             return b"ERR Script killed by user with SCRIPT KILL...".to_vec();
@@ -227,16 +227,16 @@ impl ScriptControl {
         self.0.state.load(Ordering::Acquire) & RUNNING != 0
     }
 
-    /// What others should be told instead of being made to wait: there is a script that has run
+    /// Returns the BUSY error to answer instead of waiting, if there is a script that has run
     /// for longer than `script_busy_ms`.
     pub fn busy(&self) -> Option<Error> {
         self.0.busy()
     }
 
-    /// Has `serve` called about once in a millisecond while a script keeps everybody waiting, on
+    /// Has `serve` called about once in a millisecond while a slow script runs, on
     /// the thread that runs the script. To be set once: a second call changes nothing.
-    pub fn while_busy(&self, serve: impl Fn(&mut Meanwhile<'_>) + Send + Sync + 'static) {
-        self.0.server.get_or_init(|| Server(Box::new(serve)));
+    pub fn while_busy(&self, serve: impl Fn(&mut BusyContext<'_>) + Send + Sync + 'static) {
+        self.0.server.get_or_init(|| BusyCallback(Box::new(serve)));
     }
 
     /// Answers `SCRIPT KILL` (or `FUNCTION KILL`): the script is stopped at its next step, unless

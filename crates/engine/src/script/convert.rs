@@ -1,18 +1,18 @@
 //! Replies of commands become Lua values, and what a script returns becomes a reply, by Redis's
 //! rules: numbers lose their fraction, a missing value is `false`, arrays end at the first nil.
 
-use super::lua::Outcome;
-use super::pattern::{Capture, Found};
-use super::wire::{Packed, Table, Value, Writer};
+use super::lua::ScriptOutcome;
+use super::pattern::{Capture, PatternMatch};
+use super::wire::{LuaTable, LuaValue, PackedValue, Writer};
 use crate::error::Error;
 use crate::number::format_f64;
 use crate::reply::Reply;
 
 // Reply to Lua -----------------------------------------------------------------------------------
 
-/// What `redis.call` gives to Lua.
+/// A reply as `redis.call` gives it to Lua.
 #[derive(Debug, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum LuaReply {
     Nil,
     False,
     True,
@@ -52,35 +52,35 @@ pub(super) fn error_text(error: &Error) -> Vec<u8> {
 }
 
 /// Converts a command's reply. With `resp3` the script asked for the types of RESP3.
-pub(super) fn answer(reply: Reply, resp3: bool) -> Answer {
+pub(super) fn answer(reply: Reply, resp3: bool) -> LuaReply {
     match reply {
-        Reply::Ok => Answer::Okay,
-        Reply::Status(text) => Answer::Status(text.into_owned()),
-        Reply::Error(error) => Answer::Error(error_text(&error)),
-        Reply::Int(n) => Answer::Number(n as f64),
-        Reply::Bulk(bytes) => Answer::String(bytes),
-        Reply::Nil | Reply::NilArray if resp3 => Answer::Nil,
-        Reply::Nil | Reply::NilArray => Answer::False,
+        Reply::Ok => LuaReply::Okay,
+        Reply::Status(text) => LuaReply::Status(text.into_owned()),
+        Reply::Error(error) => LuaReply::Error(error_text(&error)),
+        Reply::Int(n) => LuaReply::Number(n as f64),
+        Reply::Bulk(bytes) => LuaReply::String(bytes),
+        Reply::Nil | Reply::NilArray if resp3 => LuaReply::Nil,
+        Reply::Nil | Reply::NilArray => LuaReply::False,
         Reply::Bool(b) if resp3 => {
             if b {
-                Answer::True
+                LuaReply::True
             } else {
-                Answer::False
+                LuaReply::False
             }
         }
-        Reply::Bool(b) => Answer::Number(f64::from(u8::from(b))),
-        Reply::Double(n) if !resp3 => Answer::String(format_f64(n)),
-        Reply::BigNumber(digits) | Reply::Decimal(digits) if !resp3 => Answer::String(digits),
-        Reply::Verbatim(_, text) if !resp3 => Answer::String(text),
-        Reply::Array(items) if !resp3 && is_short(&items) => Answer::List(items),
+        Reply::Bool(b) => LuaReply::Number(f64::from(u8::from(b))),
+        Reply::Double(n) if !resp3 => LuaReply::String(format_f64(n)),
+        Reply::BigNumber(digits) | Reply::Decimal(digits) if !resp3 => LuaReply::String(digits),
+        Reply::Verbatim(_, text) if !resp3 => LuaReply::String(text),
+        Reply::Array(items) if !resp3 && is_short(&items) => LuaReply::List(items),
         Reply::Several(mut replies) => match replies.is_empty() {
-            true => Answer::False,
+            true => LuaReply::False,
             false => answer(replies.swap_remove(0), resp3),
         },
         other => {
             let mut writer = Writer::on(Vec::with_capacity(64));
             write(&mut writer, &other, resp3);
-            Answer::Table(writer.into_bytes())
+            LuaReply::Table(writer.into_bytes())
         }
     }
 }
@@ -196,7 +196,7 @@ pub(super) fn input(keys: &[&[u8]], args: &[&[u8]]) -> Vec<u8> {
 }
 
 /// A match for the prelude: from, to, captures; and how many these are together.
-pub(super) fn captures(subject: &[u8], found: &Found) -> (Vec<u8>, usize) {
+pub(super) fn captures(subject: &[u8], found: &PatternMatch) -> (Vec<u8>, usize) {
     let mut writer = Writer::default();
     let count = found.captures.len() + 2;
     writer.array(count);
@@ -222,26 +222,26 @@ const MAX_DEPTH: usize = 1000;
 const MAX_PARTS: usize = 8 << 20;
 
 /// Converts what a script returned. With `resp3` the script asked for the types of RESP3.
-pub(super) fn reply(outcome: Outcome, resp3: bool) -> Reply {
+pub(super) fn reply(outcome: ScriptOutcome, resp3: bool) -> Reply {
     let packed = match &outcome {
-        Outcome::Nil => return Reply::Nil,
-        Outcome::Bool(b) => return boolean(*b, resp3),
-        Outcome::Number(n) => return Reply::Int(integer(*n)),
-        Outcome::String(_) => {
-            let Outcome::String(bytes) = outcome else { return Reply::Nil };
+        ScriptOutcome::Nil => return Reply::Nil,
+        ScriptOutcome::Bool(b) => return boolean(*b, resp3),
+        ScriptOutcome::Number(n) => return Reply::Int(integer(*n)),
+        ScriptOutcome::String(_) => {
+            let ScriptOutcome::String(bytes) = outcome else { return Reply::Nil };
             return Reply::Bulk(bytes);
         }
-        Outcome::Error(text) => return Reply::Error(Error::new(trim_end(text))),
-        Outcome::Tree(bytes) => {
+        ScriptOutcome::Error(text) => return Reply::Error(Error::new(trim_end(text))),
+        ScriptOutcome::Tree(bytes) => {
             if let Some(reply) = flat(bytes, resp3) {
                 return reply;
             }
-            Packed::tree(bytes)
+            PackedValue::tree(bytes)
         }
-        Outcome::Graph(bytes) => Packed::graph(bytes),
+        ScriptOutcome::Graph(bytes) => PackedValue::graph(bytes),
     };
     let Some(packed) = packed else { return Reply::Nil };
-    let mut reading = Reading { packed: &packed, resp3, parts: 0 };
+    let mut reading = ReplyReader { packed: &packed, resp3, parts: 0 };
     let reply = reading.value(&packed.root(), 0);
     if reading.parts > MAX_PARTS {
         return Reply::Error(Error::fixed("ERR the script's reply is too large"));
@@ -252,12 +252,12 @@ pub(super) fn reply(outcome: Outcome, resp3: bool) -> Reply {
 /// The reply for an array without tables or nils in it.
 fn flat(packed: &[u8], resp3: bool) -> Option<Reply> {
     let mut items = Vec::new();
-    Packed::flat(packed, |count, value| {
+    PackedValue::flat(packed, |count, value| {
         items.reserve(count);
         items.push(match value {
-            Value::String(s) => Reply::bulk(s),
-            Value::Bool(b) => boolean(b, resp3),
-            Value::Number(n) => Reply::Int(integer(n)),
+            LuaValue::String(s) => Reply::bulk(s),
+            LuaValue::Bool(b) => boolean(b, resp3),
+            LuaValue::Number(n) => Reply::Int(integer(n)),
             _ => Reply::Nil,
         });
     })?;
@@ -293,20 +293,20 @@ fn line(text: &[u8]) -> Vec<u8> {
     text.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }).collect()
 }
 
-struct Reading<'p, 'a> {
-    packed: &'p Packed<'a>,
+struct ReplyReader<'p, 'a> {
+    packed: &'p PackedValue<'a>,
     resp3: bool,
     parts: usize,
 }
 
-impl<'a> Reading<'_, 'a> {
-    fn value(&mut self, value: &Value<'a>, depth: usize) -> Reply {
+impl<'a> ReplyReader<'_, 'a> {
+    fn value(&mut self, value: &LuaValue<'a>, depth: usize) -> Reply {
         self.parts += 1;
         match value {
-            Value::String(s) => Reply::bulk(s),
-            Value::Bool(b) => boolean(*b, self.resp3),
-            Value::Number(n) => Reply::Int(integer(*n)),
-            Value::Table(_) | Value::Ref(_) => {
+            LuaValue::String(s) => Reply::bulk(s),
+            LuaValue::Bool(b) => boolean(*b, self.resp3),
+            LuaValue::Number(n) => Reply::Int(integer(*n)),
+            LuaValue::Table(_) | LuaValue::Ref(_) => {
                 if depth >= MAX_DEPTH {
                     return Reply::Error(Error::fixed("ERR reached lua stack limit"));
                 }
@@ -316,31 +316,31 @@ impl<'a> Reading<'_, 'a> {
                     _ => Reply::Nil,
                 }
             }
-            Value::Nil | Value::Null | Value::Other(_) => Reply::Nil,
+            LuaValue::Nil | LuaValue::Null | LuaValue::Other(_) => Reply::Nil,
         }
     }
 
-    fn table(&mut self, table: &Table<'a>, depth: usize) -> Reply {
+    fn table(&mut self, table: &LuaTable<'a>, depth: usize) -> Reply {
         if table.hash.is_empty() {
             return self.array(table, depth);
         }
-        if let Some(Value::String(text)) = table.field(b"err") {
+        if let Some(LuaValue::String(text)) = table.field(b"err") {
             return Reply::Error(Error::new(trim_end(c_string(text))));
         }
-        if let Some(Value::String(text)) = table.field(b"ok") {
+        if let Some(LuaValue::String(text)) = table.field(b"ok") {
             return Reply::Status(line(c_string(text)).into());
         }
-        if let Some(Value::Number(n)) = table.field(b"double") {
+        if let Some(LuaValue::Number(n)) = table.field(b"double") {
             return Reply::Double(*n);
         }
-        if let Some(Value::String(digits)) = table.field(b"big_number") {
+        if let Some(LuaValue::String(digits)) = table.field(b"big_number") {
             return Reply::BigNumber(line(digits));
         }
         let packed = self.packed;
         let inner = |name| table.field(name).and_then(|value| packed.table(value));
         if let Some(verbatim) = inner(b"verbatim_string")
-            && let Some(Value::String(format)) = verbatim.field(b"format")
-            && let Some(Value::String(text)) = verbatim.field(b"string")
+            && let Some(LuaValue::String(format)) = verbatim.field(b"format")
+            && let Some(LuaValue::String(text)) = verbatim.field(b"string")
         {
             let mut kind = [b' '; 3];
             for (to, from) in kind.iter_mut().zip(c_string(format)) {
@@ -363,24 +363,26 @@ impl<'a> Reading<'_, 'a> {
         self.array(table, depth)
     }
 
-    fn array(&mut self, table: &Table<'a>, depth: usize) -> Reply {
+    fn array(&mut self, table: &LuaTable<'a>, depth: usize) -> Reply {
         let mut items = Vec::with_capacity(table.array.len());
-        for value in table.array.iter().take_while(|value| **value != Value::Nil) {
+        for value in table.array.iter().take_while(|value| **value != LuaValue::Nil) {
             items.push(self.value(value, depth + 1));
         }
         // Values may lie among the pairs, too, if they were put in out of order.
         if items.len() == table.array.len() && !table.hash.is_empty() {
-            let mut rest: Vec<(usize, &Value<'a>)> = table
+            let mut rest: Vec<(usize, &LuaValue<'a>)> = table
                 .hash
                 .iter()
                 .filter_map(|(key, value)| match key {
-                    Value::Number(n) if *n >= 1.0 && n.fract() == 0.0 => Some((*n as usize, value)),
+                    LuaValue::Number(n) if *n >= 1.0 && n.fract() == 0.0 => {
+                        Some((*n as usize, value))
+                    }
                     _ => None,
                 })
                 .collect();
             rest.sort_unstable_by_key(|(n, _)| *n);
             for (n, value) in rest {
-                if n != items.len() + 1 || *value == Value::Nil {
+                if n != items.len() + 1 || *value == LuaValue::Nil {
                     break;
                 }
                 items.push(self.value(value, depth + 1));
@@ -391,9 +393,11 @@ impl<'a> Reading<'_, 'a> {
 }
 
 /// All pairs of a table.
-fn pairs<'t, 'a>(table: &'t Table<'a>) -> impl Iterator<Item = (Value<'a>, &'t Value<'a>)> {
-    let numbered = table.array.iter().enumerate().filter(|(_, value)| **value != Value::Nil);
+fn pairs<'t, 'a>(
+    table: &'t LuaTable<'a>,
+) -> impl Iterator<Item = (LuaValue<'a>, &'t LuaValue<'a>)> {
+    let numbered = table.array.iter().enumerate().filter(|(_, value)| **value != LuaValue::Nil);
     numbered
-        .map(|(n, value)| (Value::Number((n + 1) as f64), value))
+        .map(|(n, value)| (LuaValue::Number((n + 1) as f64), value))
         .chain(table.hash.iter().map(|(key, value)| (key.clone(), value)))
 }

@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-use super::lua::{Chunk, Vm};
-use super::source::{self, Flags};
-use super::wire::{Packed, Table, Value};
+use super::lua::{ChunkRef, Vm};
+use super::source::{self, ScriptFlags};
+use super::wire::{LuaTable, LuaValue, PackedValue};
 use super::{MAX_SOURCE, NO_VM, run_chunk};
 use crate::command::{
     self, ALLOW_BUSY, CommandRow, Ctx, DENYOOM, LOADING, MAY_REPLICATE, MOVABLE_KEYS,
     NO_MANDATORY_KEYS, NOSCRIPT, READONLY, SKIP_MONITOR, STALE, WRITE,
 };
-use crate::dump::{BAD_CHECKSUM, Reader, open, push_string, seal};
 use crate::engine::Core;
 use crate::error::Error;
+use crate::extra::dump::{BAD_CHECKSUM, PayloadReader, open, push_string, seal};
 use crate::{Reply, args, number, scan, split_quoted};
 
 const FCALL: u32 =
@@ -46,7 +46,7 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
 
 /// A library may take so long to load.
 const LOAD_MS: u64 = 500;
-/// What comes before a library in a dump.
+/// Header of a library in a dump.
 const DUMPED_LIBRARY: u8 = 245;
 const BAD_NAME: &str = "ERR Library names can only contain letters, numbers, or underscores(_) and \
                         must be at least one character long";
@@ -65,7 +65,7 @@ pub(crate) struct Functions {
 #[derive(Debug, Default)]
 struct Libraries {
     by_name: BTreeMap<Vec<u8>, Library>,
-    functions: HashMap<Vec<u8>, (u32, Flags, String)>,
+    functions: HashMap<Vec<u8>, (u32, ScriptFlags, String)>,
 }
 
 #[derive(Debug)]
@@ -78,12 +78,12 @@ struct Library {
 struct Function {
     /// Its number in the interpreter.
     id: u32,
-    flags: Flags,
+    flags: ScriptFlags,
     description: Option<Vec<u8>>,
 }
 
 impl Functions {
-    /// How many libraries and functions there are.
+    /// Numbers of libraries and functions.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let libraries = self.all.by_name.values();
         (self.all.by_name.len(), libraries.map(|library| library.functions.len()).sum())
@@ -211,30 +211,30 @@ fn create(core: &mut Core, code: &[u8], skip: usize) -> Result<Library, Error> {
     Ok(library)
 }
 
-/// What `prelude.lua` answers: a list of tables with name, number, flags, description.
+/// Reads the answer of the prelude: a list of tables with name, number, flags, description.
 fn read_registered(packed: &[u8]) -> BTreeMap<Vec<u8>, Function> {
-    let Some(Packed::Tree(Value::Table(list))) = Packed::tree(packed) else {
+    let Some(PackedValue::Tree(LuaValue::Table(list))) = PackedValue::tree(packed) else {
         return BTreeMap::new();
     };
     list.array.iter().filter_map(read_function).collect()
 }
 
-fn read_function(value: &Value<'_>) -> Option<(Vec<u8>, Function)> {
-    let Value::Table(table) = value else { return None };
+fn read_function(value: &LuaValue<'_>) -> Option<(Vec<u8>, Function)> {
+    let LuaValue::Table(table) = value else { return None };
     let text = |key: &str| match field(table, key) {
-        Some(Value::String(text)) => Some(text.to_vec()),
+        Some(LuaValue::String(text)) => Some(text.to_vec()),
         _ => None,
     };
-    let Some(Value::Number(id)) = field(table, "id") else { return None };
-    let mut flags = Flags::default();
-    if let Some(Value::Table(names)) = field(table, "flags") {
+    let Some(LuaValue::Number(id)) = field(table, "id") else { return None };
+    let mut flags = ScriptFlags::default();
+    if let Some(LuaValue::Table(names)) = field(table, "flags") {
         for name in &names.array {
             match name {
-                Value::String(b"no-writes") => flags.no_writes = true,
-                Value::String(b"allow-oom") => flags.allow_oom = true,
-                Value::String(b"allow-stale") => flags.allow_stale = true,
-                Value::String(b"no-cluster") => flags.no_cluster = true,
-                Value::String(b"allow-cross-slot-keys") => flags.allow_cross_slot = true,
+                LuaValue::String(b"no-writes") => flags.no_writes = true,
+                LuaValue::String(b"allow-oom") => flags.allow_oom = true,
+                LuaValue::String(b"allow-stale") => flags.allow_stale = true,
+                LuaValue::String(b"no-cluster") => flags.no_cluster = true,
+                LuaValue::String(b"allow-cross-slot-keys") => flags.allow_cross_slot = true,
                 _ => {}
             }
         }
@@ -242,8 +242,8 @@ fn read_function(value: &Value<'_>) -> Option<(Vec<u8>, Function)> {
     Some((text("name")?, Function { id: *id as u32, flags, description: text("description") }))
 }
 
-fn field<'t, 'a>(table: &'t Table<'a>, key: &str) -> Option<&'t Value<'a>> {
-    let found = table.hash.iter().find(|(name, _)| *name == Value::String(key.as_bytes()));
+fn field<'t, 'a>(table: &'t LuaTable<'a>, key: &str) -> Option<&'t LuaValue<'a>> {
+    let found = table.hash.iter().find(|(name, _)| *name == LuaValue::String(key.as_bytes()));
     found.map(|(_, value)| value)
 }
 
@@ -393,9 +393,9 @@ fn dump(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     Ok(Reply::Bulk(seal(payload)))
 }
 
-/// What FUNCTION RESTORE does with what is there already.
+/// Handling of existing libraries by FUNCTION RESTORE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Policy {
+enum RestorePolicy {
     Flush,
     Append,
     Replace,
@@ -403,10 +403,10 @@ enum Policy {
 
 fn restore(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let policy = match ctx.argv.get(3..) {
-        None | Some([]) => Policy::Append,
-        Some([word]) if args::is(word, "APPEND") => Policy::Append,
-        Some([word]) if args::is(word, "REPLACE") => Policy::Replace,
-        Some([word]) if args::is(word, "FLUSH") => Policy::Flush,
+        None | Some([]) => RestorePolicy::Append,
+        Some([word]) if args::is(word, "APPEND") => RestorePolicy::Append,
+        Some([word]) if args::is(word, "REPLACE") => RestorePolicy::Replace,
+        Some([word]) if args::is(word, "FLUSH") => RestorePolicy::Flush,
         Some([_]) => {
             return Err(Error::fixed(
                 "ERR Wrong restore policy given, value should be either FLUSH, APPEND or REPLACE.",
@@ -432,7 +432,7 @@ fn restore(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 
 fn read_libraries(core: &mut Core, payload: &[u8], new: &mut Libraries) -> Result<(), Error> {
     const FAILED: Error = Error::fixed("ERR failed loading the given functions payload");
-    let mut reader = Reader::new(payload);
+    let mut reader = PayloadReader::new(payload);
     while !reader.is_empty() {
         if reader.byte().ok() != Some(DUMPED_LIBRARY) {
             return Err(Error::fixed("ERR given type is not a function"));
@@ -451,16 +451,16 @@ fn read_libraries(core: &mut Core, payload: &[u8], new: &mut Libraries) -> Resul
 }
 
 /// Makes room for new libraries, or says what stands in their way.
-fn join(core: &mut Core, new: &Libraries, policy: Policy) -> Result<(), Error> {
+fn join(core: &mut Core, new: &Libraries, policy: RestorePolicy) -> Result<(), Error> {
     let functions = &mut core.scripts.functions;
     let mut old = Vec::new();
     let mut result = Ok(());
-    if policy == Policy::Flush {
+    if policy == RestorePolicy::Flush {
         let names: Vec<Vec<u8>> = functions.all.by_name.keys().cloned().collect();
         old.extend(names.into_iter().filter_map(|n| functions.all.unlink(&n).map(|l| (n, l))));
     }
     for (name, library) in &new.by_name {
-        if policy == Policy::Replace {
+        if policy == RestorePolicy::Replace {
             old.extend(functions.all.unlink(name).map(|library| (name.clone(), library)));
         }
         if functions.all.by_name.contains_key(name) {
@@ -468,14 +468,14 @@ fn join(core: &mut Core, new: &Libraries, policy: Policy) -> Result<(), Error> {
             break;
         }
         // Others that will be replaced too must not stand in the way yet.
-        if policy != Policy::Replace {
+        if policy != RestorePolicy::Replace {
             result = functions.all.collision(library);
         }
         if result.is_err() {
             break;
         }
     }
-    if result.is_ok() && policy == Policy::Replace {
+    if result.is_ok() && policy == RestorePolicy::Replace {
         result = new.by_name.values().try_for_each(|library| functions.all.collision(library));
     }
     for (name, library) in old {
@@ -488,8 +488,8 @@ fn join(core: &mut Core, new: &Libraries, policy: Policy) -> Result<(), Error> {
 }
 
 impl Functions {
-    /// What the function of this name says of itself.
-    pub(super) fn flags(&self, name: &[u8]) -> Option<Flags> {
+    /// Returns the flags of the function with this name.
+    pub(super) fn flags(&self, name: &[u8]) -> Option<ScriptFlags> {
         self.all.functions.get(&name.to_ascii_lowercase()).map(|(_, flags, _)| *flags)
     }
 }
@@ -513,7 +513,7 @@ fn call(ctx: &mut Ctx<'_>, read_only: bool) -> Result<Reply, Error> {
     };
     let argv = ctx.argv.iter().map(|argument| argument.to_vec()).collect();
     ctx.core.scripts.functions.running = Some((name.clone(), argv));
-    let reply = run_chunk(ctx, Chunk::Function(id), flags, name.into(), keys, read_only);
+    let reply = run_chunk(ctx, ChunkRef::Function(id), flags, name.into(), keys, read_only);
     ctx.core.scripts.functions.running = None;
     reply
 }

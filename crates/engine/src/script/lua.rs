@@ -1,7 +1,7 @@
 //! The interpreter: one per engine, with Redis's globals, a memory limit and a clock.
 //!
 //! Scripts run in LuaJIT without its compiler, for which instructions can be counted. What they
-//! see is built by `prelude.lua`; here are the functions it calls. While a script runs, the whole
+//! see is built by `prelude/*.lua`; here are the functions it calls. While a script runs, the whole
 //! keyspace lies in [`Host::slot`], where `redis.call` finds it; [`Vm::run`] takes it back,
 //! whatever happens.
 
@@ -17,22 +17,23 @@ use mlua::{
 use parking_lot::Mutex;
 
 use super::control::Control;
-use super::convert::{self, Answer};
+use super::convert::{self, LuaReply};
 use super::random::Random;
-use super::wire::{Packed, Writer};
-use super::{Running, cjson, cmsgpack, pattern, structs};
+use super::wire::{PackedValue, Writer};
+use super::{RunningScript, cjson, pattern};
 use crate::Reply;
 use crate::engine::Core;
+use crate::extra::{cmsgpack, structs};
 
 /// Instructions between two looks at the clock. One of them can work on a string as long as the
 /// memory of a script (`a .. b`, `a < b`), which takes some milliseconds, so there cannot be many.
 const INSTRUCTIONS: u32 = 1_000;
 
-/// What the interpreter's functions share.
+/// State shared by the interpreter's functions.
 #[derive(Debug)]
 pub(super) struct Host {
     /// The script that runs, with the keyspace.
-    slot: Mutex<Running>,
+    slot: Mutex<RunningScript>,
     /// Says when a script must stop.
     control: Arc<Control>,
     random: Mutex<Random>,
@@ -57,16 +58,16 @@ pub(crate) struct Vm {
     forget_function: Function,
 }
 
-/// What is to be run, by its number.
+/// The chunk to run, by its number.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Chunk {
+pub(super) enum ChunkRef {
     Script(u32),
     Function(u32),
 }
 
-/// What became of a script.
+/// The outcome of a script.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum ScriptOutcome {
     Nil,
     Bool(bool),
     Number(f64),
@@ -78,7 +79,7 @@ pub(super) enum Outcome {
     Error(Vec<u8>),
 }
 
-/// What `redis.call` gives to Lua, and what it is if it is more than a plain value.
+/// Returns the reply of `redis.call` for Lua, and its kind if it is more than a plain value.
 type Given = (Value, Option<u8>);
 
 /// Below this the interpreter lets its memory grow to several times what is in use before it
@@ -96,7 +97,7 @@ impl Vm {
             | StdLib::PACKAGE;
         let lua = Lua::new_with(libs, LuaOptions::new().catch_rust_panics(false))?;
         let host = Arc::new(Host {
-            slot: Mutex::new(Running::idle()),
+            slot: Mutex::new(RunningScript::idle()),
             control,
             random: Mutex::new(Random::default()),
             limit: AtomicUsize::new(0),
@@ -190,7 +191,7 @@ impl Vm {
         let _ = self.forget_function.call::<()>(id);
     }
 
-    /// What runs next may use `memory` on top of what the interpreter holds already.
+    /// Allows the next run to use `memory` on top of what the interpreter holds already.
     fn limit(&self, memory: usize) {
         self.host.pace(&self.lua);
         self.host.executed.store(0, Ordering::Relaxed);
@@ -203,7 +204,7 @@ impl Vm {
     }
 
     /// Puts the keyspace where `redis.call` finds it, and says what runs.
-    pub(super) fn lend(&self, core: &mut Box<Core>, begin: impl FnOnce(&mut Running)) {
+    pub(super) fn lend(&self, core: &mut Box<Core>, begin: impl FnOnce(&mut RunningScript)) {
         let mut running = self.host.slot.lock();
         mem::swap(core, &mut running.world.core);
         running.world.lent = true;
@@ -227,16 +228,16 @@ impl Vm {
     /// use on top of what the interpreter holds already.
     pub(super) fn run(
         &self,
-        chunk: Chunk,
+        chunk: ChunkRef,
         keys: &[&[u8]],
         arguments: &[&[u8]],
         memory: usize,
-    ) -> Outcome {
+    ) -> ScriptOutcome {
         let host = &self.host;
         self.limit(memory);
         let (run, id) = match chunk {
-            Chunk::Script(id) => (&self.run, id),
-            Chunk::Function(id) => (&self.run_function, id),
+            ChunkRef::Script(id) => (&self.run, id),
+            ChunkRef::Function(id) => (&self.run_function, id),
         };
         // As one string, which is unpacked faster than lists are made from here.
         let input = self.lua.create_string(convert::input(keys, arguments));
@@ -246,21 +247,21 @@ impl Vm {
         });
         host.disarm(&self.lua);
         let outcome = match result {
-            Ok((0, _, n)) => Outcome::Number(n.unwrap_or(0.0)),
-            Ok((1, s, _)) => Outcome::String(s.unwrap_or_default().into()),
-            Ok((2, s, _)) => Outcome::Tree(s.unwrap_or_default().into()),
-            Ok((3, s, _)) => Outcome::Graph(s.unwrap_or_default().into()),
-            Ok((5, ..)) => Outcome::Bool(false),
-            Ok((6, ..)) => Outcome::Bool(true),
-            Ok((7 | 8, s, _)) => Outcome::Error(s.unwrap_or_default().into()),
-            Ok(_) => Outcome::Nil,
-            Err(_) if host.control.must_stop() => Outcome::Error(host.control.death()),
+            Ok((0, _, n)) => ScriptOutcome::Number(n.unwrap_or(0.0)),
+            Ok((1, s, _)) => ScriptOutcome::String(s.unwrap_or_default().into()),
+            Ok((2, s, _)) => ScriptOutcome::Tree(s.unwrap_or_default().into()),
+            Ok((3, s, _)) => ScriptOutcome::Graph(s.unwrap_or_default().into()),
+            Ok((5, ..)) => ScriptOutcome::Bool(false),
+            Ok((6, ..)) => ScriptOutcome::Bool(true),
+            Ok((7 | 8, s, _)) => ScriptOutcome::Error(s.unwrap_or_default().into()),
+            Ok(_) => ScriptOutcome::Nil,
+            Err(_) if host.control.must_stop() => ScriptOutcome::Error(host.control.death()),
             Err(error) => {
                 let text = error.to_string();
                 let first = text.lines().next().unwrap_or_default();
                 let first = first.strip_prefix("memory error: ").unwrap_or(first);
                 let name = Arc::clone(&host.slot.lock().name);
-                Outcome::Error(format!("ERR Error running script {name}, {first}").into())
+                ScriptOutcome::Error(format!("ERR Error running script {name}, {first}").into())
             }
         };
         // A script that needed much leaves much behind; the next need not pay for it.
@@ -273,33 +274,33 @@ impl Vm {
 }
 
 impl Host {
-    /// Runs a command for a script: its answer, and a number that `prelude.lua` knows if that is
+    /// Runs a command for a script: its answer, and a number that the prelude knows if that is
     /// more than a plain value. The memory limit is off while the answer is made: it is bounded,
     /// or packed into one string.
     fn call(
         &self,
         lua: &Lua,
-        run: impl FnOnce(&mut Running, &Control) -> Answer,
+        run: impl FnOnce(&mut RunningScript, &Control) -> LuaReply,
     ) -> mlua::Result<Given> {
         let answer = run(&mut self.slot.lock(), &self.control);
         let (value, kind) = match answer {
-            Answer::Number(n) => return Ok((Value::Number(n), None)),
-            Answer::False => return Ok((Value::Boolean(false), None)),
-            Answer::True => return Ok((Value::Boolean(true), None)),
-            Answer::Nil => return Ok((Value::Nil, None)),
-            Answer::Okay => return Ok((Value::Nil, Some(1))),
-            Answer::List(items) => {
+            LuaReply::Number(n) => return Ok((Value::Number(n), None)),
+            LuaReply::False => return Ok((Value::Boolean(false), None)),
+            LuaReply::True => return Ok((Value::Boolean(true), None)),
+            LuaReply::Nil => return Ok((Value::Nil, None)),
+            LuaReply::Okay => return Ok((Value::Nil, Some(1))),
+            LuaReply::List(items) => {
                 self.disarm(lua);
                 let list = lua.create_sequence_from(items.into_iter().map(item));
                 self.arm(lua);
                 return Ok((Value::Table(list?), None));
             }
-            Answer::String(s) => (s, None),
-            Answer::Status(s) => (s, Some(2)),
-            Answer::Table(packed) => (packed, Some(3)),
-            Answer::Error(text) => (text, Some(4)),
-            Answer::Misuse(text) => (text, Some(5)),
-            Answer::Killed => (self.control.death(), Some(6)),
+            LuaReply::String(s) => (s, None),
+            LuaReply::Status(s) => (s, Some(2)),
+            LuaReply::Table(packed) => (packed, Some(3)),
+            LuaReply::Error(text) => (text, Some(4)),
+            LuaReply::Misuse(text) => (text, Some(5)),
+            LuaReply::Killed => (self.control.death(), Some(6)),
         };
         self.disarm(lua);
         let value = lua.create_string(value);
@@ -355,7 +356,7 @@ impl Host {
     }
 }
 
-/// The functions `prelude.lua` is built on. None of them raises an error.
+/// The functions the prelude is built on. None of them raises an error.
 fn host_functions(lua: &Lua, host: &Arc<Host>) -> mlua::Result<Table> {
     let t = lua.create_table()?;
     t.set("version", super::VERSION)?;
@@ -424,14 +425,30 @@ fn running_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
     Ok(())
 }
 
-/// What scripts find, without the names and lines that nobody is shown: they take as much room
-/// again. Compiled once, in an interpreter of its own, which keeps what that leaves behind.
+/// The source of the prelude: one chunk, in the order its parts need. `prelude/base.lua` has a map.
+const PRELUDE: &str = concat!(
+    include_str!("prelude/base.lua"),
+    include_str!("prelude/errors.lua"),
+    include_str!("prelude/limits.lua"),
+    include_str!("prelude/redis.lua"),
+    include_str!("prelude/values.lua"),
+    include_str!("prelude/cjson.lua"),
+    include_str!("prelude/cmsgpack.lua"),
+    include_str!("prelude/struct.lua"),
+    include_str!("prelude/string.lua"),
+    include_str!("prelude/globals.lua"),
+    include_str!("prelude/run.lua"),
+    include_str!("prelude/functions.lua"),
+);
+
+/// The prelude's bytecode without debug names and lines, which nobody is shown: they take as much
+/// room again. Compiled once, in an interpreter of its own, which keeps what that leaves behind.
 fn prelude(lua: &Lua) -> mlua::Result<Function> {
     static STRIPPED: OnceLock<Vec<u8>> = OnceLock::new();
     const NAME: &str = "=prelude";
     if STRIPPED.get().is_none() {
         let scratch = Lua::new_with(StdLib::STRING, LuaOptions::new())?;
-        let whole = scratch.load(include_str!("prelude.lua")).set_name(NAME).into_function()?;
+        let whole = scratch.load(PRELUDE).set_name(NAME).into_function()?;
         let dump: Function = scratch.globals().get::<Table>("string")?.get("dump")?;
         let bytes: LuaString = dump.call((whole, true))?;
         STRIPPED.get_or_init(|| bytes.as_bytes().to_vec());
@@ -565,8 +582,8 @@ fn done(lua: &Lua, host: &Host, result: Result<Vec<u8>, Vec<u8>>) -> (bool, BStr
     }
 }
 
-fn read(packed: &[u8], graph: bool) -> Result<Packed<'_>, Vec<u8>> {
-    let read = if graph { Packed::graph(packed) } else { Packed::tree(packed) };
+fn read(packed: &[u8], graph: bool) -> Result<PackedValue<'_>, Vec<u8>> {
+    let read = if graph { PackedValue::graph(packed) } else { PackedValue::tree(packed) };
     read.ok_or_else(|| b"value cannot be read".to_vec())
 }
 
@@ -578,7 +595,7 @@ fn library_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
             let most = h.limit.load(Ordering::Relaxed);
             let mut stop = h.stop();
             let result = read(&packed, graph).and_then(|value| {
-                let settings = cjson::Settings::read(&settings);
+                let settings = cjson::CjsonSettings::read(&settings);
                 settings.encode(&value, most, &mut stop).map_err(Into::into)
             });
             Ok(done(lua, &h, result))
@@ -589,7 +606,7 @@ fn library_functions(lua: &Lua, host: &Arc<Host>, t: &Table) -> mlua::Result<()>
         "json_decode",
         lua.create_function(move |lua, (text, settings): (LuaString, BString)| {
             h.disarm(lua);
-            Ok(match cjson::Settings::read(&settings).decode(&text.as_bytes()) {
+            Ok(match cjson::CjsonSettings::read(&settings).decode(&text.as_bytes()) {
                 Ok((packed, graph)) => (u8::from(graph), BString::from(packed)),
                 Err(message) => (2, message.into()),
             })

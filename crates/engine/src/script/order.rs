@@ -6,10 +6,10 @@
 //! two keys want the same place the order in which they were put in decides there; that is not
 //! known here, and they go in by name.
 
-use super::wire::{Table, Value};
+use super::wire::{LuaTable, LuaValue};
 
 /// Positions in `table.hash`, in the order of 5.1.
-pub(super) fn of(table: &Table<'_>) -> Vec<u32> {
+pub(crate) fn of(table: &LuaTable<'_>) -> Vec<u32> {
     let count = table.hash.len();
     let mut by_name: Vec<u32> = (0..u32::try_from(count).unwrap_or(u32::MAX)).collect();
     if count < 2 {
@@ -18,7 +18,7 @@ pub(super) fn of(table: &Table<'_>) -> Vec<u32> {
     let key = |n: &u32| table.hash.get(*n as usize).map(|(key, _)| key);
     by_name.sort_by(|a, b| compare(key(a), key(b)));
     let size = count.next_power_of_two();
-    let mut nodes = Nodes { places: vec![None; size], free: size };
+    let mut nodes = HashNodes { places: vec![None; size], free: size };
     for n in by_name {
         let wanted = main_position(key(&n), size);
         nodes.insert(n, wanted);
@@ -26,24 +26,24 @@ pub(super) fn of(table: &Table<'_>) -> Vec<u32> {
     nodes.places.into_iter().flatten().map(|(n, _)| n).collect()
 }
 
-fn compare(a: Option<&Value<'_>>, b: Option<&Value<'_>>) -> std::cmp::Ordering {
+fn compare(a: Option<&LuaValue<'_>>, b: Option<&LuaValue<'_>>) -> std::cmp::Ordering {
     match (a, b) {
-        (Some(Value::String(a)), Some(Value::String(b))) => a.cmp(b),
-        (Some(Value::Number(a)), Some(Value::Number(b))) => a.total_cmp(b),
-        (Some(Value::Number(_)), Some(Value::String(_))) => std::cmp::Ordering::Less,
-        (Some(Value::String(_)), Some(Value::Number(_))) => std::cmp::Ordering::Greater,
+        (Some(LuaValue::String(a)), Some(LuaValue::String(b))) => a.cmp(b),
+        (Some(LuaValue::Number(a)), Some(LuaValue::Number(b))) => a.total_cmp(b),
+        (Some(LuaValue::Number(_)), Some(LuaValue::String(_))) => std::cmp::Ordering::Less,
+        (Some(LuaValue::String(_)), Some(LuaValue::Number(_))) => std::cmp::Ordering::Greater,
         _ => std::cmp::Ordering::Equal,
     }
 }
 
-struct Nodes {
-    /// What lies where, and where it would rather lie.
+struct HashNodes {
+    /// The key in each node, with its main position.
     places: Vec<Option<(u32, usize)>>,
     /// Everything from here on is taken.
     free: usize,
 }
 
-impl Nodes {
+impl HashNodes {
     fn insert(&mut self, n: u32, wanted: usize) {
         let there = self.places.get(wanted).copied().flatten();
         let place = match there {
@@ -79,10 +79,10 @@ impl Nodes {
     }
 }
 
-fn main_position(key: Option<&Value<'_>>, size: usize) -> usize {
+fn main_position(key: Option<&LuaValue<'_>>, size: usize) -> usize {
     match key {
-        Some(Value::String(s)) => string_hash(s) as usize & (size - 1),
-        Some(Value::Number(n)) => {
+        Some(LuaValue::String(s)) => string_hash(s) as usize & (size - 1),
+        Some(LuaValue::Number(n)) => {
             if *n == 0.0 {
                 return 0;
             }
@@ -90,7 +90,7 @@ fn main_position(key: Option<&Value<'_>>, size: usize) -> usize {
             let sum = (bits as u32).wrapping_add((bits >> 32) as u32);
             sum as usize % ((size - 1) | 1)
         }
-        Some(Value::Bool(b)) => usize::from(*b) & (size - 1),
+        Some(LuaValue::Bool(b)) => usize::from(*b) & (size - 1),
         _ => 0,
     }
 }
@@ -107,12 +107,13 @@ mod tests {
 
     #[test]
     fn keys_come_in_the_order_of_their_hashes() {
-        let pair = |key: &'static [u8]| (Value::String(key), Value::Bool(true));
-        let table = Table { array: Vec::new(), hash: vec![pair(b"x"), pair(b"y")] };
+        let pair = |key: &'static [u8]| (LuaValue::String(key), LuaValue::Bool(true));
+        let table = LuaTable { array: Vec::new(), hash: vec![pair(b"x"), pair(b"y")] };
         assert_eq!(of(&table), [1, 0], "y comes before x");
         let many: Vec<String> = (0..1000).map(|n| format!("key{n}")).collect();
-        let hash = many.iter().map(|key| (Value::String(key.as_bytes()), Value::Nil)).collect();
-        let mut order = of(&Table { array: Vec::new(), hash });
+        let hash =
+            many.iter().map(|key| (LuaValue::String(key.as_bytes()), LuaValue::Nil)).collect();
+        let mut order = of(&LuaTable { array: Vec::new(), hash });
         order.sort_unstable();
         assert_eq!(order, (0..1000).collect::<Vec<_>>(), "each comes once");
     }

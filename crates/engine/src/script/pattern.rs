@@ -3,7 +3,7 @@
 //! The interpreter's own matcher cannot be interrupted, and a pattern like `(.-)(.-)(.-)b` on a
 //! long string takes years. This one asks every so often whether to go on.
 
-/// Why there is no answer.
+/// The reason why a match failed with an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Error {
     /// The pattern is wrong.
@@ -12,15 +12,15 @@ pub(super) enum Error {
     Stopped,
 }
 
-/// Where a pattern matched: from, to (exclusive), and what was captured.
+/// A match of a pattern: from, to (exclusive), and the captures.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct PatternMatch {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) captures: Vec<Capture>,
 }
 
-/// What `(…)` captured: bytes, or with `()` a position. One without its `)` is an error, but only
+/// A capture of `(…)`: bytes, or with `()` a position. One without its `)` is an error, but only
 /// for those who look at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Capture {
@@ -42,7 +42,7 @@ pub(super) fn find(
     pattern: &[u8],
     init: usize,
     stop: &mut dyn FnMut(u64) -> bool,
-) -> Result<Option<Found>, Error> {
+) -> Result<Option<PatternMatch>, Error> {
     // A pattern is a C string.
     let end = memchr::memchr(0, pattern).unwrap_or(pattern.len());
     let pattern = pattern.get(..end).unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) fn find(
         matcher.depth = 0;
         if let Some(to) = matcher.at(from, 0)? {
             let captures = matcher.captured();
-            return Ok(Some(Found { from, to, captures }));
+            return Ok(Some(PatternMatch { from, to, captures }));
         }
         if anchored {
             break;
@@ -66,7 +66,7 @@ pub(super) fn find(
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Open {
+struct OpenCapture {
     from: usize,
     length: Length,
 }
@@ -81,7 +81,7 @@ enum Length {
 struct Matcher<'m> {
     subject: &'m [u8],
     pattern: &'m [u8],
-    captures: Vec<Open>,
+    captures: Vec<OpenCapture>,
     depth: usize,
     steps: u64,
     stop: &'m mut dyn FnMut(u64) -> bool,
@@ -175,7 +175,7 @@ impl Matcher<'_> {
         }
     }
 
-    /// Where the single class that begins at `p` ends.
+    /// Returns the end of the single class that begins at `p`.
     fn class_end(&self, p: usize) -> Result<usize, Error> {
         match self.pat(p) {
             b'%' => {
@@ -308,7 +308,7 @@ impl Matcher<'_> {
             return Err(Error::Malformed("too many captures"));
         }
         let level = self.captures.len();
-        self.captures.push(Open { from: s, length });
+        self.captures.push(OpenCapture { from: s, length });
         let found = self.at(s, p)?;
         if found.is_none() {
             self.captures.truncate(level);

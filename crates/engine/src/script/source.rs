@@ -9,19 +9,19 @@
 //! That is done only where it changes nothing else: in the main function, of which only the first
 //! value counts, and elsewhere for functions known to return one value.
 //!
-//! What scripts use most (`KEYS`, `ARGV`, `redis.call`) lies behind read-only tables, and finding it
-//! there takes longer than most of what is done with it. So it is given to the main function as
-//! arguments, and a first line of locals takes them, where nobody can tell: nothing is assigned to
-//! these names, and there is no `...` that could show them.
+//! The globals scripts use most (`KEYS`, `ARGV`, `redis.call`) lie behind read-only tables, and
+//! finding it there takes longer than most of what is done with it. So it is given to the main
+//! function as arguments, and a first line of locals takes them, where nobody can tell: nothing is
+//! assigned to these names, and there is no `...` that could show them.
 
 use std::ops::Range;
 
 use super::cjson::strtod;
 use crate::split_quoted;
 
-/// What the first line of a script says of it.
+/// Flags from the `#!` line of a script.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Flags {
+pub(super) struct ScriptFlags {
     /// There is no `#!` line: the script is held to what it does, not to what it says.
     pub(super) compatible: bool,
     pub(super) no_writes: bool,
@@ -35,18 +35,18 @@ pub(super) struct Flags {
 
 /// The first line, read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) flags: Flags,
+pub(super) struct ShebangLine {
+    pub(super) flags: ScriptFlags,
     /// Bytes before the Lua begins.
     pub(super) skip: usize,
 }
 
 /// Reads the first line; an error is the text for the caller.
-pub(super) fn header(body: &[u8]) -> Result<Header, Vec<u8>> {
-    let mut flags = Flags { compatible: true, ..Flags::default() };
+pub(super) fn header(body: &[u8]) -> Result<ShebangLine, Vec<u8>> {
+    let mut flags = ScriptFlags { compatible: true, ..ScriptFlags::default() };
     if !body.starts_with(b"#!") {
         flags.allow_undeclared = dragonfly_flags(body);
-        return Ok(Header { flags, skip: 0 });
+        return Ok(ShebangLine { flags, skip: 0 });
     }
     let Some(skip) = memchr::memchr(b'\n', body) else {
         return Err(b"ERR Invalid script shebang".to_vec());
@@ -79,7 +79,7 @@ pub(super) fn header(body: &[u8]) -> Result<Header, Vec<u8>> {
         }
     }
     flags.allow_undeclared = dragonfly_flags(body.get(skip + 1..).unwrap_or_default());
-    Ok(Header { flags, skip })
+    Ok(ShebangLine { flags, skip })
 }
 
 /// Does the first line that is not empty allow undeclared keys?
@@ -92,7 +92,7 @@ fn dragonfly_flags(body: &[u8]) -> bool {
 
 /// A script prepared for the interpreter.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Prepared {
+pub(super) struct PreparedSource {
     /// The same for the interpreter as the script is for Lua 5.1.
     pub(super) source: Vec<u8>,
     /// The same with its last calls made ordinary; absent if there is nothing to do.
@@ -102,17 +102,18 @@ pub(super) struct Prepared {
 }
 
 /// Prepares a script; an error is line and message of what is no Lua 5.1. Line numbers stay.
-pub(super) fn prepare(source: &[u8]) -> Result<Prepared, (usize, Vec<u8>)> {
+pub(super) fn prepare(source: &[u8]) -> Result<PreparedSource, (usize, Vec<u8>)> {
     let Some(tokens) = tokens(source) else {
         // Something has no end. The interpreter says so better.
-        return Ok(Prepared { source: source.to_vec(), kept: None, near: None });
+        return Ok(PreparedSource { source: source.to_vec(), kept: None, near: None });
     };
     if let Some((at, message)) = foreign(source, &tokens) {
         let before = source.get(..at).unwrap_or_default();
         return Err((memchr::memchr_iter(b'\n', before).count() + 1, message));
     }
     let escapes = escapes(source, &tokens);
-    let mut calls = Scan { source, tokens: &tokens, aliases: aliases(source, &tokens) }.edits();
+    let mut calls =
+        SourceScan { source, tokens: &tokens, aliases: aliases(source, &tokens) }.edits();
     let changed = !calls.is_empty();
     calls.extend_from_slice(&escapes);
     calls.sort_by_key(|edit| edit.at());
@@ -122,17 +123,18 @@ pub(super) fn prepare(source: &[u8]) -> Result<Prepared, (usize, Vec<u8>)> {
         calls.sort_by_key(|edit| edit.at());
         edited(source, &calls)
     });
-    Ok(Prepared { source: edited(source, &escapes), kept, near })
+    Ok(PreparedSource { source: edited(source, &escapes), kept, near })
 }
 
-/// What makes `KEYS`, `ARGV` and `redis.call` locals, if nobody can tell and there is a use for it.
-fn nearer(source: &[u8], tokens: &[Token]) -> Option<Vec<Edit>> {
+/// Returns the line that makes `KEYS`, `ARGV` and `redis.call` locals, if that is invisible and of
+/// use.
+fn nearer(source: &[u8], tokens: &[LuaToken]) -> Option<Vec<SourceEdit>> {
     let text = |n: usize| {
-        let token = tokens.get(n).filter(|token| token.kind != Kind::String);
+        let token = tokens.get(n).filter(|token| token.kind != LuaTokenKind::String);
         token.and_then(|token| source.get(token.at.clone())).unwrap_or_default()
     };
     let before = |n: usize| n.checked_sub(1).map_or(&b""[..], text);
-    let mut edits = vec![Edit::Insert(0, b"local KEYS,ARGV,__redis_call=... ")];
+    let mut edits = vec![SourceEdit::Insert(0, b"local KEYS,ARGV,__redis_call=... ")];
     let mut uses = 0;
     for n in 0..tokens.len() {
         let joined = before(n.saturating_sub(1)) == b".";
@@ -151,9 +153,9 @@ fn nearer(source: &[u8], tokens: &[Token]) -> Option<Vec<Edit>> {
                 }
                 if text(n + 2) == b"call" && text(n + 3) == b"(" && before(n) != b"function" {
                     uses += 1;
-                    edits.push(Edit::Insert(tokens.get(n)?.at.start, b"__redis_call"));
+                    edits.push(SourceEdit::Insert(tokens.get(n)?.at.start, b"__redis_call"));
                     for token in tokens.get(n..n + 3)? {
-                        edits.extend(token.at.clone().map(Edit::Delete));
+                        edits.extend(token.at.clone().map(SourceEdit::Delete));
                     }
                 }
             }
@@ -165,30 +167,30 @@ fn nearer(source: &[u8], tokens: &[Token]) -> Option<Vec<Edit>> {
 
 /// A change to the text.
 #[derive(Debug, Clone, Copy)]
-enum Edit {
+enum SourceEdit {
     /// Put these bytes in there.
     Insert(usize, &'static [u8]),
     /// Take the byte there out.
     Delete(usize),
 }
 
-impl Edit {
+impl SourceEdit {
     fn at(self) -> usize {
         match self {
-            Edit::Insert(at, _) | Edit::Delete(at) => at,
+            SourceEdit::Insert(at, _) | SourceEdit::Delete(at) => at,
         }
     }
 }
 
-fn edited(source: &[u8], edits: &[Edit]) -> Vec<u8> {
+fn edited(source: &[u8], edits: &[SourceEdit]) -> Vec<u8> {
     let mut out = Vec::with_capacity(source.len() + edits.len());
     let mut done = 0;
     for edit in edits {
         out.extend_from_slice(source.get(done..edit.at()).unwrap_or_default());
         done = edit.at();
         match edit {
-            Edit::Insert(_, bytes) => out.extend_from_slice(bytes),
-            Edit::Delete(_) => done += 1,
+            SourceEdit::Insert(_, bytes) => out.extend_from_slice(bytes),
+            SourceEdit::Delete(_) => done += 1,
         }
     }
     out.extend_from_slice(source.get(done..).unwrap_or_default());
@@ -196,9 +198,9 @@ fn edited(source: &[u8], edits: &[Edit]) -> Vec<u8> {
 }
 
 /// Backslashes that mean nothing in 5.1.
-fn escapes(source: &[u8], tokens: &[Token]) -> Vec<Edit> {
+fn escapes(source: &[u8], tokens: &[LuaToken]) -> Vec<SourceEdit> {
     let mut edits = Vec::new();
-    for token in tokens.iter().filter(|token| token.kind == Kind::String) {
+    for token in tokens.iter().filter(|token| token.kind == LuaTokenKind::String) {
         if !matches!(source.get(token.at.start), Some(b'"' | b'\'')) {
             continue;
         }
@@ -211,7 +213,7 @@ fn escapes(source: &[u8], tokens: &[Token]) -> Vec<Edit> {
             match source.get(at + 1) {
                 Some(b'a' | b'b' | b'f' | b'n' | b'r' | b't' | b'v') => {}
                 Some(b'\\' | b'"' | b'\'' | b'\n' | b'\r' | b'0'..=b'9') | None => {}
-                Some(_) => edits.push(Edit::Delete(at)),
+                Some(_) => edits.push(SourceEdit::Delete(at)),
             }
             at += 2;
         }
@@ -219,10 +221,11 @@ fn escapes(source: &[u8], tokens: &[Token]) -> Vec<Edit> {
     edits
 }
 
-/// Where something stands that the interpreter understands and 5.1 does not, and what 5.1 says.
-fn foreign(source: &[u8], tokens: &[Token]) -> Option<(usize, Vec<u8>)> {
+/// Finds syntax that the interpreter understands and 5.1 does not; returns its offset and 5.1's
+/// error.
+fn foreign(source: &[u8], tokens: &[LuaToken]) -> Option<(usize, Vec<u8>)> {
     let text = |n: usize| {
-        let token = tokens.get(n).filter(|token| token.kind != Kind::String);
+        let token = tokens.get(n).filter(|token| token.kind != LuaTokenKind::String);
         token.and_then(|token| source.get(token.at.clone())).unwrap_or_default()
     };
     let near = |what: &str, n: usize| {
@@ -233,10 +236,12 @@ fn foreign(source: &[u8], tokens: &[Token]) -> Option<(usize, Vec<u8>)> {
     for (n, token) in tokens.iter().enumerate() {
         let at = token.at.start;
         match token.kind {
-            Kind::Number if strtod(text(n)).is_none_or(|(_, length)| length != text(n).len()) => {
+            LuaTokenKind::Number
+                if strtod(text(n)).is_none_or(|(_, length)| length != text(n).len()) =>
+            {
                 return Some((at, near("malformed number", n)));
             }
-            Kind::Symbol => {
+            LuaTokenKind::Symbol => {
                 let joined = source.get(at + 1).copied().unwrap_or(0);
                 let (wrong, where_) = match (text(n), joined) {
                     (b"&" | b"|" | b"!" | b"?", _) => (true, n),
@@ -248,9 +253,9 @@ fn foreign(source: &[u8], tokens: &[Token]) -> Option<(usize, Vec<u8>)> {
                     return Some((at, near("unexpected symbol", where_)));
                 }
             }
-            Kind::Name => {
+            LuaTokenKind::Name => {
                 let next = tokens.get(n + 1);
-                let name_next = next.is_some_and(|next| next.kind == Kind::Name);
+                let name_next = next.is_some_and(|next| next.kind == LuaTokenKind::Name);
                 let before = n.checked_sub(1).map(text).unwrap_or_default();
                 let field = matches!(before, b"." | b":" | b"local" | b"function" | b",");
                 let wrong = match text(n) {
@@ -327,13 +332,13 @@ fn keyword(text: &[u8]) -> bool {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Token {
-    kind: Kind,
+struct LuaToken {
+    kind: LuaTokenKind,
     at: Range<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum LuaTokenKind {
     Name,
     String,
     Number,
@@ -341,7 +346,7 @@ enum Kind {
 }
 
 /// Names, strings, numbers and symbols in the order of the text.
-fn tokens(source: &[u8]) -> Option<Vec<Token>> {
+fn tokens(source: &[u8]) -> Option<Vec<LuaToken>> {
     let mut tokens = Vec::new();
     let byte = |at: usize| source.get(at).copied().unwrap_or(0);
     let mut at = 0;
@@ -364,7 +369,7 @@ fn tokens(source: &[u8]) -> Option<Vec<Token>> {
             }
             b'[' if long_bracket(source, at).is_some() => {
                 at = long_bracket(source, at)??;
-                Kind::String
+                LuaTokenKind::String
             }
             quote @ (b'"' | b'\'') => {
                 at += 1;
@@ -375,7 +380,7 @@ fn tokens(source: &[u8]) -> Option<Vec<Token>> {
                     at += if byte(at) == b'\\' { 2 } else { 1 };
                 }
                 at += 1;
-                Kind::String
+                LuaTokenKind::String
             }
             b'0'..=b'9' => {
                 while byte(at).is_ascii_alphanumeric()
@@ -385,20 +390,20 @@ fn tokens(source: &[u8]) -> Option<Vec<Token>> {
                 {
                     at += 1;
                 }
-                Kind::Number
+                LuaTokenKind::Number
             }
             b'a'..=b'z' | b'A'..=b'Z' | b'_' | 0x80.. => {
                 while byte(at).is_ascii_alphanumeric() || byte(at) == b'_' || byte(at) >= 0x80 {
                     at += 1;
                 }
-                Kind::Name
+                LuaTokenKind::Name
             }
             _ => {
                 at += 1;
-                Kind::Symbol
+                LuaTokenKind::Symbol
             }
         };
-        tokens.push(Token { kind, at: from..at });
+        tokens.push(LuaToken { kind, at: from..at });
     }
     Some(tokens)
 }
@@ -437,7 +442,7 @@ const SINGLE: &[&str] = &[
 ];
 
 /// Names that stand for `redis.call` or `redis.pcall` all through the script.
-fn aliases<'s>(source: &'s [u8], tokens: &[Token]) -> Vec<&'s [u8]> {
+fn aliases<'s>(source: &'s [u8], tokens: &[LuaToken]) -> Vec<&'s [u8]> {
     let text =
         |n: usize| tokens.get(n).and_then(|token| source.get(token.at.clone())).unwrap_or_default();
     let mut found: Vec<&[u8]> = Vec::new();
@@ -467,20 +472,20 @@ fn aliases<'s>(source: &'s [u8], tokens: &[Token]) -> Vec<&'s [u8]> {
     found
 }
 
-struct Scan<'s> {
+struct SourceScan<'s> {
     source: &'s [u8],
-    tokens: &'s [Token],
+    tokens: &'s [LuaToken],
     aliases: Vec<&'s [u8]>,
 }
 
-impl<'s> Scan<'s> {
+impl<'s> SourceScan<'s> {
     fn text(&self, n: usize) -> &'s [u8] {
-        let token = self.tokens.get(n).filter(|token| token.kind != Kind::String);
+        let token = self.tokens.get(n).filter(|token| token.kind != LuaTokenKind::String);
         token.and_then(|token| self.source.get(token.at.clone())).unwrap_or_default()
     }
 
     /// Parentheses to put in.
-    fn edits(&self) -> Vec<Edit> {
+    fn edits(&self) -> Vec<SourceEdit> {
         let mut edits = Vec::new();
         // Blocks that end with `end`; true for functions.
         let mut blocks: Vec<bool> = Vec::new();
@@ -495,8 +500,8 @@ impl<'s> Scan<'s> {
                 b"return" => {
                     let main = !blocks.contains(&true);
                     if let Some((from, to)) = self.returned(n, main) {
-                        edits.push(Edit::Insert(from, b"("));
-                        edits.push(Edit::Insert(to, b")"));
+                        edits.push(SourceEdit::Insert(from, b"("));
+                        edits.push(SourceEdit::Insert(to, b")"));
                     }
                 }
                 _ => {}
@@ -505,8 +510,8 @@ impl<'s> Scan<'s> {
         edits
     }
 
-    /// Where the one call that `return` at token `n` gives back begins and ends, if that is to be
-    /// put in parentheses.
+    /// Returns the begin and end of the one call that `return` at token `n` gives back, if that is
+    /// to be put in parentheses.
     fn returned(&self, n: usize, main: bool) -> Option<(usize, usize)> {
         let first = n + 1;
         let mut last = first;
@@ -528,7 +533,7 @@ impl<'s> Scan<'s> {
             return None;
         }
         let call = matches!(self.text(last - 1), b")" | b"}")
-            || self.tokens.get(last - 1).is_some_and(|token| token.kind == Kind::String);
+            || self.tokens.get(last - 1).is_some_and(|token| token.kind == LuaTokenKind::String);
         if !call || (!main && !self.single(first, last)) {
             return None;
         }
@@ -539,7 +544,7 @@ impl<'s> Scan<'s> {
     fn single(&self, first: usize, last: usize) -> bool {
         let mut at = first;
         let mut name = Vec::new();
-        while self.tokens.get(at).is_some_and(|token| token.kind == Kind::Name)
+        while self.tokens.get(at).is_some_and(|token| token.kind == LuaTokenKind::Name)
             || self.text(at) == b"."
         {
             name.extend_from_slice(self.text(at));

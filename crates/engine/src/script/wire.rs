@@ -7,15 +7,15 @@
 
 /// A value read from Lua. Strings point into what was read.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Value<'a> {
+pub(crate) enum LuaValue<'a> {
     Nil,
     Bool(bool),
     Number(f64),
     String(&'a [u8]),
     /// `cjson.null`: the light userdata with address 0.
     Null,
-    Table(Table<'a>),
-    /// A table found elsewhere, by its number; see [`Packed`].
+    Table(LuaTable<'a>),
+    /// A table found elsewhere, by its number; see [`PackedValue`].
     Ref(usize),
     /// A function, thread or userdata, by the name of its type.
     Other(&'a [u8]),
@@ -23,49 +23,49 @@ pub(crate) enum Value<'a> {
 
 /// A table read from Lua.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Table<'a> {
+pub(crate) struct LuaTable<'a> {
     /// Values at 1, 2, 3 …; there may be nils among them but the last is none.
-    pub(crate) array: Vec<Value<'a>>,
+    pub(crate) array: Vec<LuaValue<'a>>,
     /// All other pairs, in no particular order.
-    pub(crate) hash: Vec<(Value<'a>, Value<'a>)>,
+    pub(crate) hash: Vec<(LuaValue<'a>, LuaValue<'a>)>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> LuaTable<'a> {
     /// The value at `index`, counted from 1.
-    pub(crate) fn at(&self, index: usize) -> Option<&Value<'a>> {
+    pub(crate) fn at(&self, index: usize) -> Option<&LuaValue<'a>> {
         if let Some(value) = index.checked_sub(1).and_then(|i| self.array.get(i)) {
-            return Some(value).filter(|value| **value != Value::Nil);
+            return Some(value).filter(|value| **value != LuaValue::Nil);
         }
         self.hash
             .iter()
-            .find(|(key, _)| matches!(key, Value::Number(n) if *n == index as f64))
+            .find(|(key, _)| matches!(key, LuaValue::Number(n) if *n == index as f64))
             .map(|(_, value)| value)
     }
 
     /// The value of a field.
-    pub(crate) fn field(&self, name: &[u8]) -> Option<&Value<'a>> {
-        self.hash.iter().find(|(key, _)| *key == Value::String(name)).map(|(_, value)| value)
+    pub(crate) fn field(&self, name: &[u8]) -> Option<&LuaValue<'a>> {
+        self.hash.iter().find(|(key, _)| *key == LuaValue::String(name)).map(|(_, value)| value)
     }
 }
 
-/// What Lua packed: a tree, or, where a tree cannot be (cycles, great depth, functions), all
+/// A value packed by Lua: a tree, or, where a tree cannot be (cycles, great depth, functions), all
 /// tables in a list with references between them, the first holding nothing but the value.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Packed<'a> {
-    Tree(Value<'a>),
-    Graph(Vec<Table<'a>>),
+pub(crate) enum PackedValue<'a> {
+    Tree(LuaValue<'a>),
+    Graph(Vec<LuaTable<'a>>),
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedValue<'a> {
     /// Reads a tree.
-    pub(crate) fn tree(bytes: &'a [u8]) -> Option<Packed<'a>> {
-        Reader::new(bytes).whole(Shape::Tree).map(Packed::Tree)
+    pub(crate) fn tree(bytes: &'a [u8]) -> Option<PackedValue<'a>> {
+        WireReader::new(bytes).whole(TableShape::Tree).map(PackedValue::Tree)
     }
 
     /// Reads an array with neither tables nor nils in it, and gives each value away, with how many
     /// are left. None if it is something else; some values may have been given away then.
-    pub(crate) fn flat(bytes: &'a [u8], mut each: impl FnMut(usize, Value<'a>)) -> Option<()> {
-        let mut reader = Reader::new(bytes);
+    pub(crate) fn flat(bytes: &'a [u8], mut each: impl FnMut(usize, LuaValue<'a>)) -> Option<()> {
+        let mut reader = WireReader::new(bytes);
         if reader.byte()? != TABLE + 4 {
             return None;
         }
@@ -75,8 +75,8 @@ impl<'a> Packed<'a> {
             return None;
         }
         for left in (1..slots).rev() {
-            match reader.value(Shape::Leaf)? {
-                Value::Nil => return None,
+            match reader.value(TableShape::Leaf)? {
+                LuaValue::Nil => return None,
                 value => each(left, value),
             }
         }
@@ -85,38 +85,40 @@ impl<'a> Packed<'a> {
 
     /// Reads a list of tables whose inner tables are references: `{5}` for the fifth table,
     /// `{0, "function"}` for what is no data.
-    pub(crate) fn graph(bytes: &'a [u8]) -> Option<Packed<'a>> {
-        let Value::Table(list) = Reader::new(bytes).whole(Shape::Graph)? else { return None };
+    pub(crate) fn graph(bytes: &'a [u8]) -> Option<PackedValue<'a>> {
+        let LuaValue::Table(list) = WireReader::new(bytes).whole(TableShape::Graph)? else {
+            return None;
+        };
         let tables = list.array.into_iter().map(|value| match value {
-            Value::Table(table) => Some(table),
+            LuaValue::Table(table) => Some(table),
             _ => None,
         });
-        tables.collect::<Option<Vec<_>>>().map(Packed::Graph)
+        tables.collect::<Option<Vec<_>>>().map(PackedValue::Graph)
     }
 
     /// The value everything hangs on.
-    pub(crate) fn root(&self) -> Value<'a> {
+    pub(crate) fn root(&self) -> LuaValue<'a> {
         match self {
-            Packed::Tree(value) => value.clone(),
-            Packed::Graph(tables) => {
-                tables.first().and_then(|table| table.at(1)).cloned().unwrap_or(Value::Nil)
+            PackedValue::Tree(value) => value.clone(),
+            PackedValue::Graph(tables) => {
+                tables.first().and_then(|table| table.at(1)).cloned().unwrap_or(LuaValue::Nil)
             }
         }
     }
 
     /// The table a value is or refers to.
-    pub(crate) fn table<'t>(&'t self, value: &'t Value<'a>) -> Option<&'t Table<'a>> {
+    pub(crate) fn table<'t>(&'t self, value: &'t LuaValue<'a>) -> Option<&'t LuaTable<'a>> {
         match (value, self) {
-            (Value::Table(table), _) => Some(table),
-            (Value::Ref(n), Packed::Graph(tables)) => tables.get(*n),
+            (LuaValue::Table(table), _) => Some(table),
+            (LuaValue::Ref(n), PackedValue::Graph(tables)) => tables.get(*n),
             _ => None,
         }
     }
 }
 
-/// What the tables within a table mean.
+/// The meaning of tables within a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Shape {
+enum TableShape {
     Tree,
     /// The list of all tables,
     Graph,
@@ -143,17 +145,17 @@ const STRING: u32 = 0x20;
 /// Lua itself nests no deeper in this format.
 pub(crate) const MAX_DEPTH: usize = 100;
 
-struct Reader<'a> {
+struct WireReader<'a> {
     rest: &'a [u8],
     depth: usize,
 }
 
-impl<'a> Reader<'a> {
-    fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes, depth: 0 }
+impl<'a> WireReader<'a> {
+    fn new(bytes: &'a [u8]) -> WireReader<'a> {
+        WireReader { rest: bytes, depth: 0 }
     }
 
-    fn whole(&mut self, shape: Shape) -> Option<Value<'a>> {
+    fn whole(&mut self, shape: TableShape) -> Option<LuaValue<'a>> {
         let value = self.value(shape)?;
         self.rest.is_empty().then_some(value)
     }
@@ -179,41 +181,41 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn value(&mut self, shape: Shape) -> Option<Value<'a>> {
+    fn value(&mut self, shape: TableShape) -> Option<LuaValue<'a>> {
         let tag = self.length()?;
         if let Some(length) = tag.checked_sub(STRING) {
-            return Some(Value::String(self.take(usize::try_from(length).ok()?)?));
+            return Some(LuaValue::String(self.take(usize::try_from(length).ok()?)?));
         }
         Some(match u8::try_from(tag).ok()? {
-            NIL => Value::Nil,
-            FALSE => Value::Bool(false),
-            TRUE => Value::Bool(true),
-            NULL => Value::Null,
+            NIL => LuaValue::Nil,
+            FALSE => LuaValue::Bool(false),
+            TRUE => LuaValue::Bool(true),
+            NULL => LuaValue::Null,
             INT => {
                 let int = i32::from_le_bytes(self.take(4)?.try_into().ok()?);
-                Value::Number(f64::from(int))
+                LuaValue::Number(f64::from(int))
             }
-            NUMBER => Value::Number(f64::from_le_bytes(self.take(8)?.try_into().ok()?)),
+            NUMBER => LuaValue::Number(f64::from_le_bytes(self.take(8)?.try_into().ok()?)),
             tag @ TABLE..=13 => return self.table(tag - TABLE, shape),
             _ => return None,
         })
     }
 
-    fn table(&mut self, kind: u8, shape: Shape) -> Option<Value<'a>> {
+    fn table(&mut self, kind: u8, shape: TableShape) -> Option<LuaValue<'a>> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return None;
         }
         let inner = match shape {
-            Shape::Tree => Shape::Tree,
-            Shape::Graph => Shape::Node,
-            Shape::Node => Shape::Reference,
-            Shape::Reference => Shape::Leaf,
-            Shape::Leaf => return None,
+            TableShape::Tree => TableShape::Tree,
+            TableShape::Graph => TableShape::Node,
+            TableShape::Node => TableShape::Reference,
+            TableShape::Reference => TableShape::Leaf,
+            TableShape::Leaf => return None,
         };
         let slots = if kind >= 2 { self.length()? as usize } else { 0 };
         let pairs = if kind & 1 == 1 { self.length()? as usize } else { 0 };
-        let mut table = Table::default();
+        let mut table = LuaTable::default();
         // Each value takes at least a byte, so this bounds what a false length can reserve.
         table.array.reserve(slots.min(self.rest.len()));
         table.hash.reserve(pairs.min(self.rest.len()));
@@ -222,14 +224,14 @@ impl<'a> Reader<'a> {
         for slot in first..slots {
             let value = self.value(inner)?;
             if slot == 0 {
-                if value != Value::Nil {
-                    table.hash.push((Value::Number(0.0), value));
+                if value != LuaValue::Nil {
+                    table.hash.push((LuaValue::Number(0.0), value));
                 }
             } else {
                 table.array.push(value);
             }
         }
-        while table.array.last() == Some(&Value::Nil) {
+        while table.array.last() == Some(&LuaValue::Nil) {
             table.array.pop();
         }
         for _ in 0..pairs {
@@ -238,14 +240,18 @@ impl<'a> Reader<'a> {
             table.hash.push((key, value));
         }
         self.depth -= 1;
-        if shape == Shape::Reference { reference(&table) } else { Some(Value::Table(table)) }
+        if shape == TableShape::Reference {
+            reference(&table)
+        } else {
+            Some(LuaValue::Table(table))
+        }
     }
 }
 
-fn reference<'a>(table: &Table<'a>) -> Option<Value<'a>> {
+fn reference<'a>(table: &LuaTable<'a>) -> Option<LuaValue<'a>> {
     match table.array.as_slice() {
-        [Value::Number(n)] if *n >= 1.0 => Some(Value::Ref(*n as usize - 1)),
-        [Value::Number(_), Value::String(name)] => Some(Value::Other(name)),
+        [LuaValue::Number(n)] if *n >= 1.0 => Some(LuaValue::Ref(*n as usize - 1)),
+        [LuaValue::Number(_), LuaValue::String(name)] => Some(LuaValue::Other(name)),
         _ => None,
     }
 }
@@ -262,7 +268,7 @@ impl Writer {
         Writer { bytes }
     }
 
-    /// What was written.
+    /// Returns the bytes written.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -343,14 +349,16 @@ mod tests {
         writer.null();
         writer.string(&[b'y'; 10_000]);
         let bytes = writer.into_bytes();
-        let Some(Packed::Tree(Value::Table(table))) = Packed::tree(&bytes) else { panic!() };
+        let Some(PackedValue::Tree(LuaValue::Table(table))) = PackedValue::tree(&bytes) else {
+            panic!()
+        };
         assert_eq!(table.array.len(), 5);
-        assert_eq!(table.at(1), Some(&Value::String(b"a")));
-        assert_eq!(table.at(2), Some(&Value::String(&[b'x'; 300])));
-        assert_eq!(table.at(3), Some(&Value::Number(1.5)));
-        assert_eq!(table.at(5), Some(&Value::String(&[b'y'; 10_000])));
-        let Some(Value::Table(inner)) = table.at(4) else { panic!() };
-        assert_eq!(inner.field(b"k"), Some(&Value::Null));
+        assert_eq!(table.at(1), Some(&LuaValue::String(b"a")));
+        assert_eq!(table.at(2), Some(&LuaValue::String(&[b'x'; 300])));
+        assert_eq!(table.at(3), Some(&LuaValue::Number(1.5)));
+        assert_eq!(table.at(5), Some(&LuaValue::String(&[b'y'; 10_000])));
+        let Some(LuaValue::Table(inner)) = table.at(4) else { panic!() };
+        assert_eq!(inner.field(b"k"), Some(&LuaValue::Null));
     }
 
     #[test]
@@ -358,10 +366,10 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(7);
         for _ in 0..50_000 {
             let bytes: Vec<u8> = (0..rng.usize(0..40)).map(|_| rng.u8(..)).collect();
-            let _ = Packed::tree(&bytes);
-            let _ = Packed::graph(&bytes);
+            let _ = PackedValue::tree(&bytes);
+            let _ = PackedValue::graph(&bytes);
         }
         let deep = [TABLE + 4, 2].repeat(200);
-        assert_eq!(Packed::tree(&deep), None);
+        assert_eq!(PackedValue::tree(&deep), None);
     }
 }

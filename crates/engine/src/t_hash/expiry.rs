@@ -1,16 +1,16 @@
 //! Deadlines of single fields (HEXPIRE and its kin of Redis 7.4): structure, then commands.
 //!
-//! A hash gets a [`Deadlines`] beside its fields when the first of them gets a deadline, and is a
-//! table from then on; a hash without pays nothing. Nobody sees a field past its deadline: every
-//! lookup of a key deletes those that are due first (`db.rs`), and the sweep deletes those nobody
-//! asks for (`expire.rs`). Every name in `Deadlines` is a field of the hash.
+//! A hash gets a [`FieldDeadlines`] beside its fields when the first of them gets a deadline, and
+//! is a table from then on; a hash without pays nothing. Nobody sees a field past its deadline:
+//! every lookup of a key deletes those that are due first (`db.rs`), and the sweep deletes those
+//! nobody asks for (`expire.rs`). Every name in `FieldDeadlines` is a field of the hash.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::{Hash, Limits};
+use super::{Hash, HashLimits};
 use crate::command::{CommandRow, Ctx, DENYOOM, FAST, READONLY, WRITE};
 use crate::db::NEVER;
 use crate::engine::Core;
@@ -25,21 +25,26 @@ pub(crate) const DEADLINE_MAX: i64 = (1 << 46) - 1;
 /// Fields that one effect names at most.
 const EFFECT_FIELDS: usize = 512;
 
-/// When which field of a hash dies.
+/// Deadlines of the fields of a hash.
 #[derive(Debug, Clone)]
-pub(crate) struct Deadlines {
+pub(crate) struct FieldDeadlines {
     by_name: HashMap<Arc<[u8]>, i64>,
     by_time: BTreeSet<(i64, Arc<[u8]>)>,
     /// Bytes of all names.
     bytes: usize,
-    /// Which timer will look at the hash. Stays when the last deadline is lifted, so that setting
-    /// and lifting in turn does not add timers.
+    /// Number of the timer that will look at the hash. Stays when the last deadline is lifted, so
+    /// that setting and lifting in turn does not add timers.
     timer: u32,
 }
 
-impl Deadlines {
-    fn new() -> Deadlines {
-        Deadlines { by_name: HashMap::new(), by_time: BTreeSet::new(), bytes: 0, timer: NO_TIMER }
+impl FieldDeadlines {
+    fn new() -> FieldDeadlines {
+        FieldDeadlines {
+            by_name: HashMap::new(),
+            by_time: BTreeSet::new(),
+            bytes: 0,
+            timer: NO_TIMER,
+        }
     }
 
     fn set(&mut self, name: &[u8], at_ms: i64) {
@@ -85,12 +90,12 @@ impl Deadlines {
         const EACH: usize = (size_of::<(Arc<[u8]>, i64)>() + 1) * 8 / 7
             + size_of::<(i64, Arc<[u8]>)>() * 3 / 2
             + 2 * size_of::<usize>();
-        size_of::<Deadlines>() + self.bytes + self.by_name.len() * EACH
+        size_of::<FieldDeadlines>() + self.bytes + self.by_name.len() * EACH
     }
 }
 
 impl Hash {
-    fn deadlines(&self) -> Option<&Deadlines> {
+    fn deadlines(&self) -> Option<&FieldDeadlines> {
         match self {
             Hash::Packed(_) => None,
             Hash::Table(big) => big.deadlines.as_deref(),
@@ -104,7 +109,7 @@ impl Hash {
 
     /// The first deadline of all fields; [`NEVER`] if none has one.
     pub(crate) fn next_deadline(&self) -> i64 {
-        self.deadlines().map_or(NEVER, Deadlines::first)
+        self.deadlines().map_or(NEVER, FieldDeadlines::first)
     }
 
     /// Will there be no field left at this moment?
@@ -122,9 +127,9 @@ impl Hash {
     }
 
     /// Gives a field that is there a deadline.
-    pub(crate) fn set_deadline(&mut self, name: &[u8], at_ms: i64, limits: Limits) {
+    pub(crate) fn set_deadline(&mut self, name: &[u8], at_ms: i64, limits: HashLimits) {
         let big = self.table(limits.seed);
-        big.deadlines.get_or_insert_with(|| Box::new(Deadlines::new())).set(name, at_ms);
+        big.deadlines.get_or_insert_with(|| Box::new(FieldDeadlines::new())).set(name, at_ms);
     }
 
     /// Lifts the deadline of a field; true if it had one.
@@ -140,7 +145,7 @@ impl Hash {
         &mut self,
         name: &[u8],
         value: &[u8],
-        limits: Limits,
+        limits: HashLimits,
     ) -> Option<i64> {
         let deadline = self.deadline(name);
         self.set(&[name, value], limits);
@@ -178,7 +183,7 @@ impl Value {
         }
     }
 
-    /// Where the number of the timer is kept, and the deadline it is for, if there is one.
+    /// Returns the number of the timer and its deadline, if there is one.
     pub(crate) fn field_timer_mut(&mut self) -> Option<(i64, &mut u32)> {
         let Value::Hash(Hash::Table(big)) = self else { return None };
         let deadlines = big.deadlines.as_mut()?;
@@ -291,7 +296,7 @@ fn moment(argument: &[u8], unit: Unit, from_ms: i64, command: &str) -> Result<i6
         .ok_or_else(|| Error::new(format!("ERR invalid expire time in '{command}' command")))
 }
 
-/// Which fields get the deadline. No deadline counts as one that never comes.
+/// Condition under which a field gets the deadline. No deadline counts as one that never comes.
 #[derive(Debug, Clone, Copy)]
 enum Condition {
     Always,
@@ -362,7 +367,7 @@ fn set(ctx: &mut Ctx<'_>, unit: Unit, from_ms: i64, command: &str) -> Result<Rep
     let fields_at = if matches!(condition, Condition::Always) { 3 } else { 4 };
     let not_positive = Error::fixed("ERR Parameter `numFields` should be greater than 0");
     let names = names(ctx.argv, fields_at, not_positive)?;
-    let limits = Limits::of(&ctx.core.config);
+    let limits = HashLimits::of(&ctx.core.config);
     let Some(hash) = ctx.write::<Hash>(key)? else {
         return Ok(Reply::Array(vec![NO_FIELD; names.len()]));
     };

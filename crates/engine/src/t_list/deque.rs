@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use super::End;
+use super::ListEnd;
 use crate::pack::{Code, Elem, size_of_elem};
 
 /// Bytes up to which elements go into one chunk.
@@ -17,7 +17,7 @@ const LONG: u8 = 0x80;
 /// A long list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Deque {
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<DequeChunk>,
     len: usize,
     /// Bytes of heap of all chunks.
     bytes: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Deque {
 /// Elements one behind the other from `head` to the end of the buffer. Behind each element stands
 /// the length of its encoding.
 #[derive(Debug, Clone, Default)]
-struct Chunk {
+struct DequeChunk {
     buffer: Vec<u8>,
     head: u32,
     count: u32,
@@ -55,7 +55,7 @@ fn encoded(code: &Code<'_>) -> Vec<u8> {
     bytes
 }
 
-impl Chunk {
+impl DequeChunk {
     fn used(&self) -> usize {
         self.buffer.len() - self.head as usize
     }
@@ -150,13 +150,13 @@ impl Deque {
 
     /// Bytes of heap.
     pub(crate) fn heap_size(&self) -> usize {
-        size_of::<Deque>() + self.bytes + self.chunks.capacity() * size_of::<Chunk>()
+        size_of::<Deque>() + self.bytes + self.chunks.capacity() * size_of::<DequeChunk>()
     }
 
-    pub(crate) fn push(&mut self, end: End, code: &Code<'_>) {
+    pub(crate) fn push(&mut self, end: ListEnd, code: &Code<'_>) {
         let last = match end {
-            End::Left => self.chunks.front_mut(),
-            End::Right => self.chunks.back_mut(),
+            ListEnd::Left => self.chunks.front_mut(),
+            ListEnd::Right => self.chunks.back_mut(),
         };
         let fresh = match last {
             Some(chunk) if chunk.has_room(code) => false,
@@ -170,29 +170,29 @@ impl Deque {
         };
         if fresh {
             match end {
-                End::Left => self.chunks.push_front(Chunk::default()),
-                End::Right => self.chunks.push_back(Chunk::default()),
+                ListEnd::Left => self.chunks.push_front(DequeChunk::default()),
+                ListEnd::Right => self.chunks.push_back(DequeChunk::default()),
             }
         }
         let last = match end {
-            End::Left => self.chunks.front_mut(),
-            End::Right => self.chunks.back_mut(),
+            ListEnd::Left => self.chunks.front_mut(),
+            ListEnd::Right => self.chunks.back_mut(),
         };
         if let Some(chunk) = last {
             self.bytes -= chunk.heap();
             match end {
-                End::Left => chunk.push_front(code),
-                End::Right => chunk.push_back(code),
+                ListEnd::Left => chunk.push_front(code),
+                ListEnd::Right => chunk.push_back(code),
             }
             self.bytes += chunk.heap();
             self.len += 1;
         }
     }
 
-    pub(crate) fn pop(&mut self, end: End) -> Option<Vec<u8>> {
+    pub(crate) fn pop(&mut self, end: ListEnd) -> Option<Vec<u8>> {
         let element;
         let empty = match end {
-            End::Left => {
+            ListEnd::Left => {
                 let chunk = self.chunks.front_mut()?;
                 let (elem, after) = chunk.at(chunk.head as usize)?;
                 element = elem.to_vec();
@@ -200,7 +200,7 @@ impl Deque {
                 chunk.count -= 1;
                 chunk.count == 0
             }
-            End::Right => {
+            ListEnd::Right => {
                 let chunk = self.chunks.back_mut()?;
                 let start = chunk.before(chunk.buffer.len())?;
                 element = chunk.at(start)?.0.to_vec();
@@ -212,8 +212,8 @@ impl Deque {
         self.len -= 1;
         if empty {
             let chunk = match end {
-                End::Left => self.chunks.pop_front(),
-                End::Right => self.chunks.pop_back(),
+                ListEnd::Left => self.chunks.pop_front(),
+                ListEnd::Right => self.chunks.pop_back(),
             };
             self.bytes -= chunk.map_or(0, |chunk| chunk.heap());
             if self.chunks.len() * 4 < self.chunks.capacity() {
@@ -268,7 +268,9 @@ impl Deque {
 
     /// Puts an element in before the one at `index`, or at the end.
     pub(crate) fn insert(&mut self, index: usize, code: &Code<'_>) {
-        let Some((number, index)) = self.place(index) else { return self.push(End::Right, code) };
+        let Some((number, index)) = self.place(index) else {
+            return self.push(ListEnd::Right, code);
+        };
         self.change(number, |chunk| {
             let at = chunk.offset(index);
             chunk.splice(at, at, &encoded(code));
@@ -279,12 +281,12 @@ impl Deque {
     }
 
     /// Drops elements from one end.
-    pub(crate) fn drop_from(&mut self, end: End, count: usize) {
+    pub(crate) fn drop_from(&mut self, end: ListEnd, count: usize) {
         let mut left = count.min(self.len);
         while left > 0 {
             let chunk = match end {
-                End::Left => self.chunks.front_mut(),
-                End::Right => self.chunks.back_mut(),
+                ListEnd::Left => self.chunks.front_mut(),
+                ListEnd::Right => self.chunks.back_mut(),
             };
             let Some(chunk) = chunk else { return };
             let whole = chunk.count as usize;
@@ -292,18 +294,18 @@ impl Deque {
                 left -= whole;
                 self.len -= whole;
                 let chunk = match end {
-                    End::Left => self.chunks.pop_front(),
-                    End::Right => self.chunks.pop_back(),
+                    ListEnd::Left => self.chunks.pop_front(),
+                    ListEnd::Right => self.chunks.pop_back(),
                 };
                 self.bytes -= chunk.map_or(0, |chunk| chunk.heap());
                 continue;
             }
             match end {
-                End::Left => {
+                ListEnd::Left => {
                     chunk.head = chunk.offset(left) as u32;
                     chunk.count -= left as u32;
                 }
-                End::Right => {
+                ListEnd::Right => {
                     let from = chunk.offset(whole - left);
                     chunk.buffer.truncate(from);
                     chunk.count -= left as u32;
@@ -315,11 +317,11 @@ impl Deque {
     }
 
     /// Takes out elements equal to `code`, at most `most`, from one end on; answers how many.
-    pub(crate) fn remove_equal(&mut self, code: &Code<'_>, most: usize, from: End) -> usize {
+    pub(crate) fn remove_equal(&mut self, code: &Code<'_>, most: usize, from: ListEnd) -> usize {
         let before = self.len;
         let count = self.chunks.len();
         for step in 0..count {
-            let number = if from == End::Left { step } else { count - 1 - step };
+            let number = if from == ListEnd::Left { step } else { count - 1 - step };
             let left = most - (before - self.len);
             if left == 0 {
                 break;
@@ -333,7 +335,7 @@ impl Deque {
                 }
                 offset = after;
             }
-            if from == End::Right {
+            if from == ListEnd::Right {
                 found.drain(..found.len().saturating_sub(left));
             } else {
                 found.truncate(left);
@@ -359,7 +361,7 @@ impl Deque {
     pub(crate) fn walk<'d>(
         &'d self,
         index: usize,
-        towards: End,
+        towards: ListEnd,
         mut visit: impl FnMut(Elem<'d>, &'d [u8]) -> ControlFlow<()>,
     ) {
         let Some((mut number, index)) = self.place(index) else { return };
@@ -372,18 +374,18 @@ impl Deque {
                 return;
             }
             let next = match towards {
-                End::Right => Some(after).filter(|after| *after < chunk.buffer.len()),
-                End::Left => chunk.before(offset),
+                ListEnd::Right => Some(after).filter(|after| *after < chunk.buffer.len()),
+                ListEnd::Left => chunk.before(offset),
             };
             offset = match (next, towards) {
                 (Some(next), _) => next,
-                (None, End::Right) => {
+                (None, ListEnd::Right) => {
                     number += 1;
                     let Some(next) = self.chunks.get(number) else { return };
                     chunk = next;
                     chunk.head as usize
                 }
-                (None, End::Left) => {
+                (None, ListEnd::Left) => {
                     let Some(next) = number.checked_sub(1).and_then(|n| self.chunks.get(n)) else {
                         return;
                     };
@@ -395,7 +397,7 @@ impl Deque {
         }
     }
 
-    fn change(&mut self, number: usize, change: impl FnOnce(&mut Chunk)) {
+    fn change(&mut self, number: usize, change: impl FnOnce(&mut DequeChunk)) {
         if let Some(chunk) = self.chunks.get_mut(number) {
             self.bytes -= chunk.heap();
             change(chunk);
@@ -412,7 +414,7 @@ impl Deque {
         let half = chunk.count / 2;
         let at = chunk.offset(half as usize);
         let mut second =
-            Chunk { buffer: chunk.buffer.split_off(at), head: 0, count: chunk.count - half };
+            DequeChunk { buffer: chunk.buffer.split_off(at), head: 0, count: chunk.count - half };
         chunk.count = half;
         chunk.shrink();
         second.shrink();
@@ -425,7 +427,7 @@ impl Deque {
 
     /// Drops empty chunks and joins neighbours that fit in half a chunk.
     fn join_short(&mut self) {
-        let mut joined: VecDeque<Chunk> = VecDeque::with_capacity(self.chunks.len());
+        let mut joined: VecDeque<DequeChunk> = VecDeque::with_capacity(self.chunks.len());
         for chunk in std::mem::take(&mut self.chunks) {
             match joined.back_mut() {
                 _ if chunk.count == 0 => {}
@@ -438,7 +440,7 @@ impl Deque {
             }
         }
         joined.shrink_to_fit();
-        self.bytes = joined.iter().map(Chunk::heap).sum();
+        self.bytes = joined.iter().map(DequeChunk::heap).sum();
         self.chunks = joined;
     }
 }

@@ -101,8 +101,8 @@ impl Ints {
     }
 }
 
-/// How far the tail rotates so that what was pushed at its end comes first; not at all when the
-/// tail is only that.
+/// Distance by which the tail rotates so that what was pushed at its end comes first; not at all
+/// when the tail is only that.
 fn bytes_moved(at: usize, end: usize, width: usize) -> usize {
     if at < end { width } else { 0 }
 }

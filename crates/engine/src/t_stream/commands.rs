@@ -1,7 +1,7 @@
 //! Commands on a stream's entries.
 
 use super::id::NewId;
-use super::{Entry, Id, NodeLimits, Stream, Trim, TrimTo, entry_reply};
+use super::{Id, NodeLimits, Stream, StreamEntry, Trim, TrimTo, entry_reply};
 use crate::Reply;
 use crate::args;
 use crate::command::Ctx;
@@ -119,7 +119,7 @@ fn trim_to<'a>(
     Ok((Trim { to, nodes_only, limit: 0 }, rest))
 }
 
-/// What a trim came to, so that it is the same whenever it is done again.
+/// Records the result of a trim as an effect that trims the same when it is repeated.
 fn exact(trim: &Trim, stream: &Stream) -> [Vec<u8>; 3] {
     let (word, threshold) = match trim.to {
         TrimTo::Length(most) => {
@@ -232,7 +232,7 @@ fn range(ctx: &mut Ctx<'_>, start: Id, end: Id, back: bool) -> Result<Reply, Err
         return Ok(Reply::NilArray);
     }
     let most = count.unwrap_or(usize::MAX);
-    let reply = |entry: Entry<'_>| entry_reply(&entry);
+    let reply = |entry: StreamEntry<'_>| entry_reply(&entry);
     Ok(Reply::Array(if back {
         stream.range_back(start, end).take(most).map(reply).collect()
     } else {

@@ -13,13 +13,13 @@ pub(crate) struct Group {
     pub(crate) last: Id,
     /// Entries read up to there, if known.
     pub(crate) read: Option<i64>,
-    pub(crate) pending: BTreeMap<Id, Pending>,
+    pub(crate) pending: BTreeMap<Id, PendingStreamEntry>,
     pub(crate) consumers: BTreeMap<Arc<[u8]>, Consumer>,
 }
 
 /// An entry given out and not acknowledged.
 #[derive(Debug, Clone)]
-pub(crate) struct Pending {
+pub(crate) struct PendingStreamEntry {
     pub(crate) consumer: Arc<[u8]>,
     pub(crate) delivered_ms: i64,
     pub(crate) count: i64,
@@ -29,12 +29,15 @@ pub(crate) struct Pending {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Consumer {
     pub(crate) seen_ms: i64,
+    /// Time at which it last got an entry, if ever. After a restart: when it got what is still
+    /// pending.
+    pub(crate) active_ms: Option<i64>,
     pub(crate) pending: BTreeSet<Id>,
 }
 
 impl Group {
     pub(super) fn heap_size(&self) -> usize {
-        self.pending.len() * (size_of::<Id>() * 2 + size_of::<Pending>()) * 3 / 2
+        self.pending.len() * (size_of::<Id>() * 2 + size_of::<PendingStreamEntry>()) * 3 / 2
             + self.consumers.len() * (size_of::<Consumer>() + 64)
             + size_of::<Group>()
     }
@@ -54,8 +57,10 @@ impl Group {
     }
 
     /// Makes an entry pending for a consumer, whoever had it before.
-    pub(crate) fn assign(&mut self, id: Id, pending: Pending) {
+    pub(crate) fn assign(&mut self, id: Id, pending: PendingStreamEntry, now_ms: i64) {
         let to = pending.consumer.clone();
+        // A log is read back at the beginning of time.
+        let active_ms = now_ms.max(pending.delivered_ms);
         if let Some(before) = self.pending.insert(id, pending)
             && before.consumer != to
             && let Some(consumer) = self.consumers.get_mut(&before.consumer)
@@ -63,12 +68,13 @@ impl Group {
             consumer.pending.remove(&id);
         }
         if let Some(consumer) = self.consumers.get_mut(&to) {
+            consumer.active_ms = consumer.active_ms.max(Some(active_ms));
             consumer.pending.insert(id);
         }
     }
 
     /// An entry is pending no longer; true if it was.
-    pub(crate) fn forget(&mut self, id: Id) -> Option<Pending> {
+    pub(crate) fn forget(&mut self, id: Id) -> Option<PendingStreamEntry> {
         let pending = self.pending.remove(&id)?;
         if let Some(consumer) = self.consumers.get_mut(&pending.consumer) {
             consumer.pending.remove(&id);
@@ -86,7 +92,7 @@ impl Group {
     }
 
     /// Notes that an entry was given out: moves on the last id and the number of entries read.
-    pub(super) fn advance(&mut self, stream: &Position, id: Id) {
+    pub(super) fn advance(&mut self, stream: &StreamExtent, id: Id) {
         if id <= self.last {
             return;
         }
@@ -115,7 +121,7 @@ pub(super) fn claim_command(
     key: &[u8],
     group: &[u8],
     id: Id,
-    pending: &Pending,
+    pending: &PendingStreamEntry,
     last: Option<Id>,
     command: &mut impl FnMut(&[&[u8]]),
 ) {
@@ -142,9 +148,9 @@ pub(super) fn claim_command(
     command(&argv);
 }
 
-/// Where a stream stands: what the number of entries read depends on.
+/// First and last entries of a stream and their count: the number of entries read depends on them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Position {
+pub(super) struct StreamExtent {
     len: u64,
     added: u64,
     first: Id,
@@ -152,9 +158,9 @@ pub(super) struct Position {
     max_deleted: Id,
 }
 
-impl Position {
-    pub(super) fn of(stream: &Stream) -> Position {
-        Position {
+impl StreamExtent {
+    pub(super) fn of(stream: &Stream) -> StreamExtent {
+        StreamExtent {
             len: stream.len(),
             added: stream.added,
             first: stream.first(),
@@ -171,7 +177,7 @@ impl Position {
             && id <= self.max_deleted
     }
 
-    /// How many entries were ever added up to this id, if that can be known.
+    /// Number of entries ever added up to this id, if that can be known.
     pub(super) fn distance(&self, id: Id) -> Option<i64> {
         let added = self.added as i64;
         if self.added == 0 {
@@ -195,7 +201,7 @@ impl Position {
         None
     }
 
-    /// How many entries a group has yet to read, if that can be known.
+    /// Number of entries a group has yet to read, if that can be known.
     pub(super) fn lag(&self, group: &Group) -> Option<i64> {
         if self.added == 0 {
             return Some(0);

@@ -2,7 +2,7 @@
 
 use super::group::claim_command;
 use super::read::{c_text, consumer_of, no_group};
-use super::{Group, Id, Pending, Stream, entry_reply};
+use super::{Group, Id, PendingStreamEntry, Stream, entry_reply};
 use crate::Reply;
 use crate::args;
 use crate::command::Ctx;
@@ -132,7 +132,7 @@ pub(super) fn destroy(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         return Ok(Reply::Int(0));
     }
     ctx.changed(Class::Stream, "xgroup-destroy", key);
-    // Who waits to read with the group is told that it is gone.
+    // Sessions blocked on the group get an error: it is gone.
     let db = ctx.db_index();
     ctx.core.key_ready(db, key);
     Ok(Reply::Int(1))
@@ -196,7 +196,7 @@ pub(super) fn xpending(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         return Err(no_group(key, name, ""));
     };
     let Some(range) = range else { return Ok(pending_summary(group)) };
-    let ids: Box<dyn Iterator<Item = (&Id, &Pending)>> = match range.consumer {
+    let ids: Box<dyn Iterator<Item = (&Id, &PendingStreamEntry)>> = match range.consumer {
         _ if range.start > range.end => Box::new(std::iter::empty()),
         None => Box::new(group.pending.range(range.start..=range.end)),
         Some(consumer) => {
@@ -238,7 +238,7 @@ fn pending_summary(group: &Group) -> Reply {
     ])
 }
 
-/// What XPENDING is to list.
+/// The range XPENDING lists.
 struct PendingRange<'a> {
     idle_ms: i64,
     start: Id,
@@ -350,14 +350,14 @@ pub(super) fn xclaim(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     ctx.effect(&[]);
     let mut found = Vec::new();
     for id in ids {
-        let claim = Claim { key, name, consumer, min_idle, delivered_ms };
+        let claim = EntryClaim { key, name, consumer, min_idle, delivered_ms };
         match claim.take(ctx, id, options.count, options.just_id, options.force)? {
-            Claimed::Taken(reply) => {
+            ClaimOutcome::Taken(reply) => {
                 found.push(reply);
                 last_moved = None;
             }
-            Claimed::Gone => last_moved = None,
-            Claimed::Not => {}
+            ClaimOutcome::Gone => last_moved = None,
+            ClaimOutcome::Not => {}
         }
     }
     if let Some(read) = last_moved {
@@ -370,7 +370,7 @@ pub(super) fn xclaim(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 
 /// A consumer's wish to get entries.
 #[derive(Debug, Clone, Copy)]
-struct Claim<'a> {
+struct EntryClaim<'a> {
     key: &'a [u8],
     name: &'a [u8],
     consumer: &'a [u8],
@@ -378,8 +378,8 @@ struct Claim<'a> {
     delivered_ms: i64,
 }
 
-/// What became of it.
-enum Claimed {
+/// The outcome of a claim.
+enum ClaimOutcome {
     /// The entry is the consumer's.
     Taken(Reply),
     /// The entry was pending and is in the stream no more.
@@ -387,7 +387,7 @@ enum Claimed {
     Not,
 }
 
-impl Claim<'_> {
+impl EntryClaim<'_> {
     fn take(
         &self,
         ctx: &mut Ctx<'_>,
@@ -395,13 +395,13 @@ impl Claim<'_> {
         count: Option<i64>,
         just_id: bool,
         force: bool,
-    ) -> Result<Claimed, Error> {
+    ) -> Result<ClaimOutcome, Error> {
         let now_ms = ctx.now.ms();
-        let Some(stream) = ctx.write::<Stream>(self.key)? else { return Ok(Claimed::Not) };
+        let Some(stream) = ctx.write::<Stream>(self.key)? else { return Ok(ClaimOutcome::Not) };
         let entry = stream.get(id).map(|entry| entry_reply(&entry));
-        let Some(group) = stream.groups.get_mut(self.name) else { return Ok(Claimed::Not) };
+        let Some(group) = stream.groups.get_mut(self.name) else { return Ok(ClaimOutcome::Not) };
         let Some(entry) = entry else {
-            let Some(pending) = group.forget(id) else { return Ok(Claimed::Not) };
+            let Some(pending) = group.forget(id) else { return Ok(ClaimOutcome::Not) };
             let last = group.last;
             ctx.core.dirty += 1;
             claim_command(
@@ -414,31 +414,31 @@ impl Claim<'_> {
                     ctx.effect(argv);
                 },
             );
-            return Ok(Claimed::Gone);
+            return Ok(ClaimOutcome::Gone);
         };
         let before = match group.pending.get(&id) {
             Some(pending) if self.min_idle > 0 && now_ms - pending.delivered_ms < self.min_idle => {
-                return Ok(Claimed::Not);
+                return Ok(ClaimOutcome::Not);
             }
             Some(pending) => pending.count,
             // A new one begins with one delivery, which is then counted up like any other.
             None if force => 1,
-            None => return Ok(Claimed::Not),
+            None => return Ok(ClaimOutcome::Not),
         };
         let (consumer, _) = consumer_of(ctx, self.key, self.name, self.consumer)?;
         let count = count.unwrap_or(if just_id { before } else { before + 1 });
-        let pending = Pending { consumer, delivered_ms: self.delivered_ms, count };
+        let pending = PendingStreamEntry { consumer, delivered_ms: self.delivered_ms, count };
         let Some(group) = ctx.write::<Stream>(self.key)?.and_then(|s| s.groups.get_mut(self.name))
         else {
-            return Ok(Claimed::Not);
+            return Ok(ClaimOutcome::Not);
         };
-        group.assign(id, pending.clone());
+        group.assign(id, pending.clone(), now_ms);
         let last = group.last;
         ctx.core.dirty += 1;
         claim_command(self.key, self.name, id, &pending, Some(last), &mut |argv: &[&[u8]]| {
             ctx.effect(argv);
         });
-        Ok(Claimed::Taken(if just_id { id.into() } else { entry }))
+        Ok(ClaimOutcome::Taken(if just_id { id.into() } else { entry }))
     }
 }
 
@@ -478,7 +478,7 @@ pub(super) fn xautoclaim(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let mut ids: std::collections::VecDeque<Id> =
         group.pending.range(start..).take(attempts.saturating_add(1)).map(|(id, _)| *id).collect();
     ctx.effect(&[]);
-    let claim = Claim { key, name, consumer, min_idle, delivered_ms: ctx.now.ms() };
+    let claim = EntryClaim { key, name, consumer, min_idle, delivered_ms: ctx.now.ms() };
     let (mut found, mut gone) = (Vec::new(), Vec::new());
     for _ in 0..attempts {
         if found.len() + gone.len() == count {
@@ -486,9 +486,9 @@ pub(super) fn xautoclaim(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         }
         let Some(id) = ids.pop_front() else { break };
         match claim.take(ctx, id, None, just_id, false)? {
-            Claimed::Taken(reply) => found.push(reply),
-            Claimed::Gone => gone.push(id.into()),
-            Claimed::Not => {}
+            ClaimOutcome::Taken(reply) => found.push(reply),
+            ClaimOutcome::Gone => gone.push(id.into()),
+            ClaimOutcome::Not => {}
         }
     }
     let next = ids.front().copied().unwrap_or(Id::MIN);

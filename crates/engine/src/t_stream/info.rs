@@ -1,6 +1,6 @@
 //! XINFO.
 
-use super::group::Position;
+use super::group::StreamExtent;
 use super::group_commands::{bad_subcommand, missing_group};
 use super::{Id, Stream, entry_reply};
 use crate::Reply;
@@ -25,6 +25,11 @@ pub(super) fn consumers(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
             (word("name"), Reply::bulk(name)),
             (word("pending"), consumer.pending.len().into()),
             (word("idle"), Reply::Int((now_ms - consumer.seen_ms).max(0))),
+            // Of Redis 7.2.
+            (
+                word("inactive"),
+                Reply::Int(consumer.active_ms.map_or(-1, |at| (now_ms - at).max(0))),
+            ),
         ])
     });
     Ok(Reply::Array(consumers.collect()))
@@ -33,7 +38,7 @@ pub(super) fn consumers(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 pub(super) fn groups(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let key = ctx.arg(2);
     let Some(stream) = ctx.read::<Stream>(key)? else { return Err(NO_SUCH_KEY) };
-    let position = Position::of(stream);
+    let position = StreamExtent::of(stream);
     let groups = stream.groups.iter().map(|(name, group)| {
         Reply::Map(vec![
             (word("name"), Reply::bulk(name)),
@@ -100,7 +105,7 @@ fn full_count(ctx: &Ctx<'_>) -> Result<Option<usize>, Error> {
 }
 
 fn full_groups(stream: &Stream, count: usize) -> Reply {
-    let position = Position::of(stream);
+    let position = StreamExtent::of(stream);
     let groups = stream.groups.iter().map(|(name, group)| {
         let pending = group.pending.iter().take(count).map(|(id, pending)| {
             Reply::Array(vec![

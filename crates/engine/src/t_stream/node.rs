@@ -9,7 +9,7 @@ use super::id::Id;
 use crate::number;
 use crate::pack::{Code, Elem, Pack};
 
-/// How many entries and bytes go into one node.
+/// Most entries and bytes of one node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeLimits {
     pub(crate) entries: usize,
@@ -18,7 +18,7 @@ pub(crate) struct NodeLimits {
 
 /// Some entries of a stream.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub(crate) struct StreamNode {
     /// The id of the first entry ever put in.
     pub(crate) base: Id,
     /// The id of the last entry ever put in.
@@ -37,14 +37,14 @@ pub(crate) struct Node {
 
 /// An entry as it lies in a node.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry<'s> {
+pub(crate) struct StreamEntry<'s> {
     pub(crate) id: Id,
     /// The names, where they are the node's.
     names: Option<&'s Pack>,
     body: &'s [u8],
 }
 
-impl<'s> Entry<'s> {
+impl<'s> StreamEntry<'s> {
     /// Are its names those of the node's first entry?
     pub(crate) fn has_names_of_node(&self) -> bool {
         self.names.is_some()
@@ -92,9 +92,9 @@ fn read_varint(bytes: &mut &[u8]) -> Option<u64> {
     }
 }
 
-impl Node {
+impl StreamNode {
     /// An empty node whose first entry will have this id and these fields.
-    pub(super) fn new(id: Id, fields: &[&[u8]]) -> Node {
+    pub(super) fn new(id: Id, fields: &[&[u8]]) -> StreamNode {
         let mut names = Pack::default();
         {
             let mut edit = names.edit(0);
@@ -107,7 +107,7 @@ impl Node {
             + counted_int(pairs as i64)
             + fields.iter().step_by(2).map(|name| counted_string(name)).sum::<usize>()
             + counted_int(0);
-        Node { base: id, last: id, names, entries: Vec::new(), live: 0, dead: 0, counted }
+        StreamNode { base: id, last: id, names, entries: Vec::new(), live: 0, dead: 0, counted }
     }
 
     pub(super) fn heap_size(&self) -> usize {
@@ -174,7 +174,7 @@ impl Node {
     }
 
     /// The entry at an offset, and the offset after it.
-    fn at(&self, offset: usize) -> Option<(Entry<'_>, usize)> {
+    fn at(&self, offset: usize) -> Option<(StreamEntry<'_>, usize)> {
         let start = self.entries.get(offset..)?;
         let mut rest = start;
         let ms = self.base.ms.wrapping_add(read_varint(&mut rest)?);
@@ -183,7 +183,7 @@ impl Node {
         let mut body = rest.get(..size)?;
         let after = offset + (start.len() - rest.len()) + size;
         let names = (read_varint(&mut body)? == 0).then_some(&self.names);
-        Some((Entry { id: Id { ms, seq }, names, body }, after))
+        Some((StreamEntry { id: Id { ms, seq }, names, body }, after))
     }
 
     /// The field names of the first entry ever put in.
@@ -197,7 +197,7 @@ impl Node {
     }
 
     /// All entries in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = StreamEntry<'_>> {
         let mut offset = 0;
         std::iter::from_fn(move || {
             let (entry, after) = self.at(offset)?;

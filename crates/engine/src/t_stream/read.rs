@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::group::{Position, claim_command};
-use super::{Id, Pending, Stream, entry_reply};
+use super::group::{StreamExtent, claim_command};
+use super::{Id, PendingStreamEntry, Stream, entry_reply};
 use crate::Reply;
 use crate::args;
-use crate::blocked::Wait;
+use crate::blocked::KeyWait;
 use crate::command::Ctx;
 use crate::error::{Error, SYNTAX};
 use crate::notify::Class;
@@ -14,9 +14,9 @@ use crate::notify::Class;
 /// Entries that a read which waited answers with at most, if no COUNT was given.
 const WAITED_COUNT: usize = 1000;
 
-/// What XREAD or XREADGROUP asks for.
+/// The arguments of XREAD or XREADGROUP.
 #[derive(Debug)]
-struct Query<'a> {
+struct ReadQuery<'a> {
     /// Wait until when, if at all.
     block: Option<Option<i64>>,
     /// 0 for all.
@@ -29,17 +29,17 @@ struct Query<'a> {
 
 /// From where on a stream is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
+enum ReadFrom {
     /// Entries after this id.
     Id(Id),
     /// Entries that no consumer of the group got.
     New,
 }
 
-impl<'a> Query<'a> {
-    fn parse(ctx: &Ctx<'a>, grouped: bool) -> Result<Query<'a>, Error> {
+impl<'a> ReadQuery<'a> {
+    fn parse(ctx: &Ctx<'a>, grouped: bool) -> Result<ReadQuery<'a>, Error> {
         let mut query =
-            Query { block: None, count: 0, group: None, no_ack: false, keys: &[], ids: &[] };
+            ReadQuery { block: None, count: 0, group: None, no_ack: false, keys: &[], ids: &[] };
         let mut rest = ctx.argv.get(1..).unwrap_or_default();
         while let [option, after @ ..] = rest {
             rest = match after {
@@ -108,12 +108,12 @@ pub(super) fn xreadgroup(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn read(ctx: &mut Ctx<'_>, grouped: bool) -> Result<Reply, Error> {
-    let query = Query::parse(ctx, grouped)?;
+    let query = ReadQuery::parse(ctx, grouped)?;
     let mut starts = Vec::with_capacity(query.keys.len());
     for (key, id) in query.keys.iter().zip(query.ids) {
         starts.push(start(ctx, &query, key, id)?);
     }
-    // What is read by a group is told by effects of its own.
+    // Reads by a group are recorded as effects of their own.
     ctx.effect(&[]);
     let mut found = Vec::new();
     for (key, start) in query.keys.iter().zip(&starts) {
@@ -121,9 +121,9 @@ fn read(ctx: &mut Ctx<'_>, grouped: bool) -> Result<Reply, Error> {
         let Some(stream) = ctx.read::<Stream>(key)? else { continue };
         let group = query.group.and_then(|(group, _)| stream.groups.get(group));
         let (after, own) = match (*start, group) {
-            (After::Id(id), None) => (id, false),
-            (After::Id(id), Some(_)) => (id, true),
-            (After::New, group) => (group.map_or(Id::MAX, |group| group.last), false),
+            (ReadFrom::Id(id), None) => (id, false),
+            (ReadFrom::Id(id), Some(_)) => (id, true),
+            (ReadFrom::New, group) => (group.map_or(Id::MAX, |group| group.last), false),
         };
         let there = own || stream.len() > 0 && stream.last_live().is_some_and(|id| id > after);
         if !there {
@@ -144,11 +144,11 @@ fn read(ctx: &mut Ctx<'_>, grouped: bool) -> Result<Reply, Error> {
     let mut argv: Vec<Vec<u8>> = ctx.argv.iter().map(|arg| arg.to_vec()).collect();
     let first_id = argv.len() - query.ids.len();
     for (arg, start) in argv.iter_mut().skip(first_id).zip(&starts) {
-        if let After::Id(id) = start {
+        if let ReadFrom::Id(id) = start {
             *arg = id.text();
         }
     }
-    Ok(ctx.block(Wait {
+    Ok(ctx.block(KeyWait {
         keys: query.keys,
         deadline_ms,
         serve: if grouped { serve_group } else { serve },
@@ -158,7 +158,12 @@ fn read(ctx: &mut Ctx<'_>, grouped: bool) -> Result<Reply, Error> {
 }
 
 /// Checks key and group, and reads where to start.
-fn start(ctx: &mut Ctx<'_>, query: &Query<'_>, key: &[u8], id: &[u8]) -> Result<After, Error> {
+fn start(
+    ctx: &mut Ctx<'_>,
+    query: &ReadQuery<'_>,
+    key: &[u8],
+    id: &[u8],
+) -> Result<ReadFrom, Error> {
     let stream = ctx.read::<Stream>(key)?;
     if let Some((group, _)) = query.group
         && stream.is_none_or(|stream| !stream.groups.contains_key(group))
@@ -171,22 +176,22 @@ fn start(ctx: &mut Ctx<'_>, query: &Query<'_>, key: &[u8], id: &[u8]) -> Result<
              history of this consumer by specifying a proper ID, or use the > ID to get new \
              messages. The $ ID would just return an empty result set.",
         )),
-        b"$" => Ok(After::Id(stream.map_or(Id::MIN, |stream| stream.last))),
+        b"$" => Ok(ReadFrom::Id(stream.map_or(Id::MIN, |stream| stream.last))),
         b"+" if query.group.is_some() => Err(Error::fixed(
             "ERR The + ID is meaningless in the context of XREADGROUP: you want to read the \
              history of this consumer by specifying a proper ID, or use the > ID to get new \
              messages. The + ID would just return an empty result set.",
         )),
         // The last entry, as from Redis 7.4 on; of an empty stream the next one.
-        b"+" => Ok(After::Id(stream.map_or(Id::MIN, |stream| {
+        b"+" => Ok(ReadFrom::Id(stream.map_or(Id::MIN, |stream| {
             stream.last_live().and_then(Id::previous).unwrap_or(stream.last)
         }))),
         b">" if query.group.is_none() => Err(Error::fixed(
             "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> \
              <consumer> option.",
         )),
-        b">" => Ok(After::New),
-        id => Id::parse(id, 0).map(After::Id),
+        b">" => Ok(ReadFrom::New),
+        id => Id::parse(id, 0).map(ReadFrom::Id),
     }
 }
 
@@ -226,7 +231,7 @@ fn plain(stream: &Stream, after: Id, most: usize) -> Reply {
 /// Entries that the consumer got already and has not acknowledged.
 fn history(
     ctx: &mut Ctx<'_>,
-    query: &Query<'_>,
+    query: &ReadQuery<'_>,
     key: &[u8],
     after: Id,
     most: usize,
@@ -271,7 +276,7 @@ fn tell(ctx: &mut Ctx<'_>, commands: &[Vec<Vec<u8>>]) {
     }
 }
 
-/// The consumer's name as the group keeps it, made if it is new; then that is told too.
+/// Returns the consumer's name as the group keeps it; a new consumer is created, with an effect.
 pub(super) fn consumer_of(
     ctx: &mut Ctx<'_>,
     key: &[u8],
@@ -296,7 +301,7 @@ pub(super) fn consumer_of(
 /// Entries that no consumer of the group got; they become pending for this one.
 fn grouped_new(
     ctx: &mut Ctx<'_>,
-    query: &Query<'_>,
+    query: &ReadQuery<'_>,
     key: &[u8],
     after: Id,
     most: usize,
@@ -305,7 +310,7 @@ fn grouped_new(
     let delivered_ms = ctx.now.ms();
     let (name, _) = consumer_of(ctx, key, group_name, consumer)?;
     let Some(stream) = ctx.write::<Stream>(key)? else { return Ok(Reply::Array(Vec::new())) };
-    let position = Position::of(stream);
+    let position = StreamExtent::of(stream);
     let (ids, replies): (Vec<Id>, Vec<Reply>) = stream
         .range(following(after), Id::MAX)
         .take(most)
@@ -316,11 +321,11 @@ fn grouped_new(
         for id in &ids {
             group.advance(&position, *id);
             if !query.no_ack {
-                let pending = Pending { consumer: name.clone(), delivered_ms, count: 1 };
+                let pending = PendingStreamEntry { consumer: name.clone(), delivered_ms, count: 1 };
                 claim_command(key, group_name, *id, &pending, None, &mut |argv: &[&[u8]]| {
                     commands.push(argv.iter().map(|arg| arg.to_vec()).collect());
                 });
-                group.assign(*id, pending);
+                group.assign(*id, pending, delivered_ms);
             }
         }
         commands.push(vec![
@@ -338,14 +343,14 @@ fn grouped_new(
     Ok(Reply::Array(replies))
 }
 
-/// Where a waiting session wants to read a key from.
-fn waited_for(query: &Query<'_>, key: &[u8]) -> Option<Id> {
+/// Returns the id from which a blocked session reads a key.
+fn waited_for(query: &ReadQuery<'_>, key: &[u8]) -> Option<Id> {
     let at = query.keys.iter().position(|found| *found == key)?;
     Id::parse(query.ids.get(at)?, 0).ok()
 }
 
 fn serve(ctx: &mut Ctx<'_>, key: &[u8]) -> Option<Reply> {
-    let query = Query::parse(ctx, false).ok()?;
+    let query = ReadQuery::parse(ctx, false).ok()?;
     let after = waited_for(&query, key)?;
     let most = if query.count == 0 { WAITED_COUNT } else { query.count };
     let stream = ctx.read::<Stream>(key).ok()??;
@@ -357,7 +362,7 @@ fn serve(ctx: &mut Ctx<'_>, key: &[u8]) -> Option<Reply> {
 }
 
 fn serve_group(ctx: &mut Ctx<'_>, key: &[u8]) -> Option<Reply> {
-    let query = Query::parse(ctx, true).ok()?;
+    let query = ReadQuery::parse(ctx, true).ok()?;
     let (group, _) = query.group?;
     let Some(stream) = ctx.read::<Stream>(key).ok().flatten() else {
         return Some(Reply::Error(Error::fixed("UNBLOCKED the stream key no longer exists")));

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use super::{Limits, Zset};
+use super::{Zset, ZsetLimits};
 use crate::Reply;
 use crate::args;
 use crate::command::Ctx;
@@ -56,34 +56,34 @@ fn not_nan(score: f64) -> f64 {
 
 /// A set or sorted set that goes in; members of a set have score 1.
 #[derive(Debug, Clone, Copy)]
-enum Source<'c> {
+enum SourceSet<'c> {
     Zset(&'c Zset),
     Set(&'c Set),
     Nothing,
 }
 
-impl<'c> Source<'c> {
+impl<'c> SourceSet<'c> {
     fn len(&self) -> usize {
         match self {
-            Source::Zset(zset) => zset.len(),
-            Source::Set(set) => set.len(),
-            Source::Nothing => 0,
+            SourceSet::Zset(zset) => zset.len(),
+            SourceSet::Set(set) => set.len(),
+            SourceSet::Nothing => 0,
         }
     }
 
     fn score(&self, member: &[u8]) -> Option<f64> {
         match self {
-            Source::Zset(zset) => zset.score(member),
-            Source::Set(set) => set.contains(member).then_some(1.0),
-            Source::Nothing => None,
+            SourceSet::Zset(zset) => zset.score(member),
+            SourceSet::Set(set) => set.contains(member).then_some(1.0),
+            SourceSet::Nothing => None,
         }
     }
 
     fn iter(&self) -> impl Iterator<Item = (Elem<'c>, f64)> + use<'c> {
         let (zset, set) = match *self {
-            Source::Zset(zset) => (Some(zset.iter()), None),
-            Source::Set(set) => (None, Some(set.iter())),
-            Source::Nothing => (None, None),
+            SourceSet::Zset(zset) => (Some(zset.iter()), None),
+            SourceSet::Set(set) => (None, Some(set.iter())),
+            SourceSet::Nothing => (None, None),
         };
         zset.into_iter().flatten().chain(set.into_iter().flatten().map(|elem| (elem, 1.0)))
     }
@@ -132,7 +132,7 @@ fn answer(ctx: &mut Ctx<'_>, operation: Operation, name: &str) -> Result<Reply, 
 fn store(ctx: &mut Ctx<'_>, operation: Operation, name: &str) -> Result<Reply, Error> {
     let (keys, options) = keys_and_options(ctx, 2, name)?;
     let options = Options::parse(options, keys.len(), operation, false)?;
-    let limits = Limits::of(&ctx.core.config);
+    let limits = ZsetLimits::of(&ctx.core.config);
     let zset = Zset::of(&compute(ctx, operation, keys, &options), limits);
     let (key, len) = (ctx.arg(1), zset.len());
     store_result(ctx, key, (len > 0).then_some(Value::Zset(zset)), Class::Zset, name);
@@ -143,7 +143,7 @@ pub(super) fn zintercard(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (keys, options) = keys_and_options(ctx, 1, "zintercard")?;
     let limit = limit_of(options)?;
     let mut sources = sources(ctx, keys);
-    sources.sort_by_key(Source::len);
+    sources.sort_by_key(SourceSet::len);
     let Some((smallest, others)) = sources.split_first() else { return Ok(Reply::Int(0)) };
     let in_all = smallest.iter().filter(|(elem, _)| {
         let mut scratch = [0; 36];
@@ -226,13 +226,13 @@ impl Options {
     }
 }
 
-fn sources<'c>(ctx: &'c Ctx<'_>, keys: &[&[u8]]) -> Vec<Source<'c>> {
+fn sources<'c>(ctx: &'c Ctx<'_>, keys: &[&[u8]]) -> Vec<SourceSet<'c>> {
     let (core, db) = (&*ctx.core, ctx.session.db);
     keys.iter()
         .map(|key| match (peek::<Zset>(core, db, key), peek::<Set>(core, db, key)) {
-            (Some(zset), _) => Source::Zset(zset),
-            (None, Some(set)) => Source::Set(set),
-            (None, None) => Source::Nothing,
+            (Some(zset), _) => SourceSet::Zset(zset),
+            (None, Some(set)) => SourceSet::Set(set),
+            (None, None) => SourceSet::Nothing,
         })
         .collect()
 }
@@ -244,7 +244,7 @@ fn compute(
     keys: &[&[u8]],
     options: &Options,
 ) -> Vec<(Vec<u8>, f64)> {
-    let mut sources: Vec<(Source<'_>, f64)> =
+    let mut sources: Vec<(SourceSet<'_>, f64)> =
         sources(ctx, keys).into_iter().zip(options.weights.iter().copied()).collect();
     if operation != Operation::Diff {
         sources.sort_by_key(|(source, _)| source.len());

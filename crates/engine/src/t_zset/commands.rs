@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::algebra::{zdiff, zdiffstore, zinter, zintercard, zinterstore, zunion, zunionstore};
 use super::range::{LexRange, ScoreRange};
-use super::{Added, Limits, PAST_LIMITS, When, Zset};
+use super::{PAST_LIMITS, ZaddOptions, ZaddOutcome, Zset, ZsetLimits};
 use crate::Reply;
 use crate::args;
 use crate::blocked::Serve;
@@ -18,7 +18,7 @@ use crate::notify::Class;
 use crate::number;
 use crate::pack::Elem;
 use crate::pop::{self, PopEnd};
-use crate::scan::{self, Scan};
+use crate::scan::{self, ScanRequest};
 use crate::t_hash::{REPEATED_MAX, TOO_MANY, TOO_OFTEN, sample};
 use crate::t_list::range_in;
 use crate::t_set::store_result;
@@ -48,7 +48,7 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     CommandRow::new("zremrangebylex", 4, WRITE, zremrangebylex).keys(1, 1, 1),
     CommandRow::new("zpopmin", -2, WRITE | FAST, zpopmin).keys(1, 1, 1),
     CommandRow::new("zpopmax", -2, WRITE | FAST, zpopmax).keys(1, 1, 1),
-    CommandRow::new("zmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<End>),
+    CommandRow::new("zmpop", -4, WRITE | MOVABLE_KEYS, pop::many::<ZsetEnd>),
     CommandRow::new("zunion", -3, READONLY | MOVABLE_KEYS, zunion),
     CommandRow::new("zinter", -3, READONLY | MOVABLE_KEYS, zinter),
     CommandRow::new("zdiff", -3, READONLY | MOVABLE_KEYS, zdiff),
@@ -58,26 +58,26 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     CommandRow::new("zdiffstore", -4, WRITE | DENYOOM | MOVABLE_KEYS, zdiffstore).keys(1, 1, 1),
     CommandRow::new("zscan", -3, READONLY, zscan).keys(1, 1, 1),
     CommandRow::new("bzpopmin", -3, WRITE | NOSCRIPT | FAST | BLOCKING, |ctx| {
-        pop::blocking_one(ctx, End::Min)
+        pop::blocking_one(ctx, ZsetEnd::Min)
     })
     .keys(1, -2, 1),
     CommandRow::new("bzpopmax", -3, WRITE | NOSCRIPT | FAST | BLOCKING, |ctx| {
-        pop::blocking_one(ctx, End::Max)
+        pop::blocking_one(ctx, ZsetEnd::Max)
     })
     .keys(1, -2, 1),
-    CommandRow::new("bzmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<End>),
+    CommandRow::new("bzmpop", -5, WRITE | BLOCKING | MOVABLE_KEYS, pop::blocking_many::<ZsetEnd>),
     CommandRow::new("zrandmember", -2, READONLY, zrandmember).keys(1, 1, 1),
 ];
 
 pub(crate) fn zadd(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    add(ctx, When::default())
+    add(ctx, ZaddOptions::default())
 }
 
 fn zincrby(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    add(ctx, When { incr: true, ..When::default() })
+    add(ctx, ZaddOptions { incr: true, ..ZaddOptions::default() })
 }
 
-fn add(ctx: &mut Ctx<'_>, mut when: When) -> Result<Reply, Error> {
+fn add(ctx: &mut Ctx<'_>, mut when: ZaddOptions) -> Result<Reply, Error> {
     let key = ctx.arg(1);
     let mut rest = ctx.argv.get(2..).unwrap_or_default();
     let (mut count_changed, mut past_limits) = (false, false);
@@ -115,7 +115,7 @@ fn add(ctx: &mut Ctx<'_>, mut when: When) -> Result<Reply, Error> {
     if when.xx && ctx.write::<Zset>(key)?.is_none() {
         return Ok(none);
     }
-    let limits = Limits::of(&ctx.core.config);
+    let limits = ZsetLimits::of(&ctx.core.config);
     let zset = ctx.write_or(key, Zset::default)?;
     if past_limits {
         zset.exceed_limits();
@@ -123,17 +123,17 @@ fn add(ctx: &mut Ctx<'_>, mut when: When) -> Result<Reply, Error> {
     let (mut added, mut changed, mut last) = (0usize, 0usize, None);
     for ([_, member], score) in pairs.iter().zip(scores) {
         match zset.add(member, score, when, limits) {
-            Added::New(score) => {
+            ZaddOutcome::New(score) => {
                 added += 1;
                 last = Some(score);
             }
-            Added::Changed(score) => {
+            ZaddOutcome::Changed(score) => {
                 changed += 1;
                 last = Some(score);
             }
-            Added::Same(score) => last = Some(score),
-            Added::Refused => {}
-            Added::NotANumber => {
+            ZaddOutcome::Same(score) => last = Some(score),
+            ZaddOutcome::Refused => {}
+            ZaddOutcome::NotANumber => {
                 return Err(Error::fixed("ERR resulting score is not a number (NaN)"));
             }
         }
@@ -226,9 +226,9 @@ fn rank(ctx: &mut Ctx<'_>, count: impl Fn(&Zset, usize) -> usize) -> Result<Repl
     }))
 }
 
-/// What a range is measured by.
+/// The order a range refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+enum RangeBy {
     Rank,
     Score,
     Lex,
@@ -256,7 +256,7 @@ impl<'a> RangeQuery<'a> {
     /// `key min max [options]`; `by` and `backwards` are options where they are not given.
     fn parse(
         args: &'a [&'a [u8]],
-        by: Option<By>,
+        by: Option<RangeBy>,
         backwards: Option<bool>,
         store: bool,
     ) -> Result<RangeQuery<'a>, Error> {
@@ -277,29 +277,29 @@ impl<'a> RangeQuery<'a> {
             } else if back_option.is_none() && args::is(option, "REV") {
                 back_option = Some(true);
             } else if by_option.is_none() && args::is(option, "BYLEX") {
-                by_option = Some(By::Lex);
+                by_option = Some(RangeBy::Lex);
             } else if by_option.is_none() && args::is(option, "BYSCORE") {
-                by_option = Some(By::Score);
+                by_option = Some(RangeBy::Score);
             } else {
                 return Err(SYNTAX);
             }
         }
-        let (by, backwards) = (by_option.unwrap_or(By::Rank), back_option.unwrap_or(false));
-        if limit != -1 && by == By::Rank {
+        let (by, backwards) = (by_option.unwrap_or(RangeBy::Rank), back_option.unwrap_or(false));
+        if limit != -1 && by == RangeBy::Rank {
             return Err(Error::fixed(
                 "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
             ));
         }
-        if with_scores && by == By::Lex {
+        if with_scores && by == RangeBy::Lex {
             return Err(Error::fixed(
                 "ERR syntax error, WITHSCORES not supported in combination with BYLEX",
             ));
         }
-        let (min, max) = if backwards && by != By::Rank { (max, min) } else { (min, max) };
+        let (min, max) = if backwards && by != RangeBy::Rank { (max, min) } else { (min, max) };
         let borders = match by {
-            By::Rank => Borders::Rank(args::int(min)?, args::int(max)?),
-            By::Score => Borders::Score(ScoreRange::parse(min, max)?),
-            By::Lex => Borders::Lex(LexRange::parse(min, max)?),
+            RangeBy::Rank => Borders::Rank(args::int(min)?, args::int(max)?),
+            RangeBy::Score => Borders::Score(ScoreRange::parse(min, max)?),
+            RangeBy::Lex => Borders::Lex(LexRange::parse(min, max)?),
         };
         Ok(RangeQuery { key, borders, backwards, with_scores, offset, limit })
     }
@@ -330,26 +330,26 @@ fn zrange(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 fn zrevrange(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    range(ctx, Some(By::Rank), Some(true))
+    range(ctx, Some(RangeBy::Rank), Some(true))
 }
 
 fn zrangebyscore(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    range(ctx, Some(By::Score), Some(false))
+    range(ctx, Some(RangeBy::Score), Some(false))
 }
 
 fn zrevrangebyscore(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    range(ctx, Some(By::Score), Some(true))
+    range(ctx, Some(RangeBy::Score), Some(true))
 }
 
 fn zrangebylex(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    range(ctx, Some(By::Lex), Some(false))
+    range(ctx, Some(RangeBy::Lex), Some(false))
 }
 
 fn zrevrangebylex(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    range(ctx, Some(By::Lex), Some(true))
+    range(ctx, Some(RangeBy::Lex), Some(true))
 }
 
-fn range(ctx: &mut Ctx<'_>, by: Option<By>, backwards: Option<bool>) -> Result<Reply, Error> {
+fn range(ctx: &mut Ctx<'_>, by: Option<RangeBy>, backwards: Option<bool>) -> Result<Reply, Error> {
     let args = ctx.argv.get(1..).unwrap_or_default();
     let query = RangeQuery::parse(args, by, backwards, false)?;
     let resp = ctx.session.resp;
@@ -375,11 +375,11 @@ fn members(found: Vec<(Elem<'_>, f64)>, with_scores: bool, nested: bool) -> Repl
 fn zrangestore(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let args = ctx.argv.get(2..).unwrap_or_default();
     let query = RangeQuery::parse(args, None, None, true)?;
-    let limits = Limits::of(&ctx.core.config);
+    let limits = ZsetLimits::of(&ctx.core.config);
     let mut result = Zset::default();
     if let Some(zset) = ctx.read::<Zset>(query.key)? {
         for (elem, score) in query.find(zset) {
-            result.add(elem.bytes(&mut [0; 36]), score, When::default(), limits);
+            result.add(elem.bytes(&mut [0; 36]), score, ZaddOptions::default(), limits);
         }
     }
     let (key, len) = (ctx.arg(1), result.len());
@@ -416,32 +416,32 @@ fn remove_range(
     Ok(count.into())
 }
 
-/// Which end members are popped from.
+/// The end from which members are popped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ZsetEnd {
     Min,
     Max,
 }
 
-impl End {
+impl ZsetEnd {
     fn event(self) -> &'static str {
-        if self == End::Min { "zpopmin" } else { "zpopmax" }
+        if self == ZsetEnd::Min { "zpopmin" } else { "zpopmax" }
     }
 
     fn command(self) -> &'static [u8] {
-        if self == End::Min { b"ZPOPMIN" } else { b"ZPOPMAX" }
+        if self == ZsetEnd::Min { b"ZPOPMIN" } else { b"ZPOPMAX" }
     }
 }
 
 fn zpopmin(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    pop(ctx, End::Min)
+    pop(ctx, ZsetEnd::Min)
 }
 
 fn zpopmax(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
-    pop(ctx, End::Max)
+    pop(ctx, ZsetEnd::Max)
 }
 
-fn pop(ctx: &mut Ctx<'_>, end: End) -> Result<Reply, Error> {
+fn pop(ctx: &mut Ctx<'_>, end: ZsetEnd) -> Result<Reply, Error> {
     let key = ctx.arg(1);
     let count = match ctx.argv.get(2..) {
         None | Some([]) => None,
@@ -462,26 +462,26 @@ fn pop(ctx: &mut Ctx<'_>, end: End) -> Result<Reply, Error> {
 fn pop_many(
     ctx: &mut Ctx<'_>,
     key: &[u8],
-    end: End,
+    end: ZsetEnd,
     count: usize,
     nested: bool,
 ) -> Result<Vec<Reply>, Error> {
     let Some(zset) = ctx.write::<Zset>(key)? else { return Ok(Vec::new()) };
     let count = count.min(zset.len());
     let last = zset.len() - usize::from(zset.len() > 0);
-    let from = if end == End::Min { 0 } else { last };
-    let found = members(zset.slice(from, count, end == End::Max), true, nested);
-    zset.remove_range(if end == End::Min { 0 } else { zset.len() - count }, count);
+    let from = if end == ZsetEnd::Min { 0 } else { last };
+    let found = members(zset.slice(from, count, end == ZsetEnd::Max), true, nested);
+    zset.remove_range(if end == ZsetEnd::Min { 0 } else { zset.len() - count }, count);
     let empty = zset.len() == 0;
     removed_from(ctx, key, count, empty, end.event());
     Ok(if let Reply::Array(found) = found { found } else { Vec::new() })
 }
 
-impl PopEnd for End {
-    fn read(word: &[u8]) -> Result<End, Error> {
+impl PopEnd for ZsetEnd {
+    fn read(word: &[u8]) -> Result<ZsetEnd, Error> {
         match () {
-            () if args::is(word, "MIN") => Ok(End::Min),
-            () if args::is(word, "MAX") => Ok(End::Max),
+            () if args::is(word, "MIN") => Ok(ZsetEnd::Min),
+            () if args::is(word, "MAX") => Ok(ZsetEnd::Max),
             () => Err(SYNTAX),
         }
     }
@@ -515,8 +515,8 @@ impl PopEnd for End {
 
     fn serve_one(self) -> Serve {
         match self {
-            End::Min => |ctx, key| pop::serve(ctx, key, End::Min, None),
-            End::Max => |ctx, key| pop::serve(ctx, key, End::Max, None),
+            ZsetEnd::Min => |ctx, key| pop::serve(ctx, key, ZsetEnd::Min, None),
+            ZsetEnd::Max => |ctx, key| pop::serve(ctx, key, ZsetEnd::Max, None),
         }
     }
 }
@@ -524,8 +524,8 @@ impl PopEnd for End {
 fn zscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let key = ctx.arg(1);
     let cursor = scan::cursor(ctx.arg(2))?;
-    let scan = Scan::read(ctx, 2);
-    let Some(zset) = ctx.read::<Zset>(key)? else { return Ok(Scan::reply(0, Vec::new())) };
+    let scan = ScanRequest::read(ctx, 2);
+    let Some(zset) = ctx.read::<Zset>(key)? else { return Ok(ScanRequest::reply(0, Vec::new())) };
     // Options are looked at only when there is something to scan.
     let scan = scan?;
     let mut found = Vec::new();
@@ -534,7 +534,7 @@ fn zscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
             found.extend([Reply::Bulk(member.to_vec()), Reply::Bulk(number::format_f64(score))]);
         }
     });
-    Ok(Scan::reply(next, found))
+    Ok(ScanRequest::reply(next, found))
 }
 
 fn zrandmember(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {

@@ -14,13 +14,13 @@ const DEPTH_MAX: u32 = 22;
 pub(super) struct Index {
     /// Segment number for each value of the first `depth` bits of a hash.
     directory: Vec<u32>,
-    segments: Vec<Segment>,
+    segments: Vec<IndexSegment>,
     depth: u32,
     len: usize,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Segment {
+struct IndexSegment {
     /// Hash in the high half, leaf in the low half, ascending.
     entries: Vec<u64>,
     depth: u32,
@@ -39,8 +39,8 @@ fn leading(hash: u32, bits: u32) -> usize {
     if bits == 0 { 0 } else { (hash >> (32 - bits)) as usize }
 }
 
-impl Segment {
-    /// How many entries are below this one. Hashes are even, so it is nearly where its share of
+impl IndexSegment {
+    /// Number of entries below this one. Hashes are even, so it is nearly where its share of
     /// the segment's hash space says.
     fn place(&self, entry: u64) -> usize {
         let share = u64::from(hash_of(entry) << self.depth);
@@ -63,7 +63,7 @@ impl Index {
     /// Bytes of heap, about.
     pub(super) fn heap_size(&self) -> usize {
         self.len * size_of::<u64>() * 9 / 8
-            + self.segments.len() * (size_of::<Segment>() + size_of::<u32>())
+            + self.segments.len() * (size_of::<IndexSegment>() + size_of::<u32>())
     }
 
     /// Leaves that may hold a member with this hash.
@@ -79,7 +79,7 @@ impl Index {
     pub(super) fn insert(&mut self, hash: u32, leaf: u32) {
         if self.segments.is_empty() {
             self.directory.push(0);
-            self.segments.push(Segment::default());
+            self.segments.push(IndexSegment::default());
         }
         self.len += 1;
         loop {
@@ -186,7 +186,7 @@ impl Index {
         let high = old.entries.split_off(at);
         old.entries.shrink_to_fit();
         let new = self.segments.len() as u32;
-        self.segments.push(Segment { entries: high, depth });
+        self.segments.push(IndexSegment { entries: high, depth });
         let width = 1usize << (self.depth - depth);
         let first = high_prefix * width;
         self.directory.iter_mut().skip(first).take(width).for_each(|slot| *slot = new);

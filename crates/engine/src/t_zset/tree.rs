@@ -33,7 +33,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
     leaves: Vec<Leaf>,
-    nodes: Vec<Node>,
+    nodes: Vec<TreeNode>,
     free_leaves: Vec<u32>,
     free_nodes: Vec<u32>,
     /// A leaf if `height` is 0, else a node.
@@ -52,7 +52,7 @@ struct Leaf {
     before: u32,
     after: u32,
     scores: Vec<f64>,
-    /// Where each member ends in `members`.
+    /// End of each member in `members`.
     ends: Vec<u32>,
     /// The low byte of each member's hash.
     tags: Vec<u8>,
@@ -60,7 +60,7 @@ struct Leaf {
 }
 
 #[derive(Debug, Clone)]
-struct Node {
+struct TreeNode {
     parent: u32,
     children: Vec<Child>,
 }
@@ -73,9 +73,9 @@ struct Child {
     lowest: f64,
 }
 
-/// Where an entry lies.
+/// Position of an entry.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct LeafPosition {
     leaf: u32,
     at: usize,
 }
@@ -123,7 +123,7 @@ impl Leaf {
         self.score(0)
     }
 
-    /// How many entries come before this score and member.
+    /// Number of entries before this score and member.
     fn place(&self, score: f64, member: Elem<'_>) -> usize {
         let mut low = self.scores.partition_point(|s| *s < score);
         let mut high =
@@ -229,7 +229,7 @@ impl Tree {
     pub(crate) fn heap_size(&self) -> usize {
         size_of::<Tree>()
             + self.leaves.capacity() * size_of::<Leaf>()
-            + self.nodes.len() * (size_of::<Node>() + NODE_MAX * size_of::<Child>())
+            + self.nodes.len() * (size_of::<TreeNode>() + NODE_MAX * size_of::<Child>())
             + (self.bytes + self.len * 13) * 5 / 4
             + self.index.heap_size()
     }
@@ -244,7 +244,7 @@ impl Tree {
         self.leaf(place.leaf).map(|leaf| leaf.score(place.at))
     }
 
-    /// How many entries come before a member, and its score.
+    /// Number of entries before a member, and its score.
     pub(crate) fn rank(&self, member: &[u8]) -> Option<(usize, f64)> {
         let place = self.find(member)?;
         Some((self.rank_of(place), self.leaf(place.leaf)?.score(place.at)))
@@ -298,12 +298,12 @@ impl Tree {
         self.insert(member, score);
     }
 
-    /// How many entries have scores for which `before` holds; it holds for a first part of all.
+    /// Number of entries with scores for which `before` holds; it holds for a first part of all.
     pub(crate) fn count_scores(&self, before: impl Fn(f64) -> bool) -> usize {
         self.partition(|child, _| before(child.lowest), |leaf, at| before(leaf.score(at)))
     }
 
-    /// How many entries have members for which `before` holds; it holds for a first part of all.
+    /// Number of entries with members for which `before` holds; it holds for a first part of all.
     pub(crate) fn count_members(&self, before: impl Fn(Elem<'_>) -> bool) -> usize {
         self.partition(
             |child, level| {
@@ -320,7 +320,7 @@ impl Tree {
         backwards: bool,
         mut visit: impl FnMut(Elem<'t>, f64) -> ControlFlow<()>,
     ) {
-        let Some(Place { leaf, mut at }) = self.place_of(rank) else { return };
+        let Some(LeafPosition { leaf, mut at }) = self.place_of(rank) else { return };
         let mut leaf = self.leaf(leaf);
         while let Some(found) = leaf {
             if backwards {
@@ -394,17 +394,17 @@ impl Tree {
         self.leaves.get(number as usize)
     }
 
-    fn node(&self, number: u32) -> Option<&Node> {
+    fn node(&self, number: u32) -> Option<&TreeNode> {
         self.nodes.get(number as usize)
     }
 
-    fn find(&self, member: &[u8]) -> Option<Place> {
+    fn find(&self, member: &[u8]) -> Option<LeafPosition> {
         let hash = self.hash(member);
         self.index.leaves(hash).find_map(|number| {
             let leaf = self.leaf(number)?;
             memchr::memchr_iter(hash as u8, &leaf.tags)
                 .find(|at| leaf.member(*at) == member)
-                .map(|at| Place { leaf: number, at })
+                .map(|at| LeafPosition { leaf: number, at })
         })
     }
 
@@ -462,7 +462,7 @@ impl Tree {
         count + low
     }
 
-    fn rank_of(&self, place: Place) -> usize {
+    fn rank_of(&self, place: LeafPosition) -> usize {
         let mut rank = place.at;
         let (mut number, mut parent) =
             (place.leaf, self.leaf(place.leaf).map_or(NONE, |leaf| leaf.parent));
@@ -474,7 +474,7 @@ impl Tree {
         rank
     }
 
-    fn place_of(&self, rank: usize) -> Option<Place> {
+    fn place_of(&self, rank: usize) -> Option<LeafPosition> {
         if rank >= self.len {
             return None;
         }
@@ -489,7 +489,7 @@ impl Tree {
             })?;
             number = child.number;
         }
-        Some(Place { leaf: number, at: left })
+        Some(LeafPosition { leaf: number, at: left })
     }
 
     /// A leaf has `more` entries now and perhaps another lowest score: tells the nodes above.
@@ -520,7 +520,7 @@ impl Tree {
         self.leaves.len() as u32 - 1
     }
 
-    fn new_node(&mut self, node: Node) -> u32 {
+    fn new_node(&mut self, node: TreeNode) -> u32 {
         if let Some(number) = self.free_nodes.pop()
             && let Some(place) = self.nodes.get_mut(number as usize)
         {
@@ -567,7 +567,7 @@ impl Tree {
             let total = self.len as u32;
             let lowest = self.first_of(beside, level).map_or(0.0, Leaf::lowest);
             let old = Child { number: beside, count: total - new.count, lowest };
-            let root = self.new_node(Node { parent: NONE, children: vec![old, new] });
+            let root = self.new_node(TreeNode { parent: NONE, children: vec![old, new] });
             self.set_parent(beside, level, root);
             self.set_parent(new.number, level, root);
             self.root = root;
@@ -608,7 +608,7 @@ impl Tree {
         let count = children.iter().map(|child| child.count).sum();
         let lowest = children.first().map_or(0.0, |child| child.lowest);
         let moved: Vec<u32> = children.iter().map(|child| child.number).collect();
-        let new = self.new_node(Node { parent, children });
+        let new = self.new_node(TreeNode { parent, children });
         for child in moved {
             self.set_parent(child, level - 1, new);
         }
@@ -616,7 +616,7 @@ impl Tree {
     }
 
     /// Takes out entries of one leaf.
-    fn remove_at(&mut self, place: Place, count: usize) {
+    fn remove_at(&mut self, place: LeafPosition, count: usize) {
         let Some(leaf) = self.leaves.get_mut(place.leaf as usize) else { return };
         for at in place.at..place.at + count {
             let member = leaf.member(at);

@@ -13,7 +13,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::{Config, Engine, Now, Outcome, SessionId};
+use engine::{CommandOutcome, Config, Engine, Now, SessionId};
 use testkit::RedisServer;
 
 use crate::wire::{Connection, Wire, show, words};
@@ -186,7 +186,7 @@ impl Differential {
         let session = self.clients[client].session;
         let borrowed: Vec<&[u8]> = argv.iter().map(Vec::as_slice).collect();
         let outcome = self.engine.execute(now(), session, &borrowed);
-        assert!(matches!(outcome, Outcome::Blocked { .. }), "{line} answered {outcome:?}");
+        assert!(matches!(outcome, CommandOutcome::Blocked { .. }), "{line} answered {outcome:?}");
         self.gather();
         let before = self.blocked_in_redis();
         self.clients[client].connection.send(&argv);
@@ -274,8 +274,8 @@ impl Differential {
         let outcome = self.engine.execute(now(), session, &borrowed);
         self.gather();
         match outcome {
-            Outcome::Reply(reply) => Wire::of(&reply, self.engine.protocol(session)),
-            Outcome::Blocked { .. } => panic!("{} waits in the engine", show(argv)),
+            CommandOutcome::Reply(reply) => Wire::of(&reply, self.engine.protocol(session)),
+            CommandOutcome::Blocked { .. } => panic!("{} waits in the engine", show(argv)),
         }
     }
 

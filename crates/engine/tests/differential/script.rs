@@ -25,6 +25,25 @@ fn hundreds_of_scripts_answer_alike() {
 }
 
 #[test]
+fn commands_that_wait_do_not_in_scripts() {
+    both(|d| {
+        for call in [
+            "'BLPOP', KEYS[1], 0",
+            "'BRPOP', KEYS[1], 0",
+            "'BLMOVE', KEYS[1], KEYS[1], 'LEFT', 'LEFT', 0",
+            "'BRPOPLPUSH', KEYS[1], KEYS[1], 0",
+            "'BZPOPMIN', KEYS[1], 0",
+            "'BZPOPMAX', KEYS[1], 0",
+            "'BLMPOP', 0, 1, KEYS[1], 'LEFT'",
+            "'BZMPOP', 0, 1, KEYS[1], 'MIN'",
+            "'XREAD', 'BLOCK', 0, 'STREAMS', KEYS[1], '$'",
+        ] {
+            eval(d, &format!("return redis.pcall({call})"), "1 absent");
+        }
+    });
+}
+
+#[test]
 fn the_commands_answer_alike() {
     both(|d| {
         for line in [

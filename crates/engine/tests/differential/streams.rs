@@ -355,7 +355,7 @@ fn groups() {
         d.same("XGROUP CREATE s g 0");
         d.same("XREADGROUP GROUP g c STREAMS s >");
         d.near("XPENDING s g - + 10", 3_000);
-        d.near("XINFO CONSUMERS s g", 3_000);
+        // XINFO CONSUMERS has a field of Redis 7.2 more; `it` looks at it.
         d.near("XINFO STREAM s FULL", 3_000);
         d.near("XINFO STREAM s FULL COUNT 1", 3_000);
     });

@@ -1,6 +1,6 @@
 //! Users: what Redis cannot be asked about, because it is a choice made here.
 
-use engine::Outcome;
+use engine::CommandOutcome;
 
 use crate::kit::Kit;
 
@@ -51,6 +51,6 @@ fn whoever_applies_the_log_may_do_everything() {
     let applied = other.engine.apply(loader, &effects).unwrap();
     assert_eq!((applied.commands, applied.errors), (1, 0));
     let client = other.client;
-    let Outcome::Reply(reply) = other.run_as(client, "GET a") else { panic!("it waits") };
+    let CommandOutcome::Reply(reply) = other.run_as(client, "GET a") else { panic!("it waits") };
     assert!(reply.is_error(), "{reply:?}");
 }

@@ -1,4 +1,4 @@
-use engine::{Now, Outcome, Reply};
+use engine::{CommandOutcome, Now, Reply};
 
 use crate::kit::Kit;
 
@@ -77,7 +77,7 @@ fn a_wait_ends_when_its_time_is_up() {
     let mut kit = Kit::new();
     let other = kit.engine.connect("127.0.0.1:2");
     let outcome = kit.run_as(other, "BLPOP l 1.5");
-    assert_eq!(outcome, Outcome::Blocked { deadline_ms: Some(1_700_000_001_500) });
+    assert_eq!(outcome, CommandOutcome::Blocked { deadline_ms: Some(1_700_000_001_500) });
     at(&mut kit, 1_500);
     assert_eq!(kit.engine.timed_out(kit.now, other), Some(Reply::NilArray));
     assert_eq!(kit.engine.timed_out(kit.now, other), None);
@@ -104,14 +104,14 @@ fn a_pause_holds_writes_back_until_it_ends() {
     let mut kit = Kit::new();
     let other = kit.engine.connect("a:1");
     kit.check("CLIENT PAUSE 1000 WRITE", "OK");
-    assert!(matches!(kit.run_as(other, "SET k v"), Outcome::Blocked { .. }));
+    assert!(matches!(kit.run_as(other, "SET k v"), CommandOutcome::Blocked { .. }));
     kit.check("GET k", "(nil)");
     kit.check("CLIENT UNPAUSE", "OK");
     let output = kit.engine.take_output();
     assert_eq!(output.deliveries, [(other, Reply::Ok)]);
     kit.check("GET k", "v");
     kit.check("CLIENT PAUSE 1000 WRITE", "OK");
-    assert!(matches!(kit.run_as(other, "SET k w"), Outcome::Blocked { .. }));
+    assert!(matches!(kit.run_as(other, "SET k w"), CommandOutcome::Blocked { .. }));
     at(&mut kit, 1_000);
     assert_eq!(kit.engine.timed_out(kit.now, other), Some(Reply::Ok));
     kit.check("GET k", "w");
@@ -139,7 +139,7 @@ fn while_clients_are_paused_keys_die_for_readers_only() {
     let outcome = kit.run_as(own, "INCR a");
     assert_eq!(
         outcome,
-        engine::Outcome::Reply(engine::Reply::Int(1)),
+        engine::CommandOutcome::Reply(engine::Reply::Int(1)),
         "those of the process go on"
     );
     kit.check("CLIENT UNPAUSE", "OK");

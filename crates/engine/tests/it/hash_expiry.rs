@@ -462,12 +462,13 @@ fn a_payload_that_is_wrong_is_refused() {
         let mut changed = payload.clone();
         changed[byte] ^= 1;
         let argv: [&[u8]; 4] = [b"RESTORE", b"x", b"0", &changed];
-        let engine::Outcome::Reply(Reply::Error(_)) = kit.engine.execute(now, client, &argv) else {
+        let engine::CommandOutcome::Reply(Reply::Error(_)) = kit.engine.execute(now, client, &argv)
+        else {
             panic!("byte {byte}")
         };
     }
     let argv: [&[u8]; 4] = [b"RESTORE", b"x", b"0", &payload];
-    assert_eq!(kit.engine.execute(now, client, &argv), engine::Outcome::Reply(Reply::Ok));
+    assert_eq!(kit.engine.execute(now, client, &argv), engine::CommandOutcome::Reply(Reply::Ok));
     kit.check("HPTTL x FIELDS 3 a b c", "[1000 1000 -1]");
 }
 

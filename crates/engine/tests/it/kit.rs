@@ -1,6 +1,6 @@
 //! An engine with one client, and replies as short text.
 
-use engine::{Config, Engine, Now, Outcome, Reply, SessionId};
+use engine::{CommandOutcome, Config, Engine, Now, Reply, SessionId};
 
 pub(crate) struct Kit {
     pub(crate) engine: Engine,
@@ -20,12 +20,12 @@ impl Kit {
     pub(crate) fn run(&mut self, line: &str) -> Reply {
         let client = self.client;
         match self.run_as(client, line) {
-            Outcome::Reply(reply) => reply,
-            Outcome::Blocked { .. } => panic!("{line} blocks"),
+            CommandOutcome::Reply(reply) => reply,
+            CommandOutcome::Blocked { .. } => panic!("{line} blocks"),
         }
     }
 
-    pub(crate) fn run_as(&mut self, client: SessionId, line: &str) -> Outcome {
+    pub(crate) fn run_as(&mut self, client: SessionId, line: &str) -> CommandOutcome {
         let words = words(line);
         let argv: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
         self.engine.execute(self.now, client, &argv)

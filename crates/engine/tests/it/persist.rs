@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use engine::{
-    Config, Engine, Now, Outcome, Reply, SessionId,
-    persist::{self, SnapshotCursor},
+    CommandOutcome, Config, Engine, Now, Reply, SessionId,
+    persist::{self, KeyParts, PartPlan, SnapshotCursor},
 };
 
 use crate::kit::show;
@@ -17,6 +17,8 @@ struct Walker {
     clients: [SessionId; 3],
     now_ms: i64,
     rng: fastrand::Rng,
+    /// How many names of keys there are.
+    keys: u16,
     /// Records as the log would hold them.
     records: Vec<Vec<u8>>,
 }
@@ -168,13 +170,14 @@ impl Walker {
         let mut engine = engine(true, seed);
         let clients = [0, 1, 2].map(|n| engine.connect(&format!("client:{n}")));
         let rng = fastrand::Rng::with_seed(seed);
-        Walker { engine, clients, now_ms: 1_700_000_000_000, rng, records: Vec::new() }
+        let records = Vec::new();
+        Walker { engine, clients, now_ms: 1_700_000_000_000, rng, keys: 14, records }
     }
 
     fn word(&mut self, word: &str) -> String {
         let rng = &mut self.rng;
         match word {
-            "K" => format!("k{}", rng.u8(..14)),
+            "K" => format!("k{}", rng.u16(..self.keys)),
             "V" => match rng.u8(..5) {
                 0 => rng.i32(..).to_string(),
                 1 => "x".repeat(rng.usize(..200)),
@@ -221,7 +224,7 @@ impl Walker {
         } else {
             let outcome = self.engine.execute(now, client, &argv);
             // A command that is not there would test nothing.
-            if let Outcome::Reply(Reply::Error(error)) = outcome {
+            if let CommandOutcome::Reply(Reply::Error(error)) = outcome {
                 let text = error.to_string();
                 assert!(!text.contains("unknown command"), "{words:?}: {text}");
                 assert!(!text.contains("wrong number of arguments"), "{words:?}: {text}");
@@ -268,7 +271,7 @@ fn state(engine: &mut Engine, now_ms: i64) -> State {
     let mut run = |words: &[&str]| {
         let argv: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         match engine.execute(now, client, &argv) {
-            Outcome::Reply(reply) => reply,
+            CommandOutcome::Reply(reply) => reply,
             blocked => panic!("{words:?}: {blocked:?}"),
         }
     };
@@ -395,6 +398,58 @@ fn effects_and_snapshots_bring_the_same_state_again() {
     assert!(most > 20, "too few keys to mean anything: {most}");
 }
 
+/// Divides a keyspace by what records link and by the memory its keys take.
+fn divided(walker: &Walker, seed: u64) -> KeyParts {
+    let mut plan = PartPlan::new(seed);
+    walker.records.iter().for_each(|record| plan.link(record).unwrap());
+    let mut cursor = Some(SnapshotCursor::default());
+    while let Some(at) = cursor {
+        cursor = walker.engine.weigh(at, 1 + seed as usize % 50, &mut plan);
+    }
+    plan.split(4, 1)
+}
+
+#[test]
+fn parts_replayed_one_by_one_bring_the_same_state_again() {
+    let mut filled = 0;
+    for seed in 0..120 {
+        let mut walker = Walker::new(seed);
+        // From so many that few are linked, to so few that most are.
+        walker.keys = [1_000, 300, 100, 30][seed as usize % 4];
+        for _ in 0..600 {
+            walker.step();
+        }
+        let parts = divided(&walker, seed);
+        let mut together = engine(false, 7);
+        let into = together.connect_loader();
+        for part in parts.iter() {
+            let mut alone = engine(false, 99);
+            let loader = alone.connect_loader();
+            for effects in &walker.records {
+                alone.apply_part(loader, effects, part).unwrap();
+            }
+            alone.disconnect(loader);
+            filled += usize::from(alone.key_count() > 0);
+            let mut add = |effects: &mut Vec<u8>| {
+                let applied = together.apply(into, effects).unwrap();
+                assert_eq!(applied.errors, 0, "seed {seed}: a command of a snapshot fails");
+                effects.clear();
+            };
+            let mut effects = Vec::new();
+            let mut cursor = Some(SnapshotCursor::default());
+            while let Some(at) = cursor {
+                let step = alone.snapshot_part(at, 10, part, &mut effects, 300, &mut add);
+                cursor = step.next;
+            }
+            add(&mut effects);
+        }
+        together.disconnect(into);
+        let now = walker.now_ms;
+        same(&walker.state(), &state(&mut together, now), "in parts", seed);
+    }
+    assert!(filled > 360, "hardly ever were there several parts: {filled}");
+}
+
 #[test]
 fn a_large_collection_is_restored_whole() {
     let mut engine = engine(false, 1);
@@ -457,7 +512,9 @@ fn any_bytes_are_decoded_without_a_panic() {
             _ => bytes = (0..rng.usize(..200)).map(|_| rng.u8(..)).collect(),
         }
         let mut rest = &bytes[..];
-        while let persist::Decoded::Record { lsn, payload, length, .. } = persist::decode(rest) {
+        while let persist::DecodedRecord::Record { lsn, payload, length, .. } =
+            persist::decode(rest)
+        {
             assert!(payload.iter().all(|byte| *byte == lsn as u8), "a payload nobody wrote");
             rest = &rest[length..];
         }
@@ -495,8 +552,8 @@ fn functions_come_back_from_effects_and_from_a_snapshot() {
         let client = engine.connect("c");
         let argv: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
         match engine.execute(Now::from_millis(1_700_000_000_000), client, &argv) {
-            Outcome::Reply(reply) => show(&reply),
-            Outcome::Blocked { .. } => panic!("functions do not wait"),
+            CommandOutcome::Reply(reply) => show(&reply),
+            CommandOutcome::Blocked { .. } => panic!("functions do not wait"),
         }
     };
     let library = |name: &str, answer: u32| {
@@ -550,7 +607,7 @@ fn a_negative_zero_is_the_same_after_a_restart() {
         })
     };
     let before = scores(&mut engine);
-    let minus = Outcome::Reply(Reply::Double(-0.0));
+    let minus = CommandOutcome::Reply(Reply::Double(-0.0));
     assert_eq!(format!("{:?}", before[1].0), format!("{minus:?}"));
     let effects = engine.take_output().effects;
     let mut replayed = self::engine(false, 2);

@@ -9,8 +9,8 @@ impl Kit {
         let mut argv: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count.as_bytes()];
         argv.extend(keys_and_args.iter().skip(1).map(|word| word.as_bytes()));
         match self.engine.execute(self.now, self.client, &argv) {
-            engine::Outcome::Reply(reply) => show(&reply),
-            engine::Outcome::Blocked { .. } => panic!("a script cannot wait"),
+            engine::CommandOutcome::Reply(reply) => show(&reply),
+            engine::CommandOutcome::Blocked { .. } => panic!("a script cannot wait"),
         }
     }
 }

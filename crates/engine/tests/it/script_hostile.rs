@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use engine::{Config, Engine, Now, Outcome, Reply, SessionId};
+use engine::{CommandOutcome, Config, Engine, Now, Reply, SessionId};
 
 use crate::kit::{Kit, show};
 
@@ -40,8 +40,8 @@ impl Victim {
 
     fn command(&mut self, argv: &[&[u8]]) -> Reply {
         match self.engine.execute(Now::from_millis(1), self.client, argv) {
-            Outcome::Reply(reply) => reply,
-            Outcome::Blocked { .. } => panic!("nothing waits here"),
+            CommandOutcome::Reply(reply) => reply,
+            CommandOutcome::Blocked { .. } => panic!("nothing waits here"),
         }
     }
 
@@ -136,6 +136,49 @@ fn time_inside_of_c_functions_counts() {
         let took = start.elapsed();
         // Its 200 ms, and not much more: this is no optimized build, and the machine may be busy.
         assert!(took < Duration::from_secs(5), "{script} took {took:?}");
+    }
+}
+
+/// The clock is looked at between two calls of functions written in C or Rust, not inside of one:
+/// how long one takes is bounded by what fits into the memory of a script.
+#[test]
+fn one_call_on_all_the_memory_of_a_script_ends_soon() {
+    let mut victim = Victim::new();
+    // As much as a script has where nothing else is configured.
+    let config = Config { script_clock: Some(monotonic), ..Config::default() };
+    assert_eq!(config.script_memory, 64 << 20);
+    victim.engine = Engine::new(config);
+    victim.client = victim.engine.connect("127.0.0.1:1");
+    let array = "local t = {} for i = 1, 9e5 do t[i] = i end";
+    for (before, call) in [
+        ("local s = string.rep('a', 3e7)", "redis.sha1hex(s)"),
+        ("local s = string.rep('a', 1e7)", "cjson.encode(s)"),
+        ("local s = string.rep('\\1', 4e6)", "cjson.encode(s)"),
+        ("local s = '[' .. string.rep('1,', 9e5) .. '1]'", "cjson.decode(s)"),
+        ("local s = '\"' .. string.rep('a', 1e7) .. '\"'", "cjson.decode(s)"),
+        (array, "cjson.encode(t)"),
+        (array, "cmsgpack.pack(t)"),
+        (
+            "local t = {} for i = 1, 2e5 do t[i] = i end local s = cmsgpack.pack(t)",
+            "cmsgpack.unpack(s)",
+        ),
+        (array, "table.concat(t, ',')"),
+        ("local s = string.rep('a', 1.5e7)", "s:upper()"),
+        ("local s = string.rep('a', 1.5e7)", "s:reverse()"),
+        ("local s = string.rep('a', 3e7)", "s:find('b', 1, true)"),
+        ("local s = string.rep('a', 3e7)", "redis.call('SET', 'k', s)"),
+        ("local s = string.rep('a', 1e7)", "struct.pack('s', s)"),
+    ] {
+        // What takes too long before the call is not what is looked at.
+        let start = Instant::now();
+        let script = |call: &str| format!("{before} local r = {call} return 'ended'");
+        assert_eq!(victim.eval(&script("1")), "ended", "{before}");
+        let without = start.elapsed();
+        let start = Instant::now();
+        assert_eq!(victim.eval(&script(call)), "ended", "{before} {call}");
+        let took = start.elapsed().saturating_sub(without);
+        // Far less than its deadline, also where nothing is optimized.
+        assert!(took < Duration::from_secs(3), "{call} took {took:?}");
     }
 }
 
@@ -359,8 +402,8 @@ fn others_can_see_that_a_script_keeps_them_waiting_and_kill_it() {
     let mut eval = |script: &str| {
         let argv: [&[u8]; 3] = [b"EVAL", script.as_bytes(), b"0"];
         match engine.execute(Now::from_millis(1), client, &argv) {
-            Outcome::Reply(reply) => show(&reply),
-            Outcome::Blocked { .. } => panic!("nothing waits here"),
+            CommandOutcome::Reply(reply) => show(&reply),
+            CommandOutcome::Blocked { .. } => panic!("nothing waits here"),
         }
     };
 
@@ -404,7 +447,7 @@ fn without_a_clock_instructions_are_counted() {
     let client = engine.connect("127.0.0.1:1");
     let argv: [&[u8]; 3] = [b"EVAL", b"while true do end", b"0"];
     let outcome = engine.execute(Now::from_millis(1), client, &argv);
-    let Outcome::Reply(reply) = outcome else { panic!("it ends") };
+    let CommandOutcome::Reply(reply) = outcome else { panic!("it ends") };
     assert!(show(&reply).contains(KILLED));
 }
 

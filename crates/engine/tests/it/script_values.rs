@@ -1,6 +1,6 @@
 //! Scripts: what is encoded can be decoded, no bytes are too strange, strict mode, first lines.
 
-use engine::{Config, Engine, Now, Outcome, Reply, SessionId};
+use engine::{CommandOutcome, Config, Engine, Now, Reply, SessionId};
 use proptest::prelude::*;
 
 use crate::kit::show;
@@ -23,8 +23,8 @@ impl Side {
         argv.extend(keys.iter().map(|key| key.as_bytes()));
         argv.extend(args);
         match self.engine.execute(Now::from_millis(1), self.client, &argv) {
-            Outcome::Reply(reply) => reply,
-            Outcome::Blocked { .. } => panic!("a script cannot wait"),
+            CommandOutcome::Reply(reply) => reply,
+            CommandOutcome::Blocked { .. } => panic!("a script cannot wait"),
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use engine::{Outcome, Reply};
+use engine::{CommandOutcome, Now, Reply};
 use proptest::prelude::*;
 
 use crate::kit::{Kit, effects, show};
@@ -103,8 +103,14 @@ fn a_read_waits_for_what_comes() {
     kit.run("XADD s 1-1 a 1");
     kit.check("XREAD STREAMS s 0", "[[s [[1-1 [a 1]]]]]");
     kit.check("XREAD STREAMS s $", "(nil array)");
-    assert!(matches!(kit.run_as(a, "XREAD BLOCK 0 STREAMS s t $ $"), Outcome::Blocked { .. }));
-    assert!(matches!(kit.run_as(b, "XREAD BLOCK 0 COUNT 1 STREAMS t 0"), Outcome::Blocked { .. }));
+    assert!(matches!(
+        kit.run_as(a, "XREAD BLOCK 0 STREAMS s t $ $"),
+        CommandOutcome::Blocked { .. }
+    ));
+    assert!(matches!(
+        kit.run_as(b, "XREAD BLOCK 0 COUNT 1 STREAMS t 0"),
+        CommandOutcome::Blocked { .. }
+    ));
     kit.effects();
     kit.run("XADD t 2-2 b 2");
     let output = kit.engine.take_output();
@@ -166,7 +172,7 @@ fn who_waits_with_a_group_is_served_or_told() {
     kit.run("XGROUP CREATE s g $ MKSTREAM");
     for client in [a, b] {
         let outcome = kit.run_as(client, "XREADGROUP GROUP g c BLOCK 0 STREAMS s >");
-        assert!(matches!(outcome, Outcome::Blocked { .. }));
+        assert!(matches!(outcome, CommandOutcome::Blocked { .. }));
     }
     kit.run("XADD s 1-0 f v");
     let texts: Vec<_> =
@@ -238,4 +244,31 @@ proptest! {
         let Reply::Array(all) = kit.run("XRANGE s - +") else { panic!("no array") };
         prop_assert_eq!(all.len(), model.len());
     }
+}
+
+#[test]
+fn a_consumer_is_inactive_since_it_last_got_an_entry() {
+    let mut kit = Kit::new();
+    let start = kit.now.ms();
+    kit.run("XADD s 1-0 f v");
+    kit.run("XGROUP CREATE s g 0");
+    kit.run("XGROUP CREATECONSUMER s g bob");
+    kit.now = Now::from_millis(start + 1_000);
+    kit.check("XREADGROUP GROUP g alice STREAMS s >", "[[s [[1-0 [f v]]]]]");
+    kit.now = Now::from_millis(start + 3_000);
+    // She asked, and got nothing: that counts for neither, as in Redis 7.0.
+    kit.check("XREADGROUP GROUP g alice STREAMS s >", "(nil array)");
+    kit.now = Now::from_millis(start + 4_000);
+    kit.check(
+        "XINFO CONSUMERS s g",
+        "[{name: alice, pending: 1, idle: 3000, inactive: 3000} \
+         {name: bob, pending: 0, idle: 4000, inactive: -1}]",
+    );
+    kit.check("XCLAIM s g bob 0 1-0 IDLE 500 JUSTID", "[1-0]");
+    kit.now = Now::from_millis(start + 4_100);
+    kit.check(
+        "XINFO CONSUMERS s g",
+        "[{name: alice, pending: 0, idle: 3100, inactive: 3100} \
+         {name: bob, pending: 1, idle: 100, inactive: 100}]",
+    );
 }

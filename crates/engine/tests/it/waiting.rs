@@ -1,6 +1,6 @@
 //! Commands that wait for a key.
 
-use engine::Outcome;
+use engine::CommandOutcome;
 
 use crate::kit::{Kit, show};
 
@@ -8,7 +8,7 @@ use crate::kit::{Kit, show};
 #[track_caller]
 fn waits(kit: &mut Kit, client: engine::SessionId, line: &str) {
     let outcome = kit.run_as(client, line);
-    assert!(matches!(outcome, Outcome::Blocked { .. }), "{line}: {outcome:?}");
+    assert!(matches!(outcome, CommandOutcome::Blocked { .. }), "{line}: {outcome:?}");
 }
 
 /// What was sent to others since the last call, with the effects left.
@@ -91,7 +91,7 @@ fn a_wait_ends_with_its_deadline() {
     let a = kit.engine.connect("a");
     let outcome = kit.run_as(a, "BLPOP l 0.5");
     let deadline = kit.now.ms() + 500;
-    assert_eq!(outcome, Outcome::Blocked { deadline_ms: Some(deadline) });
+    assert_eq!(outcome, CommandOutcome::Blocked { deadline_ms: Some(deadline) });
     kit.now = engine::Now::from_millis(deadline);
     let reply = kit.engine.timed_out(kit.now, a).unwrap();
     assert_eq!(show(&reply), "(nil array)");

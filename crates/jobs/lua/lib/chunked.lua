@@ -11,9 +11,9 @@ local function chunked(command, key, list, from, to)
     local last = to
     if last - from >= 1000 then last = from + 999 end
     if key then
-      reply = redis.call(command, key, spread(list, from, last)) -- bounded: 1000
+      reply = redis.call(command, key, unpack_all(list, from, last)) -- bounded: 1000
     else
-      reply = redis.call(command, spread(list, from, last)) -- bounded: 1000
+      reply = redis.call(command, unpack_all(list, from, last)) -- bounded: 1000
     end
     if total == nil then
       total = reply

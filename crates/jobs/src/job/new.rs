@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Error, JobId, JobType,
-    route::{Server, Target},
+    route::{JobTarget, TargetWorker},
     text::{METADATA_MAX, unreadable},
 };
 
@@ -35,7 +35,7 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
     /// The job type.
     const TYPE: &'static str;
 
-    /// What every job of this type starts from: retries, priority, target and so on.
+    /// Returns the defaults of every job of this type: retries, priority, target and so on.
     fn defaults(job: NewJob) -> NewJob {
         job
     }
@@ -50,7 +50,7 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
 /// let job = NewJob::new("render", &serde_json::json!({"frame": 7}))?
 ///     .priority(8)
 ///     .delay(Duration::from_secs(60))
-///     .target(Target::default().capability("gpu").region("eu"));
+///     .target(JobTarget::default().capability("gpu").region("eu"));
 /// # Ok::<(), jobs::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -70,15 +70,15 @@ pub(crate) struct Once {
 
 impl NewJob {
     /// A job of a type with a payload.
-    pub fn new(kind: impl Into<String>, payload: &impl Serialize) -> Result<Self, Error> {
+    pub fn new(job_type: impl Into<String>, payload: &impl Serialize) -> Result<Self, Error> {
         let payload = serde_json::value::to_raw_value(payload)
             .map_err(|error| Error::invalid(format!("the payload is not JSON: {error}")))?;
-        Self::raw(kind, payload)
+        Self::raw(job_type, payload)
     }
 
     /// A job of a type with a payload that is JSON text already.
-    pub fn raw(kind: impl Into<String>, payload: Box<RawValue>) -> Result<Self, Error> {
-        let kind = JobType::parse(kind)?;
+    pub fn raw(job_type: impl Into<String>, payload: Box<RawValue>) -> Result<Self, Error> {
+        let job_type = JobType::parse(job_type)?;
         if payload.get().len() > PAYLOAD_MAX {
             return Err(Error::invalid(format!(
                 "the payload has {} bytes, more than {PAYLOAD_MAX}",
@@ -89,7 +89,7 @@ impl NewJob {
             return Err(Error::invalid(format!("the payload cannot be kept: {problem}")));
         }
         let payload = if payload.get() == "null" { empty_object() } else { payload };
-        let job = Job::plain(JobId::stored(""), kind, payload);
+        let job = Job::plain(JobId::stored(""), job_type, payload);
         Ok(Self { job, id: None, once: None, problem: None })
     }
 
@@ -105,7 +105,12 @@ impl NewJob {
         self
     }
 
-    /// How urgent it is, 1 to 10.
+    /// The jobs it waits for.
+    pub fn parents(&self) -> &[JobId] {
+        &self.job.depends_on
+    }
+
+    /// Sets the priority, 1 to 10.
     pub fn priority(mut self, level: u8) -> Self {
         match Priority::new(level) {
             Ok(priority) => self.job.priority = priority,
@@ -186,20 +191,20 @@ impl NewJob {
                 "the metadata has {metadata} bytes, more than {METADATA_MAX}"
             )));
         }
-        if matches!(self.job.target.server, Server::Nobody) {
+        if matches!(self.job.target.worker, TargetWorker::Nobody) {
             return Err(Error::invalid("the target names no worker at all"));
         }
         Ok(())
     }
 }
 
-/// What a job has of one kind, each set by a method of its own.
+/// Generates one setter per option.
 macro_rules! settings {
-    ($($(#[$doc:meta])* $name:ident($value:ident: $kind:ty) => $($place:ident).+ = $set:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident($value:ident: $job_type:ty) => $($place:ident).+ = $set:expr;)*) => {
         impl NewJob {
             $(
                 $(#[$doc])*
-                pub fn $name(mut self, $value: $kind) -> Self {
+                pub fn $name(mut self, $value: $job_type) -> Self {
                     self.job.$($place).+ = $set;
                     self
                 }
@@ -224,39 +229,39 @@ settings! {
     /// The time zone of its cron expression.
     timezone(zone: impl Into<String>) => schedule.timezone = Some(zone.into());
 
-    /// What happens when occurrences overlap.
+    /// Sets the policy for overlapping occurrences.
     overlap(overlap: Overlap) => schedule.overlap = overlap;
 
-    /// What happens to missed occurrences.
+    /// Sets the policy for missed occurrences.
     catch_up(catch_up: CatchUp) => schedule.catch_up = catch_up;
 
-    /// How often it may fail.
+    /// Retry policy.
     retry(retry: Retry) => retry = retry;
 
     /// Retries after the first attempt.
     attempts(attempts: u32) => retry.attempts = attempts;
 
-    /// How long it waits before a retry.
+    /// Sets the delay before a retry.
     backoff(backoff: Backoff) => retry.backoff = backoff;
 
-    /// Which workers may take it.
-    target(target: Target) => target = target;
+    /// The workers that may claim it.
+    target(target: JobTarget) => target = target;
 
-    /// What happens when one that it depends on does not succeed.
+    /// Sets the policy for a parent that does not succeed.
     on_parent_failure(policy: OnParentFailure) => on_parent_failure = policy;
 
-    /// How many of its type may run at once.
+    /// Most jobs of its type that may run at once.
     max_concurrent(most: u32) => rate_limit.max_concurrent = Some(most);
 
-    /// How many of its type may start in any minute.
+    /// Most jobs of its type that may start in any minute.
     max_per_minute(most: u32) => rate_limit.max_per_minute = Some(most);
 
-    /// How long one attempt may run.
+    /// Time limit of one attempt.
     timeout(timeout: Duration) => timeout = Some(timeout);
 
     /// Does not start it after this moment.
     expires_at(at: Millis) => expires_at = Some(at);
 }
 
-/// How many jobs one job may depend on: 10,000. They are read in one script.
+/// Most jobs one job may depend on: 10,000. They are read in one script.
 pub const PARENTS_MAX: usize = 10_000;

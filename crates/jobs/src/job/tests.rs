@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn parse(text: &str) -> Result<Job, Malformed> {
+fn parse(text: &str) -> Result<Job, MalformedJob> {
     Job::parse(JobId::stored("j1"), text.as_bytes())
 }
 
@@ -16,7 +16,7 @@ fn sample() -> Job {
 #[test]
 fn a_lean_job_has_what_a_v1_worker_needs_and_no_more() {
     assert_eq!(
-        sample().to_text(Shape::Lean),
+        sample().to_text(JobFormat::Lean),
         r#"{"jobId":"j1","type":"mail","payload":{"to":"ann"},"retry":{"attempts":3},"createdAt":1732376323000,"attempts":0}"#
     );
 }
@@ -24,7 +24,7 @@ fn a_lean_job_has_what_a_v1_worker_needs_and_no_more() {
 #[test]
 fn a_full_job_is_what_v1_dispatch_writes() {
     assert_eq!(
-        sample().to_text(Shape::Full),
+        sample().to_text(JobFormat::Full),
         concat!(
             r#"{"jobId":"j1","type":"mail","payload":{"to":"ann"},"schedule":{},"#,
             r#""retry":{"attempts":3,"backoff":{"type":"exponential","delay":2000}},"priority":5,"#,
@@ -57,7 +57,7 @@ fn every_field_survives_writing_and_reading() {
             skip_on: vec!["Fatal".into()],
             reroute_on: vec!["Gpu".into()],
         })
-        .target(Target::default().stack("rust").capability("gpu").region("eu").all())
+        .target(JobTarget::default().stack("rust").capability("gpu").region("eu").all())
         .depends_on([JobId::stored("p1"), JobId::stored("p2")])
         .on_parent_failure(OnParentFailure::Run)
         .metadata("a", "b")
@@ -70,7 +70,7 @@ fn every_field_survives_writing_and_reading() {
     job.attempts = 2;
     job.created_at = Millis(5);
     job.avoid = vec!["w1".into()];
-    for shape in [Shape::Lean, Shape::Full] {
+    for shape in [JobFormat::Lean, JobFormat::Full] {
         let text = job.to_text(shape);
         assert!(!text.contains("null"), "{text}");
         let read = parse(&text).unwrap();

@@ -8,19 +8,22 @@ use store::{
 
 use super::Scheduler;
 use crate::{
-    CatchUp, Cron, Error, Job, JobId, Overlap, cron::CATCH_UP_MAX, json::Fields, lanes::Place,
+    CatchUp, Cron, Error, Job, JobId, Overlap,
+    cron::CATCH_UP_MAX,
+    json::Fields,
+    lanes::{LaneRef, Lanes},
     scripts,
 };
 
-/// How many schedules one round looks at.
+/// Most schedules handled in one round.
 const BATCH: isize = 100;
 
-/// How late an occurrence may be and still count as on time: a minute, for a scheduler that was
+/// Delay up to which an occurrence counts as on time: a minute, for a scheduler that was
 /// being replaced.
 const LATE: i64 = 60_000;
 
 impl Scheduler {
-    /// Puts due occurrences in line. Says how many, and whether there are more.
+    /// Dispatches due occurrences. Returns how many, and whether there are more.
     pub(super) async fn occur(&self) -> Result<(usize, bool), Error> {
         let keys = self.jobs.keys();
         let mut store = self.jobs.store().clone();
@@ -51,7 +54,7 @@ impl Scheduler {
         Ok((occurred, more))
     }
 
-    /// What is to be done about a schedule that is due.
+    /// Plans the occurrences of a schedule that is due.
     fn plan(
         &self,
         id: &str,
@@ -92,49 +95,39 @@ impl Scheduler {
             }
             occurrences.push((name, fields.to_text()));
         }
-        Ok(Plan { place: Place::of(&job), next: cron.next_after(now), occurrences })
+        Ok(Plan { place: LaneRef::of(&job), next: cron.next_after(now), occurrences })
     }
 
     /// Moves a schedule on and puts its occurrences in line, if nobody else has.
     async fn claim_occurrences(&self, id: &str, due: Millis, plan: Plan) -> Result<usize, Error> {
         let keys = self.jobs.keys();
         let place = &plan.place;
-        let registry = match place.server.as_str() {
-            "" => keys.routes(),
-            server => keys.routes_of(server),
-        };
-        let mut all_keys = Vec::new();
-        let mut rest = Vec::new();
+        let (lane_keys, lane) = Lanes::one(keys, place).into_parts();
+        let (mut all_keys, mut rest) = (lane_keys, lane);
         for (name, text) in plan.occurrences {
             all_keys.extend([keys.data(&name), keys.status(&name)]);
             rest.extend([Arg::Text(name), Arg::Text(text)]);
         }
-        let reply: Vec<redis::Value> = scripts::occur::run(
+        let reply: Vec<redis::Value> = scripts::fire_schedule::run(
             self.jobs.store(),
-            scripts::occur::Keys {
+            scripts::fire_schedule::Keys {
                 waiting: keys.waiting(),
                 index: keys.index(),
-                strays: keys.strays(),
+                unindexed: keys.unindexed(),
                 cron: keys.cron(),
                 delayed: keys.delayed(),
                 claims: keys.claims(),
                 events: keys.events(),
-                registry,
-                lane: keys.lane(&place.route, place.priority.get()),
                 lock: keys.lock(id),
                 keys: all_keys,
             },
-            scripts::occur::Args {
+            scripts::fire_schedule::Args {
                 now_ms: self.jobs.now(),
                 wake: keys.wake(),
                 events_max: self.jobs.config().events_max,
                 schedule: id,
                 due_ms: due,
                 next_ms: plan.next,
-                rid: place.route.as_str(),
-                priority: place.priority.get(),
-                spec: &place.text,
-                server: &place.server,
                 place: "back",
                 rest,
             },
@@ -147,9 +140,9 @@ impl Scheduler {
     }
 }
 
-/// What is to be done about a schedule that is due.
+/// Plans the occurrences of a schedule that is due.
 struct Plan {
-    place: Place,
+    place: LaneRef,
     next: Option<Millis>,
     occurrences: Vec<(String, String)>,
 }

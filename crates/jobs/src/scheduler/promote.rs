@@ -11,16 +11,16 @@ use crate::{
     Error, Job, JobError, JobId,
     config::seconds,
     fail::failed_result,
-    lanes::{Lanes, Place},
+    lanes::{LaneRef, Lanes},
     scripts,
 };
 
-/// How many jobs one call puts in line, and how many calls one round makes.
+/// Most jobs promoted in one call, and calls in one round.
 const BATCH: isize = 200;
 const CALLS: usize = 50;
 
 impl Scheduler {
-    /// Puts due jobs in line. Says how many, and whether there are more.
+    /// Puts due waiting jobs. Returns how many, and whether there are more.
     pub(super) async fn promote(&self) -> Result<(usize, bool), Error> {
         let mut promoted = 0;
         for _ in 0..CALLS {
@@ -48,16 +48,16 @@ impl Scheduler {
         for (id, data) in ids.into_iter().zip(data) {
             job_keys.extend([keys.status(&id), keys.result(&id)]);
             let job = data.map(|data| Job::parse(JobId::stored(id.as_str()), &data));
-            let (kind, lane, result) = match &job {
+            let (case, lane, result) = match &job {
                 None => ("gone", 0, Arg::Word("")),
-                Some(Ok(job)) => ("lane", lanes.number(keys, &Place::of(job)), Arg::Word("")),
+                Some(Ok(job)) => ("lane", lanes.number(keys, &LaneRef::of(job)), Arg::Word("")),
                 Some(Err(error)) => {
                     tracing::warn!(job = %id, %error, "malformed job put away");
                     let error = JobError::new("Malformed", error.to_string());
                     ("bad", 0, Arg::Text(failed_result(error, now, 0)))
                 }
             };
-            job_args.extend([Arg::Text(id), Arg::Word(kind), lane.into(), result]);
+            job_args.extend([Arg::Text(id), Arg::Word(case), lane.into(), result]);
         }
         let count = lanes.count();
         let (mut all_keys, mut rest) = lanes.into_parts();
@@ -68,7 +68,7 @@ impl Scheduler {
             scripts::promote::Keys {
                 waiting: keys.waiting(),
                 index: keys.index(),
-                strays: keys.strays(),
+                unindexed: keys.unindexed(),
                 delayed: keys.delayed(),
                 deadletter: keys.deadletter(),
                 events: keys.events(),
@@ -87,7 +87,7 @@ impl Scheduler {
         Ok(promoted)
     }
 
-    /// When the next job or schedule comes due.
+    /// Returns the time at which the next job or schedule comes due.
     pub(super) async fn next_due(&self) -> Result<Option<Millis>, Error> {
         let keys = self.jobs.keys();
         let mut store = self.jobs.store().clone();

@@ -1,4 +1,4 @@
-//! What a handler may ask for: each argument is taken from the job or its context.
+//! Extractors: each argument of a handler is taken from the job or its context.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -6,13 +6,16 @@ use serde::de::DeserializeOwned;
 use store::Millis;
 use tokio_util::sync::CancellationToken;
 
-use super::{Call, Outcome};
+use super::{JobOutcome, JobRequest};
 use crate::{Job, JobError, JobId, JobResult, Jobs, Task};
 
 /// Something a handler may take as an argument.
 pub trait FromJob<S>: Sized + Send + 'static {
     /// Takes it, or says what the attempt comes to without it.
-    fn from_job(call: &Call, state: &S) -> impl Future<Output = Result<Self, Outcome>> + Send;
+    fn from_job(
+        call: &JobRequest,
+        state: &S,
+    ) -> impl Future<Output = Result<Self, JobOutcome>> + Send;
 }
 
 /// The worker's state.
@@ -20,7 +23,7 @@ pub trait FromJob<S>: Sized + Send + 'static {
 pub struct State<S>(pub S);
 
 impl<S: Clone + Send + Sync + 'static> FromJob<S> for State<S> {
-    async fn from_job(_: &Call, state: &S) -> Result<Self, Outcome> {
+    async fn from_job(_: &JobRequest, state: &S) -> Result<Self, JobOutcome> {
         Ok(State(state.clone()))
     }
 }
@@ -30,68 +33,69 @@ impl<S: Clone + Send + Sync + 'static> FromJob<S> for State<S> {
 pub struct Payload<T>(pub T);
 
 impl<S: Sync, T: DeserializeOwned + Send + 'static> FromJob<S> for Payload<T> {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         payload(&call.lease.job).map(Payload)
     }
 }
 
 impl<S: Sync, T: Task> FromJob<S> for T {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         payload(&call.lease.job)
     }
 }
 
-fn payload<T: DeserializeOwned>(job: &Job) -> Result<T, Outcome> {
-    job.payload_as().map_err(|error| Outcome::Dead(JobError::new("BadPayload", error.to_string())))
+fn payload<T: DeserializeOwned>(job: &Job) -> Result<T, JobOutcome> {
+    job.payload_as()
+        .map_err(|error| JobOutcome::Dead(JobError::new("BadPayload", error.to_string())))
 }
 
 impl<S: Sync> FromJob<S> for JobId {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         Ok(call.lease.id().clone())
     }
 }
 
 impl<S: Sync> FromJob<S> for Job {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         Ok(call.lease.job.clone())
     }
 }
 
 impl<S: Sync> FromJob<S> for Jobs {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         Ok(call.context.jobs.clone())
     }
 }
 
-/// Which attempt this is.
+/// The number of this attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The first is 1.
     pub number: u32,
-    /// How many there may be in all.
+    /// Most attempts allowed.
     pub most: u32,
 }
 
 impl<S: Sync> FromJob<S> for Attempt {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         let most = call.lease.job.retry.attempts.saturating_add(1);
         Ok(Attempt { number: call.lease.attempt(), most })
     }
 }
 
-/// Until when the attempt may run, if there is a limit.
+/// Time by which the attempt must have ended, if there is a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(pub Option<Millis>);
 
 impl Deadline {
-    /// How much time is left.
+    /// Returns the remaining time.
     pub fn left(self, now: Millis) -> Option<Duration> {
         self.0.map(|at| at.since(now))
     }
 }
 
 impl<S: Sync> FromJob<S> for Deadline {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         Ok(Deadline(call.context.deadline))
     }
 }
@@ -114,7 +118,7 @@ impl Cancel {
 }
 
 impl<S: Sync> FromJob<S> for Cancel {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         Ok(Cancel(call.context.cancel.clone()))
     }
 }
@@ -142,7 +146,7 @@ impl Reporter {
 }
 
 impl<S: Sync> FromJob<S> for Reporter {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         Ok(Reporter {
             jobs: call.context.jobs.clone(),
             id: call.lease.id().clone(),
@@ -168,7 +172,7 @@ impl Logger {
 }
 
 impl<S: Sync> FromJob<S> for Logger {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         Ok(Logger { jobs: call.context.jobs.clone(), id: call.lease.id().clone() })
     }
 }
@@ -178,10 +182,10 @@ impl<S: Sync> FromJob<S> for Logger {
 pub struct ParentResults(pub Arc<HashMap<JobId, JobResult>>);
 
 impl<S: Sync> FromJob<S> for ParentResults {
-    async fn from_job(call: &Call, _: &S) -> Result<Self, Outcome> {
+    async fn from_job(call: &JobRequest, _: &S) -> Result<Self, JobOutcome> {
         match call.context.jobs.parent_results(&call.lease.job).await {
             Ok(results) => Ok(ParentResults(Arc::new(results))),
-            Err(error) => Err(Outcome::Failed(JobError::new("Store", error.to_string()))),
+            Err(error) => Err(JobOutcome::Failed(JobError::new("Store", error.to_string()))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a function becomes a handler.
+//! Handlers: turns async functions into services.
 
 use std::{
     collections::HashMap,
@@ -9,13 +9,13 @@ use std::{
 use futures_util::future::BoxFuture;
 use tower::{BoxError, Service};
 
-use super::{Call, FromJob, IntoOutcome, Outcome};
+use super::{FromJob, IntoOutcome, JobOutcome, JobRequest};
 use crate::{JobError, JobType, Task};
 
 /// An async function whose arguments can be taken from a job, up to eight of them.
 pub trait Handler<S, A>: Clone + Send + Sync + 'static {
     /// Takes the arguments and runs.
-    fn call(self, call: Call, state: S) -> BoxFuture<'static, Outcome>;
+    fn call(self, call: JobRequest, state: S) -> BoxFuture<'static, JobOutcome>;
 }
 
 /// Arguments of which the first names a job type.
@@ -35,7 +35,7 @@ macro_rules! handler {
             $($arg: FromJob<S>,)*
         {
             #[allow(non_snake_case, unused_variables)]
-            fn call(self, call: Call, state: S) -> BoxFuture<'static, Outcome> {
+            fn call(self, call: JobRequest, state: S) -> BoxFuture<'static, JobOutcome> {
                 Box::pin(async move {
                 $(
                     let $arg = match $arg::from_job(&call, &state).await {
@@ -78,7 +78,8 @@ first_task!(A2, A3, A4, A5, A6, A7);
 first_task!(A2, A3, A4, A5, A6, A7, A8);
 
 /// A handler whose arguments are forgotten.
-pub(crate) type BoxedHandler<S> = Box<dyn Fn(Call, S) -> BoxFuture<'static, Outcome> + Send + Sync>;
+pub(crate) type BoxedHandler<S> =
+    Box<dyn Fn(JobRequest, S) -> BoxFuture<'static, JobOutcome> + Send + Sync>;
 
 pub(crate) fn boxed<S: Send + Sync + 'static, A>(handler: impl Handler<S, A>) -> BoxedHandler<S> {
     Box::new(move |call, state| {
@@ -88,28 +89,28 @@ pub(crate) fn boxed<S: Send + Sync + 'static, A>(handler: impl Handler<S, A>) ->
 }
 
 /// The innermost service: finds the handler of a job's type.
-pub(crate) struct Dispatch<S> {
+pub(crate) struct HandlerService<S> {
     pub(crate) state: S,
     pub(crate) handlers: Arc<HashMap<JobType, BoxedHandler<S>>>,
 }
 
-impl<S: Clone> Clone for Dispatch<S> {
+impl<S: Clone> Clone for HandlerService<S> {
     fn clone(&self) -> Self {
         Self { state: self.state.clone(), handlers: Arc::clone(&self.handlers) }
     }
 }
 
-impl<S: Clone + Send + 'static> Service<Call> for Dispatch<S> {
-    type Response = Outcome;
+impl<S: Clone + Send + 'static> Service<JobRequest> for HandlerService<S> {
+    type Response = JobOutcome;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Outcome, BoxError>>;
+    type Future = BoxFuture<'static, Result<JobOutcome, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, call: Call) -> Self::Future {
-        match self.handlers.get(&call.lease.job.kind) {
+    fn call(&mut self, call: JobRequest) -> Self::Future {
+        match self.handlers.get(&call.lease.job.job_type) {
             Some(handler) => {
                 let outcome = handler(call, self.state.clone());
                 Box::pin(async move { Ok(outcome.await) })
@@ -117,7 +118,7 @@ impl<S: Clone + Send + 'static> Service<Call> for Dispatch<S> {
             // Only types with a handler are claimed.
             None => {
                 let error = JobError::new("NoHandler", "there is no handler for this type");
-                Box::pin(async move { Ok(Outcome::Failed(error)) })
+                Box::pin(async move { Ok(JobOutcome::Failed(error)) })
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a handler may say: an outcome is a value, not a side call.
+//! Outcomes of a handler: values, not side calls.
 
 use std::{any::type_name, fmt, time::Duration};
 
@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 
 use crate::JobError;
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum JobOutcome {
     /// It succeeded, perhaps with something to keep.
     Done(Option<Box<RawValue>>),
     /// It failed; the job's own policy says whether and when it is tried again.
@@ -24,7 +24,7 @@ pub enum Outcome {
     Dead(JobError),
 }
 
-/// What a handler returns instead of a result. Any error becomes one with `?`, under the name of its
+/// Error of a handler. Any error becomes one with `?`, under the name of its
 /// type.
 ///
 /// ```
@@ -41,37 +41,37 @@ pub enum Outcome {
 ///     }
 /// }
 /// ```
-pub struct Fault(Outcome);
+pub struct Fault(JobOutcome);
 
 impl Fault {
     /// A failure of a class, which `skipOn` and `rerouteOn` go by.
     pub fn named(name: impl Into<String>, message: impl fmt::Display) -> Self {
-        Self(Outcome::Failed(JobError::new(name, message.to_string())))
+        Self(JobOutcome::Failed(JobError::new(name, message.to_string())))
     }
 
     /// A failure without a class.
     pub fn new(message: impl fmt::Display) -> Self {
-        Self(Outcome::Failed(JobError { message: message.to_string(), ..JobError::default() }))
+        Self(JobOutcome::Failed(JobError { message: message.to_string(), ..JobError::default() }))
     }
 
     /// Try again after this long.
     pub fn retry_in(wait: Duration, message: impl fmt::Display) -> Self {
-        Self(Outcome::RetryIn(wait, JobError::new("Retry", message.to_string())))
+        Self(JobOutcome::RetryIn(wait, JobError::new("Retry", message.to_string())))
     }
 
     /// Run later, without counting this attempt.
     pub fn snooze(wait: Duration) -> Self {
-        Self(Outcome::Snooze(wait))
+        Self(JobOutcome::Snooze(wait))
     }
 
     /// Do not run any more.
     pub fn cancel(reason: impl fmt::Display) -> Self {
-        Self(Outcome::Cancelled(reason.to_string()))
+        Self(JobOutcome::Cancelled(reason.to_string()))
     }
 
     /// No retry can mend this.
     pub fn dead(message: impl fmt::Display) -> Self {
-        Self(Outcome::Dead(JobError::new("Dead", message.to_string())))
+        Self(JobOutcome::Dead(JobError::new("Dead", message.to_string())))
     }
 }
 
@@ -100,30 +100,30 @@ fn short_name(full: &str) -> &str {
     plain.rsplit("::").next().unwrap_or(plain)
 }
 
-/// What a handler may return.
+/// Return type of a handler.
 pub trait IntoOutcome {
     /// Makes an outcome of it.
-    fn into_outcome(self) -> Outcome;
+    fn into_outcome(self) -> JobOutcome;
 }
 
 impl IntoOutcome for () {
-    fn into_outcome(self) -> Outcome {
-        Outcome::Done(None)
+    fn into_outcome(self) -> JobOutcome {
+        JobOutcome::Done(None)
     }
 }
 
-impl IntoOutcome for Outcome {
-    fn into_outcome(self) -> Outcome {
+impl IntoOutcome for JobOutcome {
+    fn into_outcome(self) -> JobOutcome {
         self
     }
 }
 
 impl<T: Serialize, E: Into<Fault>> IntoOutcome for Result<T, E> {
-    fn into_outcome(self) -> Outcome {
+    fn into_outcome(self) -> JobOutcome {
         match self {
             Ok(value) => match serde_json::value::to_raw_value(&value) {
-                Ok(data) => Outcome::Done(Some(data).filter(|data| data.get() != "null")),
-                Err(error) => Outcome::Dead(JobError::new("BadResult", error.to_string())),
+                Ok(data) => JobOutcome::Done(Some(data).filter(|data| data.get() != "null")),
+                Err(error) => JobOutcome::Dead(JobError::new("BadResult", error.to_string())),
             },
             Err(fault) => fault.into().0,
         }
@@ -140,16 +140,16 @@ mod tests {
             Ok(text.parse::<i32>()?)
         }
         assert!(
-            matches!(parse("7").into_outcome(), Outcome::Done(Some(data)) if data.get() == "7")
+            matches!(parse("7").into_outcome(), JobOutcome::Done(Some(data)) if data.get() == "7")
         );
-        let Outcome::Failed(error) = parse("x").into_outcome() else { panic!("it failed") };
+        let JobOutcome::Failed(error) = parse("x").into_outcome() else { panic!("it failed") };
         assert_eq!(error.name.as_deref(), Some("ParseIntError"));
         assert_eq!(short_name("a::b::C<d::E, F>"), "C");
     }
 
     #[test]
     fn nothing_and_unit_have_no_data() {
-        assert!(matches!(().into_outcome(), Outcome::Done(None)));
-        assert!(matches!(Ok::<(), Fault>(()).into_outcome(), Outcome::Done(None)));
+        assert!(matches!(().into_outcome(), JobOutcome::Done(None)));
+        assert!(matches!(Ok::<(), Fault>(()).into_outcome(), JobOutcome::Done(None)));
     }
 }

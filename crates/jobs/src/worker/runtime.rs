@@ -1,12 +1,19 @@
-//! What feeds the handlers: claim, run, renew, acknowledge, stop.
+//! The worker runtime: claim, run, renew, acknowledge, stop.
 //!
-//! Three loops and some tasks share the jobs in hand. The *claimer* keeps as many jobs in hand as can
-//! run, and a few more when they are quick, claiming while others run; what has succeeded goes to the
-//! store with the next claim, in one call. *Runners*, as many as jobs may run at once, work off what
-//! is ahead. The *acknowledger* writes the outcomes that no claim takes along, many in one call; the
-//! *renewer* keeps every lease in hand alive and stops what was lost or cancelled. Invariants: a job
-//! in hand is renewed until its outcome is written or it is handed back; every task is joined before
-//! [`Prepared::run`] returns.
+//! Three loops and some tasks share the jobs in flight:
+//!
+//! ```text
+//!  claimer ── claims, and acknowledges successes in the same call ──┐
+//!     │ prefetched                                                  │
+//!     ▼                                                             │ outbox
+//!  runners ── run handlers, as many as `concurrency` ───────────────┤
+//!                                                                   ▼
+//!  renewer ── renews leases, cancels handlers     acknowledger ── writes what no claim carries
+//! ```
+//!
+//! The claimer keeps as many jobs in flight as can run, and prefetches a few more when they are quick.
+//! Invariants: a job in flight is renewed until its outcome is written or it is released; every task
+//! is joined before [`WorkerRuntime::run`] returns.
 
 #[cfg(test)]
 mod tests;
@@ -25,67 +32,70 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use store::{Millis, gather::BYTES_MAX};
+use store::{Millis, batcher::BYTES_MAX};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::{Service as _, ServiceExt as _};
 
-use super::{Call, JobService, Options, Outcome};
+use super::{JobOutcome, JobRequest, JobService, Options};
 use crate::{
-    Claimer, Error, JobError, JobId, JobType, Jobs, Labels, Lease, Renewal,
-    claim::{CLAIM_MAX, Claimed},
+    Claimer, Error, JobError, JobId, JobLease, JobType, Jobs, Labels, Renewal,
+    claim::{CLAIM_MAX, ClaimBatch},
     complete::Success,
-    fail::{Failure, Verdict},
-    signals::{About, Signal, Signals},
+    fail::{AttemptFailure, FailureAction, timed_out},
+    signals::{Signal, SignalReceiver, SignalTopic},
 };
 
-/// How long to sleep when nobody calls: v1 producers push without telling.
-const IDLE: Duration = Duration::from_secs(1);
+/// Poll interval without a wake-up: v1 producers push without publishing.
+const IDLE_POLL: Duration = Duration::from_secs(1);
 
-/// How long to wait after the store failed.
-const TROUBLE: Duration = Duration::from_millis(500);
+/// Delay before a retry after the store failed.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// What is claimed ahead is what is worked off in this time.
-const AHEAD: Duration = Duration::from_millis(20);
+/// Prefetches as many jobs as are finished in this time.
+const PREFETCH_TARGET: Duration = Duration::from_millis(20);
 
-/// How many jobs are claimed ahead at most: while the jobs of one claim run, the next is under way.
-const AHEAD_MAX: usize = 2 * CLAIM_MAX;
+/// Most prefetched jobs: while the jobs of one claim run, the next claim is in flight.
+const PREFETCH_MAX: usize = 2 * CLAIM_MAX;
 
-/// How long the outcomes of quick jobs may wait for one another.
-const GATHER: Duration = Duration::from_millis(1);
+/// Longest wait of an acknowledgement for others to share its batch.
+const ACK_BATCH_DELAY: Duration = Duration::from_millis(1);
 
-/// How many outcomes are worth a second claim while one is under way.
-const SECOND: usize = CLAIM_MAX / 2;
+/// Acknowledgements that are worth a second claim while one is in flight.
+const SECOND_CLAIM_MIN_ACKS: usize = CLAIM_MAX / 2;
 
-/// How long they may wait for a claim that is under way: the next one takes them along.
-const TOGETHER: Duration = Duration::from_millis(5);
+/// Longest wait of acknowledgements for a claim in flight: the next one carries them.
+const CLAIM_WAIT_MAX: Duration = Duration::from_millis(5);
 
-/// How many quick jobs a runner should find ahead of it. More runners would cost more than they do.
-const WORTH_A_RUNNER: usize = 16;
+/// Prefetched quick jobs per runner. More runners would cost more than they gain.
+const JOBS_PER_RUNNER: usize = 16;
 
-/// How long a runner keeps its thread before others get a turn, and how long no job may end before
-/// one more runner looks at what is ahead.
-const TURN: Duration = Duration::from_millis(1);
+/// Time a runner keeps its thread before it yields, and time without a finished job before
+/// one more runner looks at the prefetched jobs.
+const RUNNER_TURN: Duration = Duration::from_millis(1);
 
-/// How many names of jobs that are not in hand are kept while a claim is under way.
-const NAMED_MAX: usize = 256;
+/// Most cancelled ids kept for jobs that a claim in flight may bring.
+const PENDING_CANCELS_MAX: usize = 256;
 
-/// How long a handler that was told to stop may take to do so.
-const STOPPING: Duration = Duration::from_secs(2);
+/// Time a handler has to stop after it was cancelled.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What belongs to one attempt.
+/// Time limit for acknowledging that a handler ran too long.
+const TIMEOUT_ACK_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Context of one attempt.
 #[derive(Clone, Debug)]
-pub struct Context {
+pub struct AttemptContext {
     /// The queue.
     pub jobs: Jobs,
     /// Tells the handler to stop.
     pub cancel: CancellationToken,
-    /// Until when it may run.
+    /// Time by which it must have ended.
     pub deadline: Option<Millis>,
 }
 
 /// A worker ready to run.
-pub(crate) struct Prepared {
+pub(crate) struct WorkerRuntime {
     pub(crate) jobs: Jobs,
     pub(crate) labels: Labels,
     pub(crate) types: Vec<JobType>,
@@ -93,59 +103,59 @@ pub(crate) struct Prepared {
     pub(crate) options: Options,
 }
 
-/// A job in hand.
+/// A job in flight.
 #[derive(Debug)]
-struct InHand {
-    lease: Arc<Lease>,
+struct InFlightJob {
+    lease: Arc<JobLease>,
     cancel: CancellationToken,
-    why: Mutex<Option<Why>>,
+    why: Mutex<Option<StopCause>>,
 }
 
-/// Why a handler was told to stop.
+/// The reason why a handler was cancelled.
 #[derive(Clone, Debug)]
-enum Why {
+enum StopCause {
     Lost,
     Cancelled(String),
     Stopping,
 }
 
-/// What the loops share.
+/// State that the loops share.
 #[derive(Debug, Default)]
-struct Shared {
-    in_hand: Mutex<HashMap<JobId, Arc<InHand>>>,
-    /// Jobs in hand that no runner has taken yet.
-    ahead: Mutex<VecDeque<Arc<InHand>>>,
-    /// The claimer is called when so many are left ahead.
-    low: AtomicUsize,
+struct WorkerState {
+    in_flight: Mutex<HashMap<JobId, Arc<InFlightJob>>>,
+    /// Jobs in flight that no runner has taken yet.
+    prefetched: Mutex<VecDeque<Arc<InFlightJob>>>,
+    /// Low-water mark: the claimer is woken when only so many prefetched jobs are left.
+    low_water: AtomicUsize,
     /// Outcomes that nobody has begun to write.
-    outbox: Mutex<Vec<Ended>>,
-    /// Calls the claimer: there is an outcome, or little is left ahead.
-    called: Notify,
-    /// Calls the acknowledger: there are outcomes that no claim takes along for now.
+    outbox: Mutex<Vec<Ack>>,
+    /// Wakes the claimer: there is an outcome, or the low-water mark was reached.
+    wake_claimer: Notify,
+    /// Wakes the acknowledger: there are outcomes that no claim carries for now.
     write: Notify,
-    /// Calls the renewer: a job was named before it was in hand.
+    /// Wakes the renewer: a job was cancelled before it was in flight.
     look: Notify,
-    /// A claim is under way.
+    /// A claim is in flight.
     claiming: AtomicBool,
-    /// What was named while a claim was under way. Locked only by whoever has locked `in_hand`.
-    named: Mutex<Named>,
+    /// Jobs cancelled while a claim was in flight. Lock order: after `in_flight`.
+    cancel_pending: Mutex<PendingCancels>,
     /// Nothing is claimed any more.
     stopping: AtomicBool,
     /// No further outcome will come.
     closed: AtomicBool,
-    /// How many runners have not looked at what is ahead yet.
-    fresh: AtomicUsize,
-    /// How many runners wait for their jobs, as opposed to working on them.
+    /// Number of runners that have not taken their first job yet.
+    starting: AtomicUsize,
+    /// Number of runners that await their jobs, as opposed to polling them.
     waiting: AtomicUsize,
-    /// How many attempts have ended.
+    /// Number of attempts that have ended.
     ended: AtomicU64,
-    /// How long a handler takes, as a running mean in microseconds.
+    /// Running mean of the handlers' run time in microseconds.
     mean_us: AtomicU64,
 }
 
-/// Jobs that shall stop and are not in hand, though a claim that is under way may bring them.
+/// Jobs that shall stop and are not in flight, though a claim that is in flight may bring them.
 #[derive(Debug, Default)]
-struct Named {
+struct PendingCancels {
     ids: Vec<Arc<str>>,
     /// There were more than are kept.
     any: bool,
@@ -153,24 +163,25 @@ struct Named {
 
 /// An attempt that has ended.
 #[derive(Debug)]
-struct Ended {
-    held: Arc<InHand>,
-    outcome: Ending,
+struct Ack {
+    held: Arc<InFlightJob>,
+    outcome: AttemptResult,
     took: Duration,
 }
 
 #[derive(Debug)]
-enum Ending {
-    Handler(Outcome),
-    /// It succeeded, and that may have been written: it is written again in the same words.
-    Told(Success),
+enum AttemptResult {
+    Handler(JobOutcome),
+    /// Succeeded, but the reply to its acknowledgement was lost. It is retried with the identical
+    /// payload, so that the script recognizes it.
+    AckRetry(Success),
     /// It was stopped and shall be handed back.
     Release,
     /// It is not ours any more.
     Lost,
 }
 
-impl Prepared {
+impl WorkerRuntime {
     /// A claimer for this worker.
     pub(crate) fn claimer(&self) -> Claimer {
         self.jobs.claimer(self.labels.clone()).types(self.types.iter().cloned())
@@ -178,15 +189,15 @@ impl Prepared {
 
     pub(crate) async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
         self.jobs.register(&self.labels, Some(&self.types), &self.options.hostname).await?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WorkerState::default());
         // Roles, heartbeat and renewal go on until the last outcome is written.
         let finished = CancellationToken::new();
         // Whoever cancels a job that runs here is heard, so listening comes before claiming.
-        let stops = self.jobs.signals(About::Running).await.ok();
-        let roles = async {
-            if self.options.roles {
-                let name = format!("{}-{}", self.labels.server, JobId::random());
-                self.jobs.run_roles(&name, cancel.clone()).await;
+        let stops = self.jobs.signals(SignalTopic::Running).await.ok();
+        let background = async {
+            if self.options.background {
+                let name = format!("{}-{}", self.labels.worker_id, JobId::random());
+                self.jobs.run_background(&name, cancel.clone()).await;
             }
         };
         let work = async {
@@ -197,31 +208,30 @@ impl Prepared {
             self.acknowledge(&shared).await;
             finished.cancel();
         };
-        // Each is polled only when it was called itself: there is always something to do for one of
-        // them and hardly ever for all.
+        // `FuturesUnordered`, not `join!`, so that a wake-up polls only the loop it is for.
         let mut loops = FuturesUnordered::<BoxFuture<'_, ()>>::new();
         loops.push(Box::pin(work));
         loops.push(Box::pin(acknowledge));
         loops.push(Box::pin(self.renew(&shared, stops, &finished)));
         loops.push(Box::pin(self.heartbeat(&finished)));
-        loops.push(Box::pin(roles));
+        loops.push(Box::pin(background));
         while loops.next().await.is_some() {}
         drop(loops);
-        if let Err(error) = self.jobs.unregister(&self.labels.server).await {
+        if let Err(error) = self.jobs.unregister(&self.labels.worker_id).await {
             tracing::debug!(%error, "worker not taken off the list");
         }
         Ok(())
     }
 
     /// Claims jobs and has them run until told to stop, then sees the running ones off.
-    async fn work(&self, shared: &Arc<Shared>, cancel: &CancellationToken) {
-        // A claim is under way while jobs start and end, so that neither waits for the other.
+    async fn work(&self, shared: &Arc<WorkerState>, cancel: &CancellationToken) {
+        // A claim is in flight while jobs start and end, so that neither waits for the other.
         // Two may be, when jobs are quick: the store works on one while the reply of the other is
         // read here.
-        let mut idle = vec![self.claimer().second(), self.claimer()];
-        let mut claiming = FuturesUnordered::<Claiming>::new();
+        let mut idle = vec![self.claimer().pipelined(), self.claimer()];
+        let mut claiming = FuturesUnordered::<ClaimFuture>::new();
         let mut asked = 0;
-        let mut signals: Option<Signals> = None;
+        let mut signals: Option<SignalReceiver> = None;
         let mut runners = JoinSet::new();
         // Until when there is nothing to claim, unless somebody calls.
         let mut rest: Option<Instant> = None;
@@ -231,22 +241,25 @@ impl Prepared {
             while let Some(result) = runners.try_join_next() {
                 log_join(result);
             }
-            let ahead = self.start(shared, &mut runners, &mut extra);
+            let prefetched = self.start(shared, &mut runners, &mut extra);
             if signals.is_none() {
-                signals = self.jobs.signals(About::Line).await.ok();
+                signals = self.jobs.signals(SignalTopic::Line).await.ok();
                 if signals.is_some() {
                     // Nobody listened until now.
                     rest = None;
                 }
             }
             let prefetch = self.prefetch(shared);
-            shared.low.store(prefetch / 2, Ordering::Relaxed);
-            let (most, in_hand) = (self.options.concurrency, ahead + runners.len());
-            let wanted = (most + prefetch).saturating_sub(in_hand + asked).min(CLAIM_MAX);
+            shared.low_water.store(prefetch / 2, Ordering::Relaxed);
+            let (limit, in_flight) = (self.options.concurrency, prefetched + runners.len());
+            let wanted = (limit + prefetch).saturating_sub(in_flight + asked).min(CLAIM_MAX);
             let worth = match claiming.len() {
-                // A round trip for one more job ahead is not worth it.
-                0 => in_hand < most || prefetch > 0 && 2 * ahead <= prefetch,
-                _ => ahead + asked <= prefetch && shared.outbox.lock().len() >= SECOND,
+                // A round trip for one more prefetched job is not worth it.
+                0 => in_flight < limit || prefetch > 0 && 2 * prefetched <= prefetch,
+                _ => {
+                    prefetched + asked <= prefetch
+                        && shared.outbox.lock().len() >= SECOND_CLAIM_MIN_ACKS
+                }
             };
             if wanted > 0
                 && worth
@@ -260,10 +273,10 @@ impl Prepared {
             } else if !shared.outbox.lock().is_empty() {
                 shared.write.notify_one();
             }
-            let until = rest.unwrap_or_else(|| Instant::now() + IDLE);
+            let until = rest.unwrap_or_else(|| Instant::now() + IDLE_POLL);
             // Those who are about to start take what they were started for.
             let more_could_run =
-                ahead > shared.fresh.load(Ordering::Relaxed) && runners.len() < most;
+                prefetched > shared.starting.load(Ordering::Relaxed) && runners.len() < limit;
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {}
@@ -275,8 +288,8 @@ impl Prepared {
                     rest = claimed.err().map(|wait| Instant::now() + wait);
                 }
                 Some(result) = runners.join_next() => log_join(result),
-                () = shared.called.notified() => {}
-                () = tokio::time::sleep(TURN), if more_could_run => {
+                () = shared.wake_claimer.notified() => {}
+                () = tokio::time::sleep(RUNNER_TURN), if more_could_run => {
                     let before = std::mem::replace(&mut ended, shared.ended.load(Ordering::Relaxed));
                     extra += usize::from(ended == before);
                 }
@@ -295,29 +308,32 @@ impl Prepared {
         self.see_off(shared, runners).await;
     }
 
-    /// A call that takes along what has succeeded, and claims.
-    fn claim(&self, shared: &Shared, mut claimer: Claimer, wanted: usize) -> Claiming {
+    /// A call that carries what has succeeded, and claims.
+    fn claim(&self, shared: &WorkerState, mut claimer: Claimer, wanted: usize) -> ClaimFuture {
         let (carried, successes) = self.carry(shared);
         let lease = self.jobs.config().lock_ttl;
         Box::pin(async move {
             let done: Vec<&Success> = successes.iter().collect();
-            let (counted, claimed) = claimer.exchange(wanted, lease, &done).await;
+            let (counted, claimed) = claimer.complete_and_claim_batch(wanted, lease, &done).await;
             drop(done);
-            Claim { claimer, wanted, claimed, carried, successes, counted }
+            ClaimReturn { claimer, wanted, claimed, carried, successes, counted }
         })
     }
 
     /// Takes from the outbox what has succeeded, as much as goes into one call.
-    fn carry(&self, shared: &Shared) -> (Vec<Ended>, Vec<Success>) {
+    fn carry(&self, shared: &WorkerState) -> (Vec<Ack>, Vec<Success>) {
         let (mut carried, mut successes, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut outbox = shared.outbox.lock();
         let mut left = Vec::new();
         for ended in outbox.drain(..) {
             if carried.len() < CLAIM_MAX
                 && bytes < BYTES_MAX
-                && matches!(&ended.outcome, Ending::Handler(Outcome::Done(_)) | Ending::Told(_))
-                && let Judged::Success(success) =
-                    self.judge(&ended.held.lease, &ended.outcome, ended.took)
+                && matches!(
+                    &ended.outcome,
+                    AttemptResult::Handler(JobOutcome::Done(_)) | AttemptResult::AckRetry(_)
+                )
+                && let Disposition::Success(success) =
+                    self.disposition(&ended.held.lease, &ended.outcome, ended.took)
             {
                 bytes += success.result.len();
                 successes.push(success);
@@ -331,8 +347,8 @@ impl Prepared {
     }
 
     /// Takes note of what a call came to. The error is how long to wait before the next.
-    fn claimed(&self, shared: &Shared, claim: Claim) -> (Claimer, Result<(), Duration>) {
-        let Claim { claimer, claimed, carried, successes, counted, .. } = claim;
+    fn claimed(&self, shared: &WorkerState, claim: ClaimReturn) -> (Claimer, Result<(), Duration>) {
+        let ClaimReturn { claimer, claimed, carried, successes, counted, .. } = claim;
         match counted {
             Some(counted) => {
                 for (ended, counted) in carried.iter().zip(counted) {
@@ -344,10 +360,10 @@ impl Prepared {
             }
             // Whether they were written is not known; the acknowledger writes them, or again.
             None => {
-                let again = carried
-                    .into_iter()
-                    .zip(successes)
-                    .map(|(ended, success)| Ended { outcome: Ending::Told(success), ..ended });
+                let again = carried.into_iter().zip(successes).map(|(ended, success)| Ack {
+                    outcome: AttemptResult::AckRetry(success),
+                    ..ended
+                });
                 shared.outbox.lock().splice(0..0, again);
                 shared.write.notify_one();
             }
@@ -358,63 +374,70 @@ impl Prepared {
                 // whatever comes to an empty lane calls.
                 let next = match claimed.more {
                     true => Ok(()),
-                    false => Err(claimed.wait.unwrap_or(IDLE).min(IDLE)),
+                    false => Err(claimed.wait.unwrap_or(IDLE_POLL).min(IDLE_POLL)),
                 };
-                shared.take_in_hand(claimed.leases);
+                shared.add_in_flight(claimed.leases);
                 next
             }
             Err(error) => {
                 tracing::warn!(%error, "claim failed");
-                Err(TROUBLE)
+                Err(RETRY_DELAY)
             }
         };
         (claimer, next)
     }
 
-    /// How many jobs to claim ahead.
-    fn prefetch(&self, shared: &Shared) -> usize {
+    /// Returns the number of jobs to prefetch.
+    fn prefetch(&self, shared: &WorkerState) -> usize {
         match self.options.prefetch {
             Some(prefetch) => prefetch,
             None => match shared.mean_us.load(Ordering::Relaxed) {
                 // Nothing is known yet.
                 0 => 0,
                 mean => {
-                    let worked_off = AHEAD.as_micros() as u64 / mean;
-                    let most = worked_off.saturating_mul(self.options.concurrency as u64);
-                    usize::try_from(most).unwrap_or(AHEAD_MAX).min(AHEAD_MAX)
+                    let worked_off = PREFETCH_TARGET.as_micros() as u64 / mean;
+                    let limit = worked_off.saturating_mul(self.options.concurrency as u64);
+                    usize::try_from(limit).unwrap_or(PREFETCH_MAX).min(PREFETCH_MAX)
                 }
             },
         }
     }
 
-    /// Starts runners for what is ahead, and says how much that is.
-    fn start(&self, shared: &Arc<Shared>, runners: &mut JoinSet<()>, extra: &mut usize) -> usize {
-        let ahead = shared.ahead.lock().len();
-        if ahead == 0 {
+    /// Starts runners for the prefetched jobs, and says how much that is.
+    fn start(
+        &self,
+        shared: &Arc<WorkerState>,
+        runners: &mut JoinSet<()>,
+        extra: &mut usize,
+    ) -> usize {
+        let prefetched = shared.prefetched.lock().len();
+        if prefetched == 0 {
             *extra = 0;
             return 0;
         }
         // Quick jobs need few runners, as long as none of these has to wait for its job.
         let enough = match shared.is_quick() {
             true => {
-                ahead.div_ceil(WORTH_A_RUNNER) + shared.waiting.load(Ordering::Relaxed) + *extra
+                prefetched.div_ceil(JOBS_PER_RUNNER)
+                    + shared.waiting.load(Ordering::Relaxed)
+                    + *extra
             }
-            false => ahead + runners.len(),
+            false => prefetched + runners.len(),
         };
         while runners.len() < enough.min(self.options.concurrency) {
             let (shared, jobs) = (Arc::clone(shared), self.jobs.clone());
-            shared.fresh.fetch_add(1, Ordering::Relaxed);
+            shared.starting.fetch_add(1, Ordering::Relaxed);
             runners.spawn(run(shared, jobs, self.service.clone()));
         }
-        ahead
+        prefetched
     }
 
     /// Hands back what has not started, and sees the running jobs off: first they may end, then
     /// they are told, then they are dropped.
-    async fn see_off(&self, shared: &Arc<Shared>, mut runners: JoinSet<()>) {
-        let ahead: Vec<Lease> =
-            shared.ahead.lock().drain(..).map(|held| Lease::clone(&held.lease)).collect();
-        self.hand_back(shared, ahead).await;
+    async fn see_off(&self, shared: &Arc<WorkerState>, mut runners: JoinSet<()>) {
+        let prefetched: Vec<JobLease> =
+            shared.prefetched.lock().drain(..).map(|held| JobLease::clone(&held.lease)).collect();
+        self.hand_back(shared, prefetched).await;
         let grace = async {
             while let Some(result) = runners.join_next().await {
                 log_join(result)
@@ -429,7 +452,7 @@ impl Prepared {
                 log_join(result)
             }
         };
-        if tokio::time::timeout(STOPPING, stopping).await.is_ok() {
+        if tokio::time::timeout(STOP_TIMEOUT, stopping).await.is_ok() {
             return;
         }
         runners.shutdown().await;
@@ -438,33 +461,33 @@ impl Prepared {
         self.hand_back(shared, left).await;
     }
 
-    async fn hand_back(&self, shared: &Shared, leases: Vec<Lease>) {
+    async fn hand_back(&self, shared: &WorkerState, leases: Vec<JobLease>) {
         if leases.is_empty() {
             return;
         }
         if let Err(error) = self.jobs.release(&leases).await {
             tracing::warn!(%error, jobs = leases.len(), "jobs not handed back; their leases run out");
         }
-        let mut in_hand = shared.in_hand.lock();
+        let mut in_flight = shared.in_flight.lock();
         for lease in &leases {
-            in_hand.remove(lease.id());
+            in_flight.remove(lease.id());
         }
     }
 
-    /// Writes the outcomes that no claim takes along, as many in one call as there are.
-    async fn acknowledge(&self, shared: &Shared) {
+    /// Writes the outcomes that no claim carries, as many in one call as there are.
+    async fn acknowledge(&self, shared: &WorkerState) {
         loop {
             let batch = shared.outcomes().await;
             if batch.is_empty() {
                 return;
             }
             let (mut successes, mut failures, mut releases) = (Vec::new(), Vec::new(), Vec::new());
-            for Ended { held, outcome, took } in &batch {
-                match self.judge(&held.lease, outcome, *took) {
-                    Judged::Success(success) => successes.push(success),
-                    Judged::Failure(failure) => failures.push(*failure),
-                    Judged::Release => releases.push(Lease::clone(&held.lease)),
-                    Judged::Nothing => {}
+            for Ack { held, outcome, took } in &batch {
+                match self.disposition(&held.lease, outcome, *took) {
+                    Disposition::Success(success) => successes.push(success),
+                    Disposition::Failure(failure) => failures.push(*failure),
+                    Disposition::Release => releases.push(JobLease::clone(&held.lease)),
+                    Disposition::Nothing => {}
                 }
             }
             self.write(successes, failures).await;
@@ -477,46 +500,51 @@ impl Prepared {
         }
     }
 
-    fn judge(&self, lease: &Lease, outcome: &Ending, took: Duration) -> Judged {
+    fn disposition(
+        &self,
+        lease: &JobLease,
+        outcome: &AttemptResult,
+        took: Duration,
+    ) -> Disposition {
         let failed = |verdict, error: &JobError| {
-            Judged::Failure(Box::new(self.jobs.failure(lease, verdict, error.clone(), took)))
+            Disposition::Failure(Box::new(self.jobs.failure(lease, verdict, error.clone(), took)))
         };
         match outcome {
-            Ending::Lost => {
+            AttemptResult::Lost => {
                 tracing::info!(job = %lease.id(), "lease lost; the outcome does not count");
-                Judged::Nothing
+                Disposition::Nothing
             }
-            Ending::Release => Judged::Release,
-            Ending::Told(success) => Judged::Success(success.clone()),
-            Ending::Handler(Outcome::Done(data)) => {
+            AttemptResult::Release => Disposition::Release,
+            AttemptResult::AckRetry(success) => Disposition::Success(success.clone()),
+            AttemptResult::Handler(JobOutcome::Done(data)) => {
                 match self.jobs.success(lease, data.clone(), took) {
-                    Ok(success) => Judged::Success(success),
+                    Ok(success) => Disposition::Success(success),
                     Err(error) => {
-                        failed(Verdict::Dead, &JobError::new("BadResult", error.to_string()))
+                        failed(FailureAction::Dead, &JobError::new("BadResult", error.to_string()))
                     }
                 }
             }
-            Ending::Handler(Outcome::Failed(error)) => {
-                failed(Verdict::of(&lease.job, error, fastrand::f64()), error)
+            AttemptResult::Handler(JobOutcome::Failed(error)) => {
+                failed(FailureAction::of(&lease.job, error, fastrand::f64()), error)
             }
-            Ending::Handler(Outcome::RetryIn(wait, error)) => {
-                match Verdict::of(&lease.job, error, 0.0) {
-                    Verdict::Dead => failed(Verdict::Dead, error),
-                    _ => failed(Verdict::Retry(*wait), error),
+            AttemptResult::Handler(JobOutcome::RetryIn(wait, error)) => {
+                match FailureAction::of(&lease.job, error, 0.0) {
+                    FailureAction::Dead => failed(FailureAction::Dead, error),
+                    _ => failed(FailureAction::Retry(*wait), error),
                 }
             }
-            Ending::Handler(Outcome::Dead(error)) => failed(Verdict::Dead, error),
-            Ending::Handler(Outcome::Snooze(wait)) => {
-                Judged::Failure(Box::new(self.jobs.snoozed(lease, *wait)))
+            AttemptResult::Handler(JobOutcome::Dead(error)) => failed(FailureAction::Dead, error),
+            AttemptResult::Handler(JobOutcome::Snooze(wait)) => {
+                Disposition::Failure(Box::new(self.jobs.snoozed(lease, *wait)))
             }
-            Ending::Handler(Outcome::Cancelled(reason)) => {
-                Judged::Failure(Box::new(self.jobs.stopped(lease, reason, took)))
+            AttemptResult::Handler(JobOutcome::Cancelled(reason)) => {
+                Disposition::Failure(Box::new(self.jobs.stopped(lease, reason, took)))
             }
         }
     }
 
     /// Writes outcomes until the store has them, or their leases must have run out.
-    async fn write(&self, successes: Vec<Success>, failures: Vec<Failure>) {
+    async fn write(&self, successes: Vec<Success>, failures: Vec<AttemptFailure>) {
         let until = Instant::now() + self.jobs.config().lock_ttl;
         let mut written = successes.is_empty();
         let mut ended = failures.is_empty();
@@ -547,15 +575,15 @@ impl Prepared {
                 tracing::error!("outcomes given up; the jobs run again when their leases end");
                 return;
             }
-            tokio::time::sleep(TROUBLE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
-    /// Keeps every lease in hand alive, and stops what was lost or cancelled.
+    /// Keeps every lease in flight alive, and stops what was lost or cancelled.
     async fn renew(
         &self,
-        shared: &Shared,
-        mut signals: Option<Signals>,
+        shared: &WorkerState,
+        mut signals: Option<SignalReceiver>,
         finished: &CancellationToken,
     ) {
         let every = self.jobs.config().lock_ttl / 3;
@@ -564,14 +592,14 @@ impl Prepared {
         let mut look = true;
         loop {
             if signals.is_none() {
-                signals = self.jobs.signals(About::Running).await.ok();
+                signals = self.jobs.signals(SignalTopic::Running).await.ok();
                 look = signals.is_some();
             }
             let retry = match signals {
                 Some(_) => next,
-                None => next.min(Instant::now() + TROUBLE),
+                None => next.min(Instant::now() + RETRY_DELAY),
             };
-            let named = match std::mem::take(&mut look) {
+            let cancel_pending = match std::mem::take(&mut look) {
                 true => None,
                 false => tokio::select! {
                     () = finished.cancelled() => return,
@@ -583,42 +611,44 @@ impl Prepared {
                         None
                     }
                     () = shared.look.notified() => None,
-                    named = asked(shared, &mut signals) => named,
+                    cancel_pending = asked(shared, &mut signals) => cancel_pending,
                 },
             };
-            let leases: Vec<Arc<Lease>> = match named {
+            let leases: Vec<Arc<JobLease>> = match cancel_pending {
                 Some(held) => vec![Arc::clone(&held.lease)],
                 None => {
-                    let in_hand = shared.in_hand.lock();
-                    in_hand.values().map(|held| Arc::clone(&held.lease)).collect()
+                    let in_flight = shared.in_flight.lock();
+                    in_flight.values().map(|held| Arc::clone(&held.lease)).collect()
                 }
             };
             if leases.is_empty() {
                 continue;
             }
-            let borrowed: Vec<&Lease> = leases.iter().map(Arc::as_ref).collect();
+            let borrowed: Vec<&JobLease> = leases.iter().map(Arc::as_ref).collect();
             match self.jobs.renew(&borrowed).await {
                 Ok((renewals, _)) => {
                     for (lease, renewal) in leases.iter().zip(renewals) {
                         match renewal {
                             Renewal::Held => {}
-                            Renewal::Lost => shared.stop(lease, Why::Lost),
+                            Renewal::Lost | Renewal::TimedOut => {
+                                shared.stop(lease, StopCause::Lost)
+                            }
                             Renewal::Cancelled => {
                                 let reason = self.reason(lease.id()).await;
-                                shared.stop(lease, Why::Cancelled(reason));
+                                shared.stop(lease, StopCause::Cancelled(reason));
                             }
                         }
                     }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "leases not renewed");
-                    next = Instant::now() + TROUBLE;
+                    next = Instant::now() + RETRY_DELAY;
                 }
             }
         }
     }
 
-    /// Why a job was cancelled.
+    /// Returns the reason for the cancellation of a job.
     async fn reason(&self, id: &JobId) -> String {
         use store::redis::AsyncCommands as _;
         let mut store = self.jobs.store().clone();
@@ -633,113 +663,115 @@ impl Prepared {
                 () = finished.cancelled() => return,
                 () = tokio::time::sleep(self.jobs.config().heartbeat) => {}
             }
-            if let Err(error) = self.jobs.heartbeat(&self.labels.server).await {
+            if let Err(error) = self.jobs.heartbeat(&self.labels.worker_id).await {
                 tracing::warn!(%error, "heartbeat not sent");
             }
         }
     }
 
     /// Runs one job here and now, for tests.
-    pub(crate) async fn run_one(&self, lease: Lease) {
+    pub(crate) async fn run_one(&self, lease: JobLease) {
         let lease = Arc::new(lease);
         let cancel = CancellationToken::new();
         let timeout = lease.job.timeout;
         let deadline = timeout.map(|timeout| self.jobs.now() + timeout);
-        let context = Context { jobs: self.jobs.clone(), cancel: cancel.clone(), deadline };
-        let call = Call { lease: Arc::clone(&lease), context };
+        let context = AttemptContext { jobs: self.jobs.clone(), cancel: cancel.clone(), deadline };
+        let call = JobRequest { lease: Arc::clone(&lease), context };
         let outcome = attempt(&mut self.service.clone(), call, timeout, &cancel).await;
-        let outcome = outcome.map_or(Ending::Release, Ending::Handler);
-        match self.judge(&lease, &outcome, Duration::ZERO) {
-            Judged::Success(success) => self.write(vec![success], Vec::new()).await,
-            Judged::Failure(failure) => self.write(Vec::new(), vec![*failure]).await,
-            Judged::Release | Judged::Nothing => {}
+        let outcome = outcome.map_or(AttemptResult::Release, AttemptResult::Handler);
+        match self.disposition(&lease, &outcome, Duration::ZERO) {
+            Disposition::Success(success) => self.write(vec![success], Vec::new()).await,
+            Disposition::Failure(failure) => self.write(Vec::new(), vec![*failure]).await,
+            Disposition::Release | Disposition::Nothing => {}
         }
     }
 }
 
-/// What is to be written about an attempt.
-enum Judged {
+/// The write that acknowledges an attempt.
+enum Disposition {
     Success(Success),
-    Failure(Box<Failure>),
+    Failure(Box<AttemptFailure>),
     Release,
     Nothing,
 }
 
-impl Shared {
-    /// Takes jobs in hand, to be started in this order.
-    fn take_in_hand(&self, leases: Vec<Lease>) {
-        let mut in_hand = self.in_hand.lock();
-        let mut ahead = self.ahead.lock();
-        let named = self.named.lock();
+impl WorkerState {
+    /// Adds claimed jobs, to be started in this order.
+    fn add_in_flight(&self, leases: Vec<JobLease>) {
+        let mut in_flight = self.in_flight.lock();
+        let mut prefetched = self.prefetched.lock();
+        let cancel_pending = self.cancel_pending.lock();
         for lease in leases {
             let id = lease.id().clone();
-            if named.any || named.ids.iter().any(|named| id == **named) {
+            if cancel_pending.any
+                || cancel_pending.ids.iter().any(|cancel_pending| id == **cancel_pending)
+            {
                 self.look.notify_one();
             }
-            let held = Arc::new(InHand {
+            let held = Arc::new(InFlightJob {
                 lease: Arc::new(lease),
                 cancel: CancellationToken::new(),
                 why: Mutex::new(None),
             });
-            in_hand.insert(id, Arc::clone(&held));
-            ahead.push_back(held);
+            in_flight.insert(id, Arc::clone(&held));
+            prefetched.push_back(held);
         }
     }
 
-    /// Notes whether a claim is under way, which may bring jobs that are not in hand yet.
+    /// Notes whether a claim is in flight, which may bring jobs that are not in flight yet.
     fn claims_under_way(&self, some: bool) {
-        let _in_hand = self.in_hand.lock();
+        let _in_hand = self.in_flight.lock();
         self.claiming.store(some, Ordering::Relaxed);
         if !some {
-            *self.named.lock() = Named::default();
+            *self.cancel_pending.lock() = PendingCancels::default();
         }
     }
 
-    /// The job of that name, if it is in hand; if it may be about to be, the name is kept.
-    fn named(&self, id: &Arc<str>) -> Option<Arc<InHand>> {
-        let in_hand = self.in_hand.lock();
-        let held = in_hand.get(&**id).map(Arc::clone);
+    /// The job of that name, if it is in flight; if it may be about to be, the name is kept.
+    fn cancel_pending(&self, id: &Arc<str>) -> Option<Arc<InFlightJob>> {
+        let in_flight = self.in_flight.lock();
+        let held = in_flight.get(&**id).map(Arc::clone);
         if held.is_none() && self.claiming.load(Ordering::Relaxed) {
-            let mut named = self.named.lock();
-            match named.ids.len() < NAMED_MAX {
-                true => named.ids.push(Arc::clone(id)),
-                false => named.any = true,
+            let mut cancel_pending = self.cancel_pending.lock();
+            match cancel_pending.ids.len() < PENDING_CANCELS_MAX {
+                true => cancel_pending.ids.push(Arc::clone(id)),
+                false => cancel_pending.any = true,
             }
         }
         held
     }
 
     /// The next job for a runner.
-    fn next(&self) -> Option<Arc<InHand>> {
-        let mut ahead = self.ahead.lock();
-        let next = ahead.pop_front();
-        if next.is_some() && ahead.len() == self.low.load(Ordering::Relaxed) {
-            self.called.notify_one();
+    fn next(&self) -> Option<Arc<InFlightJob>> {
+        let mut prefetched = self.prefetched.lock();
+        let next = prefetched.pop_front();
+        if next.is_some() && prefetched.len() == self.low_water.load(Ordering::Relaxed) {
+            self.wake_claimer.notify_one();
         }
         next
     }
 
     /// Takes an outcome, and calls whoever has to see to it.
-    fn end(&self, ended: Ended) {
+    fn end(&self, ended: Ack) {
         self.ended.fetch_add(1, Ordering::Relaxed);
         let first = {
             let mut outbox = self.outbox.lock();
             outbox.push(ended);
-            matches!(outbox.len(), 1 | SECOND)
+            matches!(outbox.len(), 1 | SECOND_CLAIM_MIN_ACKS)
         };
         if self.stopping.load(Ordering::Relaxed) {
             self.write.notify_one();
         } else if first {
-            self.called.notify_one();
+            self.wake_claimer.notify_one();
         }
     }
 
     /// Waits for outcomes that are to be written without a claim. None: there will be no more.
     ///
-    /// When jobs are quick and more are in hand, more outcomes may come first: a store that answers
-    /// at once would otherwise be called for each of them. The last job in hand and jobs that take
+    /// While jobs are quick and more are in flight, it waits for more outcomes: a store that answers
+    /// at once would otherwise be called for each of them. The last job in flight and jobs that take
     /// their time wait for nobody.
-    async fn outcomes(&self) -> Vec<Ended> {
+    async fn outcomes(&self) -> Vec<Ack> {
         let mut since = None;
         loop {
             let until = {
@@ -767,26 +799,26 @@ impl Shared {
         }
     }
 
-    /// How long so many outcomes may wait.
+    /// Returns the longest wait of so many outcomes.
     fn patience(&self, outcomes: usize) -> Duration {
-        if self.stopping.load(Ordering::Relaxed) || outcomes >= AHEAD_MAX || !self.is_quick() {
+        if self.stopping.load(Ordering::Relaxed) || outcomes >= PREFETCH_MAX || !self.is_quick() {
             Duration::ZERO
         } else if self.claiming.load(Ordering::Relaxed) {
-            TOGETHER
-        } else if outcomes < CLAIM_MAX && self.in_hand.lock().len() > outcomes {
-            GATHER
+            CLAIM_WAIT_MAX
+        } else if outcomes < CLAIM_MAX && self.in_flight.lock().len() > outcomes {
+            ACK_BATCH_DELAY
         } else {
             Duration::ZERO
         }
     }
 
     /// Lets go of jobs whose outcomes are written.
-    fn let_go(&self, batch: &[Ended]) {
-        let mut in_hand = self.in_hand.lock();
-        for Ended { held, .. } in batch {
+    fn let_go(&self, batch: &[Ack]) {
+        let mut in_flight = self.in_flight.lock();
+        for Ack { held, .. } in batch {
             let id = held.lease.id();
-            if in_hand.get(id).is_some_and(|now| now.lease.token == held.lease.token) {
-                in_hand.remove(id);
+            if in_flight.get(id).is_some_and(|now| now.lease.token == held.lease.token) {
+                in_flight.remove(id);
             }
         }
     }
@@ -797,19 +829,19 @@ impl Shared {
         self.write.notify_one();
     }
 
-    /// What is in hand and has no outcome.
-    fn unfinished(&self) -> Vec<Lease> {
+    /// Returns the jobs in flight that have no outcome.
+    fn unfinished(&self) -> Vec<JobLease> {
         let outbox = self.outbox.lock();
         let ended = |id: &JobId| outbox.iter().any(|ended| ended.held.lease.id() == id);
-        let in_hand = self.in_hand.lock();
-        let left = in_hand.values().filter(|held| !ended(held.lease.id()));
-        left.map(|held| Lease::clone(&held.lease)).collect()
+        let in_flight = self.in_flight.lock();
+        let left = in_flight.values().filter(|held| !ended(held.lease.id()));
+        left.map(|held| JobLease::clone(&held.lease)).collect()
     }
 
     /// Tells a handler to stop.
-    fn stop(&self, lease: &Lease, why: Why) {
-        let in_hand = self.in_hand.lock();
-        if let Some(held) = in_hand.get(lease.id())
+    fn stop(&self, lease: &JobLease, why: StopCause) {
+        let in_flight = self.in_flight.lock();
+        if let Some(held) = in_flight.get(lease.id())
             && held.lease.token == lease.token
         {
             *held.why.lock() = Some(why);
@@ -818,8 +850,8 @@ impl Shared {
     }
 
     fn stop_all(&self) {
-        for held in self.in_hand.lock().values() {
-            held.why.lock().get_or_insert(Why::Stopping);
+        for held in self.in_flight.lock().values() {
+            held.why.lock().get_or_insert(StopCause::Stopping);
             held.cancel.cancel();
         }
     }
@@ -827,7 +859,7 @@ impl Shared {
     /// Do handlers end before waiting for them makes a difference?
     fn is_quick(&self) -> bool {
         let mean = self.mean_us.load(Ordering::Relaxed);
-        mean > 0 && u128::from(mean) < GATHER.as_micros() / 4
+        mean > 0 && u128::from(mean) < ACK_BATCH_DELAY.as_micros() / 4
     }
 
     /// Takes note of how long a handler took.
@@ -839,70 +871,87 @@ impl Shared {
     }
 }
 
-/// A runner: works off what is ahead, one job after the other.
-async fn run(shared: Arc<Shared>, jobs: Jobs, mut service: JobService) {
+/// A runner: works off the prefetched jobs, one job after the other.
+async fn run(shared: Arc<WorkerState>, jobs: Jobs, mut service: JobService) {
     let mut turn = Instant::now();
-    shared.fresh.fetch_sub(1, Ordering::Relaxed);
+    shared.starting.fetch_sub(1, Ordering::Relaxed);
     while let Some(held) = shared.next() {
         let started = Instant::now();
         let outcome = held.run(&shared, &jobs, &mut service).await;
         let now = Instant::now();
         let took = now - started;
         shared.note(took);
-        shared.end(Ended { held, outcome, took });
-        if now - turn >= TURN {
+        shared.end(Ack { held, outcome, took });
+        if now - turn >= RUNNER_TURN {
             tokio::task::yield_now().await;
             turn = Instant::now();
         }
     }
 }
 
-impl InHand {
+impl InFlightJob {
     /// Runs the job, and says how that ended.
-    async fn run(&self, shared: &Shared, jobs: &Jobs, service: &mut JobService) -> Ending {
+    async fn run(
+        &self,
+        shared: &WorkerState,
+        jobs: &Jobs,
+        service: &mut JobService,
+    ) -> AttemptResult {
         let lease = Arc::clone(&self.lease);
         let timeout = lease.job.timeout;
         let deadline = timeout.map(|timeout| jobs.now() + timeout);
-        let context = Context { jobs: jobs.clone(), cancel: self.cancel.clone(), deadline };
-        let call = Call { lease, context };
+        let context = AttemptContext { jobs: jobs.clone(), cancel: self.cancel.clone(), deadline };
+        let call = JobRequest { lease, context };
         let outcome = if self.cancel.is_cancelled() {
             // It was lost or cancelled before it could start.
             None
         } else {
-            let mut attempt = pin!(attempt(service, call, timeout, &self.cancel));
+            let mut attempt = pin!(async {
+                if timeout.is_some() {
+                    // It has been waiting here; its time begins now.
+                    let started =
+                        jobs.start(&[&self.lease], STOP_TIMEOUT + TIMEOUT_ACK_TIMEOUT).await;
+                    if let Err(error) = started {
+                        tracing::warn!(%error, job = %self.lease.id(), "timeout kept here only");
+                    }
+                }
+                attempt(service, call, timeout, &self.cancel).await
+            });
             match futures_util::poll!(attempt.as_mut()) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => {
-                    let _waiting = Waiting::new(shared);
+                    let _waiting = WaitingRunner::new(shared);
                     attempt.await
                 }
             }
         };
         let why = self.why.lock().clone();
         match (why, outcome) {
-            (Some(Why::Lost), _) => Ending::Lost,
+            (Some(StopCause::Lost), _) => AttemptResult::Lost,
             // A handler that ended by itself, in spite of being told, has ended.
-            (_, Some(outcome @ Outcome::Done(_))) => Ending::Handler(outcome),
-            (Some(Why::Cancelled(reason)), _) => Ending::Handler(Outcome::Cancelled(reason)),
-            (Some(Why::Stopping), _) | (None, None) => Ending::Release,
-            (None, Some(outcome)) => Ending::Handler(outcome),
+            (_, Some(outcome @ JobOutcome::Done(_))) => AttemptResult::Handler(outcome),
+            (Some(StopCause::Cancelled(reason)), _) => {
+                AttemptResult::Handler(JobOutcome::Cancelled(reason))
+            }
+            (Some(StopCause::Stopping), _) | (None, None) => AttemptResult::Release,
+            (None, Some(outcome)) => AttemptResult::Handler(outcome),
         }
     }
 }
 
 /// Counts a runner that waits for its job, for as long as this lives.
-struct Waiting<'a>(&'a Shared);
+struct WaitingRunner<'a>(&'a WorkerState);
 
-impl<'a> Waiting<'a> {
-    fn new(shared: &'a Shared) -> Self {
+impl<'a> WaitingRunner<'a> {
+    fn new(shared: &'a WorkerState) -> Self {
         shared.waiting.fetch_add(1, Ordering::Relaxed);
-        // Another runner may be needed for what is ahead.
-        shared.called.notify_one();
+        // Another runner may be needed for the prefetched jobs.
+        shared.wake_claimer.notify_one();
         Self(shared)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRunner<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -912,23 +961,23 @@ impl Drop for Waiting<'_> {
 /// that was dropped after it had been told to stop.
 async fn attempt(
     service: &mut JobService,
-    call: Call,
+    call: JobRequest,
     timeout: Option<Duration>,
     cancel: &CancellationToken,
-) -> Option<Outcome> {
+) -> Option<JobOutcome> {
     let run = async {
         let outcome = match service.ready().await {
             Ok(service) => service.call(call).await,
             Err(error) => Err(error),
         };
         outcome.unwrap_or_else(|error| {
-            Outcome::Failed(JobError::new(layer_error_name(error.as_ref()), error.to_string()))
+            JobOutcome::Failed(JobError::new(layer_error_name(error.as_ref()), error.to_string()))
         })
     };
     let run = AssertUnwindSafe(run).catch_unwind();
-    let caught = |result: Result<Outcome, Box<dyn std::any::Any + Send>>| match result {
+    let caught = |result: Result<JobOutcome, Box<dyn std::any::Any + Send>>| match result {
         Ok(outcome) => outcome,
-        Err(panic) => Outcome::Failed(JobError::new("Panic", panic_message(panic.as_ref()))),
+        Err(panic) => JobOutcome::Failed(JobError::new("Panic", panic_message(panic.as_ref()))),
     };
     tokio::pin!(run);
     let limit = async {
@@ -942,15 +991,14 @@ async fn attempt(
         result = &mut run => return Some(caught(result)),
         () = limit => {
             cancel.cancel();
-            let ms = timeout.unwrap_or_default().as_millis();
-            let error = JobError::new("Timeout", format!("it ran longer than {ms} ms"));
+            let error = timed_out(timeout.unwrap_or_default());
             // What it does after its time does not count, but it may clean up.
-            let _ = tokio::time::timeout(STOPPING, &mut run).await;
-            return Some(Outcome::Failed(error));
+            let _ = tokio::time::timeout(STOP_TIMEOUT, &mut run).await;
+            return Some(JobOutcome::Failed(error));
         }
         () = cancel.cancelled() => {}
     }
-    tokio::time::timeout(STOPPING, run).await.ok().map(caught)
+    tokio::time::timeout(STOP_TIMEOUT, run).await.ok().map(caught)
 }
 
 fn layer_error_name(error: &(dyn std::error::Error + Send + Sync + 'static)) -> &'static str {
@@ -973,36 +1021,39 @@ fn log_join(result: Result<(), tokio::task::JoinError>) {
 }
 
 /// Waits until there may be something to claim.
-async fn called(claimer: Option<&Claimer>, signals: &mut Option<Signals>) {
+async fn called(claimer: Option<&Claimer>, signals: &mut Option<SignalReceiver>) {
     match (claimer, signals) {
         (Some(claimer), Some(signals)) => claimer.called(signals).await,
         _ => std::future::pending().await,
     }
 }
 
-/// What a call that claims came to.
-struct Claim {
+/// The result of a call that claims.
+struct ClaimReturn {
     claimer: Claimer,
-    /// How many jobs it asked for.
+    /// Number of jobs it asked for.
     wanted: usize,
-    claimed: Result<Claimed, Error>,
+    claimed: Result<ClaimBatch, Error>,
     /// The outcomes it took along.
-    carried: Vec<Ended>,
-    /// What it said of them.
+    carried: Vec<Ack>,
+    /// Their encoded results.
     successes: Vec<Success>,
-    /// Which of them counted, if the store has told.
+    /// Tells for each whether it counts, if the store has answered.
     counted: Option<Vec<bool>>,
 }
 
 /// A claim under way.
-type Claiming = BoxFuture<'static, Claim>;
+type ClaimFuture = BoxFuture<'static, ClaimReturn>;
 
-/// Waits until a job in hand is named, or, without a name, until something may have been missed.
-async fn asked(shared: &Shared, signals: &mut Option<Signals>) -> Option<Arc<InHand>> {
+/// Waits until a job in flight is named, or, without a name, until something may have been missed.
+async fn asked(
+    shared: &WorkerState,
+    signals: &mut Option<SignalReceiver>,
+) -> Option<Arc<InFlightJob>> {
     let Some(signals) = signals else { return std::future::pending().await };
     loop {
         match signals.recv().await {
-            Signal::Job(id) => match shared.named(&id) {
+            Signal::Job(id) => match shared.cancel_pending(&id) {
                 None => {}
                 held => return held,
             },

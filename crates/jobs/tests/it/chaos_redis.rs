@@ -97,7 +97,7 @@ fn start_worker(url: &str, runs: &Runs, stop: &CancellationToken) -> JoinHandle<
             let jobs = open(&url).await;
             let worker = Worker::new(&jobs, Labels::new(name.as_str()).unwrap(), runs.clone())
                 .handle("work", work)
-                .roles(false);
+                .background(false);
             // A worker that cannot register starts anew, as its supervisor would have it.
             if worker.run(stop.clone()).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -106,11 +106,11 @@ fn start_worker(url: &str, runs: &Runs, stop: &CancellationToken) -> JoinHandle<
     })
 }
 
-fn start_roles(url: &str, stop: &CancellationToken) -> JoinHandle<()> {
+fn start_background(url: &str, stop: &CancellationToken) -> JoinHandle<()> {
     let (url, stop) = (url.to_owned(), stop.clone());
     tokio::spawn(async move {
         let name = format!("roles-{}", fastrand_name());
-        open(&url).await.run_roles(&name, stop).await;
+        open(&url).await.run_background(&name, stop).await;
     })
 }
 
@@ -221,7 +221,7 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
         let (url, runs, stop, done) = (url.clone(), runs.clone(), stop.clone(), done.clone());
         async move {
             let mut workers: Vec<_> = (0..20).map(|_| start_worker(&url, &runs, &stop)).collect();
-            let mut roles: Vec<_> = (0..2).map(|_| start_roles(&url, &stop)).collect();
+            let mut background: Vec<_> = (0..2).map(|_| start_background(&url, &stop)).collect();
             let (mut chance, mut killed) = (0x9E37_79B9_7F4A_7C15_u64, 0);
             while !done.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(120)).await;
@@ -232,11 +232,11 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
                 killed += 1;
                 if killed % 8 == 0 {
                     let pick = pick / 20 % 2;
-                    roles[pick].abort();
-                    roles[pick] = start_roles(&url, &stop);
+                    background[pick].abort();
+                    background[pick] = start_background(&url, &stop);
                 }
             }
-            (workers, roles, killed)
+            (workers, background, killed)
         }
     });
 
@@ -266,10 +266,10 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
     assert_eq!(restarts, 2, "the server was killed");
     producer.await.unwrap();
 
-    // The end: everybody dies at once with jobs in hand, one scheduler and four workers come.
+    // The end: everybody dies at once with jobs in flight, one scheduler and four workers come.
     done.store(true, Ordering::Relaxed);
-    let (workers, roles, killed) = killer.await.unwrap();
-    workers.iter().chain(&roles).for_each(JoinHandle::abort);
+    let (workers, background, killed) = killer.await.unwrap();
+    workers.iter().chain(&background).for_each(JoinHandle::abort);
     let lost = proxy.lost();
     proxy.heal();
     let held = claims(look.store()).await;
@@ -277,7 +277,7 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
     let calm = CancellationToken::new();
     let died = Instant::now();
     let last: Vec<_> = (0..4).map(|_| start_worker(&url, &runs, &calm)).collect();
-    let roles = start_roles(&url, &calm);
+    let background = start_background(&url, &calm);
     // What the dead held is taken back: nothing is under a claim of theirs any more.
     let mut recovered = None;
     while recovered.is_none() || processed(look.store()).await < count as u64 {
@@ -307,7 +307,7 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
     for task in last {
         task.await.unwrap();
     }
-    roles.await.unwrap();
+    background.await.unwrap();
     check(look.store(), count, &runs).await;
 }
 
@@ -318,7 +318,7 @@ async fn a_dead_workers_jobs_run_again_within_their_lease_and_five_seconds() {
     let runs: Runs = Arc::new((0..100).map(|_| AtomicU32::new(0)).collect());
     dispatch(&jobs, 0..100).await;
     let stop = CancellationToken::new();
-    let roles = start_roles(&server.url(), &stop);
+    let background = start_background(&server.url(), &stop);
     let mut claimer = jobs.claimer(Labels::new("doomed").unwrap());
     let mut held = 0;
     while held < 100 {
@@ -334,7 +334,7 @@ async fn a_dead_workers_jobs_run_again_within_their_lease_and_five_seconds() {
     }
     stop.cancel();
     worker.await.unwrap();
-    roles.await.unwrap();
+    background.await.unwrap();
     check(jobs.store(), 100, &runs).await;
 }
 
@@ -354,7 +354,7 @@ async fn a_failover_loses_and_doubles_nothing_that_a_replica_had() {
     let has: usize = redis::cmd("WAIT").arg(2).arg(20_000).query(&mut direct).unwrap();
     assert_eq!(has, 2, "both replicas have every job");
     let mut tasks: Vec<_> = (0..4).map(|_| start_worker(&url, &runs, &stop)).collect();
-    tasks.push(start_roles(&url, &stop));
+    tasks.push(start_background(&url, &stop));
     let started = Instant::now();
     while processed(jobs.store()).await < count as u64 / 4 {
         assert!(started.elapsed() < Duration::from_secs(60), "it does not start");
@@ -416,7 +416,7 @@ async fn be_a_worker(url: &str) {
         Ok(n)
     }
     let worker = Worker::new(&jobs, Labels::new(name.as_str()).unwrap(), ()).handle("work", slow);
-    worker.roles(false).run(CancellationToken::new()).await.unwrap();
+    worker.background(false).run(CancellationToken::new()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -430,14 +430,14 @@ async fn workers_killed_as_processes_lose_nothing() {
     let jobs = open(&url).await;
     dispatch(&jobs, 0..count).await;
     let stop = CancellationToken::new();
-    let roles = start_roles(&url, &stop);
+    let background = start_background(&url, &stop);
     let limit = Duration::from_secs(120);
     let (started, mut killed) = (Instant::now(), 0);
     let mut workers: Vec<_> = (0..6).map(|_| WorkerProcess::start(&url)).collect();
     while processed(jobs.store()).await < count as u64 / 2 {
         assert!(started.elapsed() < limit, "{} done", processed(jobs.store()).await);
         tokio::time::sleep(Duration::from_millis(200)).await;
-        // One that has jobs in hand dies in the middle of them.
+        // One that has jobs in flight dies in the middle of them.
         let held = claims(jobs.store()).await;
         let busy = |worker: &WorkerProcess| {
             let name = format!(" w{}-", worker.0.id());
@@ -463,6 +463,6 @@ async fn workers_killed_as_processes_lose_nothing() {
     }
     drop(workers);
     stop.cancel();
-    roles.await.unwrap();
+    background.await.unwrap();
     check_store(jobs.store(), count).await;
 }

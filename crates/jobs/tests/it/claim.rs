@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use jobs::{Claimer, JobId, JobType, Labels, Lease, Target};
+use jobs::{Claimer, JobId, JobLease, JobTarget, JobType, Labels};
 
 use crate::support::*;
 
 /// Hands in jobs without a result and takes more: which of them counted, and what came.
-async fn swap(w: &mut Claimer, done: &[&Lease], most: usize) -> (Vec<bool>, Vec<Lease>) {
+async fn swap(w: &mut Claimer, done: &[&JobLease], most: usize) -> (Vec<bool>, Vec<JobLease>) {
     let done = done.iter().map(|lease| (*lease, None, NO_TIME));
     let (counted, claimed) = w.complete_and_claim(done, most).await.unwrap();
     (counted, claimed.leases)
@@ -17,8 +17,8 @@ testkit::each_store! {
     async fn what_is_done_goes_with_the_next_claim(t: TestStore) {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
         let mut ids = Vec::new();
-        for kind in ["a", "b", "a", "a"] {
-            ids.push(put(&jobs, job(kind)).await);
+        for job_type in ["a", "b", "a", "a"] {
+            ids.push(put(&jobs, job(job_type)).await);
         }
         let mut w = worker(&jobs, "w1");
         let first = w.claim(3).await.unwrap().leases;
@@ -42,7 +42,7 @@ testkit::each_store! {
         let stats = jobs.stats().await.unwrap();
         assert_eq!((stats.processed, stats.active, stats.waiting), (3, 1, 0));
         check_invariants(&raw).await;
-        let last: Vec<&Lease> = claimed.leases.iter().collect();
+        let last: Vec<&JobLease> = claimed.leases.iter().collect();
         assert_eq!(swap(&mut w, &last, 0).await.0, [true]);
         assert_eq!(jobs.stats().await.unwrap().processed, 4);
         check_invariants(&raw).await;
@@ -55,14 +55,14 @@ testkit::each_store! {
         }
         let mut w = worker(&jobs, "w1");
         let first = w.claim(2).await.unwrap().leases;
-        let first: Vec<&Lease> = first.iter().collect();
+        let first: Vec<&JobLease> = first.iter().collect();
         let (counted, next) = swap(&mut w, &first, 2).await;
         let request: String = raw.call(&["HGET", "bridge:jobs:index", "r:w1"]).await;
         // Its reply got lost: the same again.
         w.repeat(request.split('\n').next().unwrap());
         let (again, same) = swap(&mut w, &first, 2).await;
         assert_eq!((&counted, &again), (&vec![true; 2], &vec![true; 2]));
-        let ids = |leases: &[Lease]| leases.iter().map(|l| (l.id().clone(), l.token)).collect::<Vec<_>>();
+        let ids = |leases: &[JobLease]| leases.iter().map(|l| (l.id().clone(), l.token)).collect::<Vec<_>>();
         assert_eq!(ids(&next), ids(&same));
         let stats = jobs.stats().await.unwrap();
         assert_eq!((stats.processed, stats.active, stats.waiting), (2, 2, 1));
@@ -125,7 +125,7 @@ testkit::each_store! {
         // A term that nobody counts down is cleared away.
         let _: i64 = raw.call(&["ZADD", "bridge:jobs:terms", "1", "99"]).await;
         let _: i64 = raw.call(&["HSET", "bridge:jobs:held", "99", "4"]).await;
-        jobs.keeper().tick().await.unwrap();
+        jobs.maintenance().tick().await.unwrap();
         check_invariants(&raw).await;
         assert_eq!(raw.set("bridge:jobs:active").await, [held[0].id().as_str()]);
         assert_eq!(jobs.stats().await.unwrap().active, 1);
@@ -158,7 +158,7 @@ testkit::each_store! {
 
     async fn a_worker_finds_its_job_behind_any_number_of_others(t: TestStore) {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
-        let gpu = || job("render").target(Target::default().capability("gpu"));
+        let gpu = || job("render").target(JobTarget::default().capability("gpu"));
         let mut foreign = Vec::new();
         for outcome in jobs.dispatch_all((0..1_500).map(|_| gpu())).await {
             foreign.push(outcome.unwrap().id.to_string());
@@ -199,8 +199,8 @@ testkit::each_store! {
 
     async fn a_named_worker_is_the_only_one(t: TestStore) {
         let jobs = queue(&t);
-        let server = jobs::ServerId::parse("w2").unwrap();
-        let id = put(&jobs, job("a").target(Target::default().server(&server))).await;
+        let worker_id = jobs::WorkerId::parse("w2").unwrap();
+        let id = put(&jobs, job("a").target(JobTarget::default().worker(&worker_id))).await;
         assert!(take_ids(&mut worker(&jobs, "w1"), 5).await.is_empty());
         assert_eq!(take_ids(&mut worker(&jobs, "w2"), 5).await, [id]);
     }
@@ -336,20 +336,194 @@ testkit::each_store! {
         assert_eq!(found.leases[0].id(), &last);
     }
 
-    async fn of_more_routes_than_a_claim_looks_at_each_has_its_turn(t: TestStore) {
+    async fn a_claim_costs_the_same_however_many_types_and_targets_there_are(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let labels = || Labels::new("w1").unwrap().capabilities(["gpu", "tenant-7"]).region("eu");
+        let mut all = jobs.claimer(labels());
+        let mut named = jobs.claimer(labels()).types([JobType::parse("own").unwrap()]);
+        let mut before = None;
+        for routes in [10, 2_000] {
+            let new = (0..routes).flat_map(|n| {
+                let target = jobs::JobTarget::default();
+                let (foreign, mine) = (format!("tenant-x{n}"), target.clone().capability("gpu"));
+                [
+                    job(&format!("type-{n}")),
+                    job("own").target(target.clone().capability(&foreign)),
+                    job("own").target(target.worker(&jobs::WorkerId::parse(&foreign).unwrap())),
+                    job("some").target(mine.capability(foreign).region("eu").region("us")),
+                ]
+            });
+            assert!(jobs.dispatch_all(new).await.iter().all(Result::is_ok));
+            for _ in 0..9 {
+                put(&jobs, job("own")).await;
+            }
+            // What is new is learnt once.
+            assert_eq!(take_ids(&mut named, 1).await.len(), 1);
+            assert_eq!(take_ids(&mut all, 1).await.len(), 1);
+            let mut costs = Vec::new();
+            for claimer in [&mut all, &mut named] {
+                let start = commands(&raw).await;
+                for _ in 0..8 {
+                    assert_eq!(take_ids(claimer, 1).await.len(), 1);
+                }
+                costs.push(commands(&raw).await - start);
+            }
+            let before = before.get_or_insert_with(|| costs.clone());
+            for (cost, before) in costs.iter().zip(before) {
+                assert!(cost <= &mut (2 * *before), "{cost} commands, {before} with ten");
+            }
+            loop {
+                let claimed = all.claim(128).await.unwrap();
+                if claimed.leases.is_empty() && !claimed.more {
+                    break;
+                }
+            }
+            // Only what is for others is left.
+            assert_eq!(jobs.stats().await.unwrap().waiting, if routes == 10 { 20 } else { 4_020 });
+        }
+    }
+
+    async fn order_is_exact_over_many_types_targets_and_priorities(t: TestStore) {
         let jobs = queue(&t);
-        let all = (0..400).map(|n| job(&format!("type-{n}")));
-        assert!(jobs.dispatch_all(all).await.iter().all(Result::is_ok));
+        fastrand::seed(7);
+        let labels = Labels::new("w1").unwrap().capabilities(["a", "b"]).stack("rust").region("eu");
+        let mut all = jobs.claimer(labels.clone());
+        let few = ["t0", "t1"].map(|job_type| JobType::parse(job_type).unwrap());
+        let many: Vec<JobType> =
+            (0..20).map(|n| JobType::parse(format!("t{}", 2 * n)).unwrap()).collect();
+        let mut of_few = jobs.claimer(labels.clone()).types(few.clone());
+        let mut of_many = jobs.claimer(labels.clone()).types(many.clone());
+        let mut line: Vec<(u8, usize, JobId, String)> = Vec::new();
+        let mut count = 0;
+        for _ in 0..60 {
+            for _ in 0..fastrand::usize(0..40) {
+                let list = |from: &[&str]| -> Vec<String> {
+                    let some = from.iter().filter(|_| fastrand::usize(0..4) == 0);
+                    some.map(ToString::to_string).collect()
+                };
+                let target = jobs::JobTarget {
+                    capabilities: list(&["a", "b", "c"]),
+                    stack: list(&["rust", "node"]),
+                    region: list(&["eu", "us"]),
+                    mode: if fastrand::bool() { jobs::MatchMode::Any } else { jobs::MatchMode::All },
+                    ..jobs::JobTarget::default()
+                };
+                let (priority, job_type) =
+                    (fastrand::u8(1..=10), format!("t{}", fastrand::usize(0..40)));
+                let matches = target.matches(&labels);
+                let id = put(&jobs, job(&job_type).priority(priority).target(target)).await;
+                if matches {
+                    line.push((10 - priority, count, id, job_type));
+                }
+                count += 1;
+            }
+            line.sort();
+            let most = fastrand::usize(1..12);
+            let (claimer, types): (_, Option<&[JobType]>) = match fastrand::usize(0..3) {
+                0 => (&mut all, None),
+                1 => (&mut of_few, Some(&few)),
+                _ => (&mut of_many, Some(&many)),
+            };
+            let wanted = |job_type: &str| types.is_none_or(|types| types.iter().any(|t| t == job_type));
+            let expected: Vec<JobId> = line
+                .iter()
+                .filter(|(_, _, _, job_type)| wanted(job_type))
+                .map(|(_, _, id, _)| id.clone())
+                .take(most)
+                .collect();
+            assert_eq!(take_ids(claimer, most).await, expected);
+            line.retain(|(_, _, id, _)| !expected.contains(id));
+        }
+        check_invariants(&Raw::of(&t)).await;
+    }
+
+    async fn types_at_their_limit_do_not_hide_what_may_start(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let limited = |n: usize| job(&format!("limited-{n}")).max_concurrent(1);
+        for _ in 0..2 {
+            let all = (0..400).map(limited);
+            assert!(jobs.dispatch_all(all).await.iter().all(Result::is_ok));
+        }
+        let free = put(&jobs, job("free")).await;
         let mut w = worker(&jobs, "w1");
-        let mut left = 400;
+        let mut held = Vec::new();
         loop {
-            let claimed = w.claim(16).await.unwrap();
-            left -= claimed.leases.len();
+            let claimed = w.claim(64).await.unwrap();
+            if claimed.leases.is_empty() && !claimed.more {
+                break;
+            }
+            held.extend(claimed.leases);
+        }
+        assert_eq!(held.len(), 401, "one of each, and what has no limit");
+        assert!(held.iter().any(|lease| *lease.id() == free));
+        let start = commands(&raw).await;
+        assert!(take_ids(&mut w, 1).await.is_empty());
+        let idle = commands(&raw).await - start;
+        assert!(idle < 60, "{idle} commands to see that all are at their limit");
+        // A place that is given back is taken at once, whichever it is.
+        let done = held.iter().find(|lease| lease.job.job_type == "limited-333").unwrap();
+        jobs.complete(done, None, NO_TIME).await.unwrap();
+        let next = take(&mut w).await;
+        assert_eq!(next.job.job_type, "limited-333");
+        // A v1 worker gives a place back without a word; maintenance sees it.
+        let job_type = "bridge:ratelimit:concurrent:limited-5";
+        let _: i64 = raw.call(&["DECR", job_type]).await;
+        assert!(take_ids(&mut w, 1).await.is_empty());
+        let maintenance = jobs.maintenance();
+        for _ in 0..4 {
+            maintenance.tick().await.unwrap();
+        }
+        let next = take(&mut w).await;
+        assert_eq!(next.job.job_type, "limited-5");
+    }
+
+    async fn a_paused_type_is_put_aside_and_comes_back_in_its_order(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let job_type = |name: &str| JobType::parse(name).unwrap();
+        let paused = [put(&jobs, job("p")).await, put(&jobs, job("p").priority(9)).await];
+        let other = put(&jobs, job("o")).await;
+        jobs.pause(&job_type("p")).await.unwrap();
+        let mut w = worker(&jobs, "w1");
+        assert_eq!(take_ids(&mut w, 9).await, [other]);
+        assert!(take_ids(&mut w, 9).await.is_empty());
+        let later = put(&jobs, job("o").priority(5)).await;
+        jobs.resume(&job_type("p")).await.unwrap();
+        assert_eq!(take_ids(&mut w, 1).await, [paused[1].clone()]);
+        // Programs that know only the documented keys resume a type too.
+        jobs.pause(&job_type("p")).await.unwrap();
+        assert_eq!(take_ids(&mut w, 9).await, [later]);
+        let _: i64 = raw.call(&["SREM", "bridge:queues:paused", "p"]).await;
+        jobs.maintenance().tick().await.unwrap();
+        assert_eq!(take_ids(&mut w, 9).await, [paused[0].clone()]);
+    }
+
+    async fn jobs_of_more_pools_than_one_call_looks_at_are_all_found(t: TestStore) {
+        let jobs = queue(&t);
+        let names: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
+        let mut count = 0;
+        for (n, a) in names.iter().enumerate() {
+            for b in names.iter().skip(n + 1) {
+                let target = jobs::JobTarget::default().capability(a).capability(b).all();
+                put(&jobs, job("x").target(target)).await;
+                count += 1;
+            }
+        }
+        let mut w = jobs.claimer(Labels::new("w1").unwrap().capabilities(&names));
+        let mut found = 0;
+        loop {
+            let claimed = w.claim(50).await.unwrap();
+            found += claimed.leases.len();
             if claimed.leases.is_empty() && !claimed.more {
                 break;
             }
         }
-        assert_eq!(left, 0);
-        check_invariants(&Raw::of(&t)).await;
+        assert_eq!(found, count);
     }
+}
+
+/// How many commands the store has run, those of scripts included.
+async fn commands(raw: &Raw) -> u64 {
+    let info: String = raw.call(&["INFO", "commandstats"]).await;
+    let calls = info.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next());
+    calls.map(|calls| calls.parse::<u64>().unwrap()).sum()
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use jobs::{
-    Config, Fault, Jobs, Labels, NewJob, Status, Target,
+    Config, Fault, JobTarget, Jobs, Labels, NewJob, Status,
     worker::{Payload, Worker},
 };
 use testkit::TestStore;
@@ -22,12 +22,12 @@ async fn the_whole_story_on_a_cluster() {
     // By hand: targets, priorities, failure, dead letter, replay, cancel.
     let low = put(&jobs, job("mail").priority(2)).await;
     let high = put(&jobs, job("mail").priority(9)).await;
-    let other = put(&jobs, job("mail").target(Target::default().region("us"))).await;
+    let other = put(&jobs, job("mail").target(JobTarget::default().region("us"))).await;
     let mut w = jobs.claimer(Labels::new("w1").unwrap().region("eu"));
     assert_eq!(take_ids(&mut w, 10).await, [high.clone(), low.clone()]);
     assert_eq!(jobs.unroutable().await.unwrap().len(), 1);
     t.clock.advance(Duration::from_secs(31));
-    assert_eq!(jobs.keeper().tick().await.unwrap().reclaimed, 2, "their worker said nothing");
+    assert_eq!(jobs.maintenance().tick().await.unwrap().reclaimed, 2, "their worker said nothing");
     // A lost worker counts as a failed attempt, and waits as one does.
     t.clock.advance(Duration::from_secs(10));
     jobs.scheduler().tick().await.unwrap();
@@ -60,9 +60,9 @@ async fn the_whole_story_on_a_cluster() {
     let raw = Raw::of(&t);
     let data = r#"{"jobId":"v-1","type":"mail","payload":"half","createdAt":1}"#;
     let () = raw.call(&["SET", "bridge:jobs:data:v-1", data]).await;
-    let keeper = jobs.keeper();
+    let maintenance = jobs.maintenance();
     for _ in 0..3 {
-        keeper.tick().await.unwrap();
+        maintenance.tick().await.unwrap();
     }
     assert_eq!(raw.get("bridge:jobs:status:v-1").await.as_deref(), Some("waiting"));
     jobs.cancel(&jobs::JobId::parse("v-1").unwrap(), "enough").await.unwrap();

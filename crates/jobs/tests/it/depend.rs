@@ -116,10 +116,66 @@ testkit::each_store! {
         let () = raw.call(&["DEL", "bridge:jobs:waiting"]).await;
         let () = raw.call(&["SET", &format!("bridge:jobs:status:{a}"), "completed"]).await;
         let () = raw.call(&["RPUSH", "bridge:jobs:settled", a.as_str()]).await;
-        jobs.keeper().tick().await.unwrap();
+        jobs.maintenance().tick().await.unwrap();
         assert_eq!(jobs.stats().await.unwrap().delayed, 1, "its delay starts now");
         t.clock.advance(Duration::from_secs(5));
         jobs.scheduler().tick().await.unwrap();
         assert_eq!(take_ids(&mut worker(&jobs, "w1"), 9).await, [child]);
+    }
+
+    async fn a_replayed_child_waits_for_parents_that_run_again(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut w = worker(&jobs, "w1");
+        let parent = put(&jobs, job("p")).await;
+        let child = put(&jobs, job("c").depends_on([parent.clone()])).await;
+        for id in [&parent, &child] {
+            let lease = take(&mut w).await;
+            assert_eq!(lease.id(), id);
+            jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        }
+        // Parents that have succeeded are not waited for.
+        jobs.replay(&child).await.unwrap();
+        jobs.complete(&take(&mut w).await, None, NO_TIME).await.unwrap();
+        jobs.replay(&parent).await.unwrap();
+        jobs.replay(&child).await.unwrap();
+        assert_eq!(raw.status(&child).await.as_deref(), Some("delayed"));
+        let lease = take(&mut w).await;
+        assert_eq!(lease.id(), &parent);
+        assert!(take_ids(&mut w, 9).await.is_empty(), "the child waits");
+        jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        assert_eq!(take_ids(&mut w, 9).await, [child]);
+    }
+
+    async fn a_replayed_parent_brings_back_the_children_it_failed(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let mut w = worker(&jobs, "w1");
+        let retry = || jobs::Retry { attempts: 0, ..jobs::Retry::default() };
+        let parent = put(&jobs, job("p").retry(retry())).await;
+        let child = put(&jobs, job("c").depends_on([parent.clone()])).await;
+        let grandchild = put(&jobs, job("g").depends_on([child.clone()])).await;
+        let other = put(&jobs, job("o").depends_on([parent.clone()])).await;
+        jobs.fail(&take(&mut w).await, jobs::JobError::new("Oops", "no"), NO_TIME).await.unwrap();
+        jobs.maintenance().tick().await.unwrap();
+        for id in [&child, &grandchild, &other] {
+            assert_eq!(raw.status(id).await.as_deref(), Some("failed"), "{id}");
+        }
+        // Alone it would do without what it needs.
+        let refused = jobs.replay(&child).await.unwrap_err();
+        assert!(refused.to_string().contains(parent.as_str()), "{refused}");
+        jobs.remove(&other).await.unwrap();
+        jobs.replay(&parent).await.unwrap();
+        for id in [&child, &grandchild] {
+            assert_eq!(raw.status(id).await.as_deref(), Some("delayed"), "{id}");
+        }
+        for id in [&parent, &child, &grandchild] {
+            let lease = take(&mut w).await;
+            assert_eq!(lease.id(), id);
+            jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        }
+        let left: Vec<String> = raw.call(&["KEYS", "bridge:jobs:orphans:*"]).await;
+        assert!(left.is_empty(), "{left:?}");
+        let left: Vec<String> = raw.call(&["KEYS", "bridge:jobs:pending:*"]).await;
+        assert!(left.is_empty(), "{left:?}");
+        check_invariants(&raw).await;
     }
 }

@@ -41,7 +41,7 @@ testkit::each_store! {
         put(&jobs, job("a").id(id.clone())).await;
         let again = jobs.dispatch(job("b").id(id.clone())).await.unwrap();
         assert_eq!((&again.id, again.new), (&id, false));
-        assert_eq!(jobs.get(&id).await.unwrap().unwrap().kind, "a");
+        assert_eq!(jobs.get(&id).await.unwrap().unwrap().job_type, "a");
         assert_eq!(jobs.stats().await.unwrap().waiting, 1);
     }
 
@@ -71,7 +71,7 @@ testkit::each_store! {
         assert_eq!(jobs.stats().await.unwrap().waiting, 300);
         let (events, _) = jobs.events_after(jobs::EventId::START, 1_000).await.unwrap();
         // The built-in store answers at once, so there calls do not meet.
-        if t.store.health().kind != store::Kind::Embedded {
+        if t.store.health().kind != store::StoreKind::Embedded {
             assert!(events.len() < 50, "{} calls for 300 jobs", events.len());
         }
         let told: usize = events.iter().map(|event| event.jobs.len()).sum();

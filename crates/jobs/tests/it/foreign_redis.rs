@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use jobs::{Claimer, Labels, NewJob, Target, Worker, worker::State};
+use jobs::{Claimer, JobTarget, Labels, NewJob, Worker, worker::State};
 use testkit::TestStore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
@@ -36,7 +36,7 @@ async fn cost(raw: &Raw, claimer: &mut Claimer) -> u64 {
 
 async fn mine(jobs: &jobs::Jobs) {
     for _ in 0..17 {
-        put(jobs, job("mine").target(Target::default().region("eu"))).await;
+        put(jobs, job("mine").target(JobTarget::default().region("eu"))).await;
     }
 }
 
@@ -51,8 +51,8 @@ async fn a_hundred_thousand_jobs_for_others_do_not_make_a_claim_dearer() {
     // Half of them for one worker that is not there, half for two hundred kinds of worker.
     let foreign = |n: usize| {
         let target = match n % 2 {
-            0 => Target::default().region("us"),
-            _ => Target::default().capability(format!("c{}", n % 400)),
+            0 => JobTarget::default().region("us"),
+            _ => JobTarget::default().capability(format!("c{}", n % 400)),
         };
         NewJob::new("other", &n).unwrap().target(target)
     };
@@ -75,7 +75,7 @@ async fn an_idle_worker_makes_two_calls_for_a_job() {
     let (ran, mut runs) = tokio::sync::mpsc::unbounded_channel();
     let handler = async |State(ran): State<UnboundedSender<()>>| ran.send(()).unwrap();
     let worker = Worker::new(&jobs, Labels::new("w1").unwrap(), ran).handle("a", handler);
-    let worker = worker.roles(false);
+    let worker = worker.background(false);
     let cancel = CancellationToken::new();
     let task = tokio::spawn(worker.run(cancel.clone()));
     // The first one teaches the scripts and the routes.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobs::{JobError, Renewal, Status, Target, Verdict};
+use jobs::{FailureAction, JobError, JobTarget, Renewal, Status};
 use testkit::each_store::START;
 
 use crate::support::*;
@@ -125,7 +125,7 @@ testkit::each_store! {
         let lease = take(&mut worker(&jobs, "w1")).await;
         let error = JobError::new("Timeout", "no answer");
         let verdict = jobs.fail(&lease, error, TOOK).await.unwrap();
-        assert_eq!(verdict, Verdict::Retry(Duration::from_secs(2)));
+        assert_eq!(verdict, FailureAction::Retry(Duration::from_secs(2)));
         assert_eq!(raw.zset("bridge:jobs:delayed").await, [(id.to_string(), START.0 + 2_000)]);
         assert_eq!(raw.status(&id).await.as_deref(), Some("delayed"));
         assert_eq!(raw.json(&format!("bridge:jobs:data:{id}")).await["attempts"], 1);
@@ -149,7 +149,7 @@ testkit::each_store! {
         for _ in 0..2 {
             let lease = take(&mut w).await;
             let verdict = jobs.fail(&lease, JobError::new("Oops", "no"), TOOK).await.unwrap();
-            assert_eq!(verdict, Verdict::Dead);
+            assert_eq!(verdict, FailureAction::Dead);
         }
         let newest_first = [second.as_str(), first.as_str()];
         assert_eq!(raw.list("bridge:jobs:deadletter").await, newest_first);
@@ -200,13 +200,13 @@ testkit::each_store! {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
         let reroute_on = vec!["NoGpu".to_owned()];
         let retry = jobs::Retry { reroute_on, ..jobs::Retry::default() };
-        let target = Target::default().server(&jobs::ServerId::parse("w1").unwrap());
+        let target = JobTarget::default().worker(&jobs::WorkerId::parse("w1").unwrap());
         let id = put(&jobs, job("render").retry(retry).target(target)).await;
         let (mut w1, mut w2) = (worker(&jobs, "w1"), worker(&jobs, "w2"));
         assert!(take_ids(&mut w2, 1).await.is_empty());
         let lease = take(&mut w1).await;
         let verdict = jobs.fail(&lease, JobError::new("NoGpu", ""), NO_TIME).await.unwrap();
-        assert_eq!(verdict, Verdict::Reroute);
+        assert_eq!(verdict, FailureAction::Reroute);
         assert_eq!(raw.status(&id).await.as_deref(), Some("waiting"));
         assert!(take_ids(&mut w1, 1).await.is_empty(), "not to the same worker again");
         assert_eq!(take_ids(&mut w2, 1).await, [id]);

@@ -191,15 +191,15 @@ testkit::each_store! {
     async fn one_scheduler_leads_and_another_follows_when_it_resigns(t: TestStore) {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
         let (a, b) = (Leader::new(&jobs, "a"), Leader::new(&jobs, "b"));
-        assert!(a.lead().await.unwrap());
-        assert!(!b.lead().await.unwrap());
+        assert!(a.elect().await.unwrap());
+        assert!(!b.elect().await.unwrap());
         assert_eq!(raw.get("bridge:scheduler:lock").await.as_deref(), Some("a"));
         assert!((1..=30).contains(&raw.ttl("bridge:scheduler:lock").await));
-        assert!(a.lead().await.unwrap());
+        assert!(a.elect().await.unwrap());
         b.resign().await.unwrap();
-        assert!(!b.lead().await.unwrap(), "who does not lead cannot resign for another");
+        assert!(!b.elect().await.unwrap(), "who does not lead cannot resign for another");
         a.resign().await.unwrap();
-        assert!(b.lead().await.unwrap());
+        assert!(b.elect().await.unwrap());
     }
 
     async fn the_running_scheduler_wakes_for_what_comes_earlier(t: TestStore) {
@@ -208,7 +208,7 @@ testkit::each_store! {
         let cancel = CancellationToken::new();
         let task = {
             let (jobs, cancel) = (jobs.clone(), cancel.clone());
-            tokio::spawn(async move { jobs.run_roles("s1", cancel).await })
+            tokio::spawn(async move { jobs.run_background("s1", cancel).await })
         };
         let id = put(&jobs, job("a").delay(Duration::from_millis(50))).await;
         t.clock.advance(Duration::from_millis(50));

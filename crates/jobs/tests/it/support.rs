@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use jobs::{Claimer, Config, JobId, Jobs, Labels, Lease, NewJob};
+use jobs::{Claimer, Config, JobId, JobLease, Jobs, Labels, NewJob};
 use store::{
     Store,
     redis::{self, FromRedisValue},
@@ -22,8 +22,8 @@ pub fn worker(jobs: &Jobs, name: &str) -> Claimer {
 }
 
 /// A job of a type with a small payload.
-pub fn job(kind: &str) -> NewJob {
-    NewJob::new(kind, &serde_json::json!({"a": 1})).unwrap()
+pub fn job(job_type: &str) -> NewJob {
+    NewJob::new(job_type, &serde_json::json!({"a": 1})).unwrap()
 }
 
 /// Dispatches a job and gives its id.
@@ -34,7 +34,7 @@ pub async fn put(jobs: &Jobs, new: NewJob) -> JobId {
 }
 
 /// Claims exactly one job.
-pub async fn take(claimer: &mut Claimer) -> Lease {
+pub async fn take(claimer: &mut Claimer) -> JobLease {
     let mut claimed = claimer.claim(1).await.unwrap();
     assert_eq!(claimed.leases.len(), 1, "a job was to be had");
     claimed.leases.remove(0)
@@ -153,8 +153,8 @@ pub async fn check_invariants(raw: &Raw) {
     assert_eq!(terms, held.into_keys().collect::<Vec<_>>(), "what is held has a term");
     let mut by_type = BTreeMap::<String, i64>::new();
     for (id, claim) in &claims {
-        let kind = claim.splitn(3, ' ').nth(2).unwrap();
-        *by_type.entry(kind.to_owned()).or_default() += 1;
+        let job_type = claim.splitn(3, ' ').nth(2).unwrap();
+        *by_type.entry(job_type.to_owned()).or_default() += 1;
         let lock = raw.get(&format!("bridge:jobs:lock:{id}")).await;
         // On a store whose TTLs follow the test's clock the lock may have run out.
         if let Some(lock) = lock {
@@ -163,8 +163,12 @@ pub async fn check_invariants(raw: &Raw) {
     }
     let counters: Vec<String> = raw.call(&["KEYS", "bridge:ratelimit:concurrent:*"]).await;
     for key in counters {
-        let kind = key.strip_prefix(&raw.spell("bridge:ratelimit:concurrent:")).unwrap();
+        let job_type = key.strip_prefix(&raw.spell("bridge:ratelimit:concurrent:")).unwrap();
         let count: i64 = raw.get(&key).await.unwrap().parse().unwrap();
-        assert_eq!(count, by_type.get(kind).copied().unwrap_or(0), "running jobs of {kind}");
+        assert_eq!(
+            count,
+            by_type.get(job_type).copied().unwrap_or(0),
+            "running jobs of {job_type}"
+        );
     }
 }

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use jobs::{JobId, Labels, Worker, worker::State};
+use jobs::{CancelOutcome, JobId, Labels, Worker, worker::State};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
 /// What v1's dispatch sends, one command after the other.
-async fn v1_dispatch(raw: &Raw, id: &str, kind: &str, priority: i32, target: &str) {
-    v1_half_dispatch(raw, id, kind, priority, target).await;
+async fn v1_dispatch(raw: &Raw, id: &str, job_type: &str, priority: i32, target: &str) {
+    v1_half_dispatch(raw, id, job_type, priority, target).await;
     let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "waiting"]).await;
 }
 
-async fn v1_half_dispatch(raw: &Raw, id: &str, kind: &str, priority: i32, target: &str) {
+async fn v1_half_dispatch(raw: &Raw, id: &str, job_type: &str, priority: i32, target: &str) {
     let data = format!(
-        r#"{{"jobId":"{id}","type":"{kind}","payload":{{}},"schedule":{{}},"retry":{{"attempts":3,"backoff":{{"type":"exponential","delay":2000}}}},"priority":{priority},"dependsOn":[],"target":{target},"metadata":{{}},"createdAt":1732376323000,"attempts":0}}"#
+        r#"{{"jobId":"{id}","type":"{job_type}","payload":{{}},"schedule":{{}},"retry":{{"attempts":3,"backoff":{{"type":"exponential","delay":2000}}}},"priority":{priority},"dependsOn":[],"target":{target},"metadata":{{}},"createdAt":1732376323000,"attempts":0}}"#
     );
     let () = raw.call(&["SET", &format!("bridge:jobs:data:{id}"), &data]).await;
     let push = if priority >= 7 { "LPUSH" } else { "RPUSH" };
@@ -175,6 +175,73 @@ testkit::each_store! {
         check_invariants(&raw).await;
     }
 
+    async fn what_a_v1_producer_calls_its_types_is_claimed_paused_and_completed(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        for (n, job_type) in ["send mail", "größe:ü", "a{b}:c  d"].into_iter().enumerate() {
+            let job_type = jobs::JobType::foreign(job_type).unwrap();
+            let id = format!("job {n} ü");
+            v1_dispatch(&raw, &id, job_type.as_str(), 5, "{}").await;
+            let mut named = worker(&jobs, "w1").types([job_type.clone()]);
+            jobs.pause(&job_type).await.unwrap();
+            assert!(take_ids(&mut named, 1).await.is_empty());
+            jobs.resume(&job_type).await.unwrap();
+            let lease = take(&mut named).await;
+            assert_eq!(lease.id(), &JobId::foreign(&id).unwrap());
+            assert_eq!(lease.job.job_type, job_type);
+            jobs.renew(&[&lease]).await.unwrap();
+            jobs.complete(&lease, None, NO_TIME).await.unwrap();
+            assert_eq!(raw.status(lease.id()).await.as_deref(), Some("completed"));
+            check_invariants(&raw).await;
+        }
+        assert!(jobs::JobType::foreign("a\nb").is_err());
+    }
+
+    async fn a_v1_job_whose_id_no_call_can_name_is_put_away_with_its_reason(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = "two\nlines";
+        v1_dispatch(&raw, id, "mail", 5, "{}").await;
+        v1_dispatch(&raw, "after", "mail", 5, "{}").await;
+        let mut w = worker(&jobs, "w1");
+        assert_eq!(take(&mut w).await.id(), &JobId::foreign("after").unwrap());
+        assert_eq!(raw.list("bridge:jobs:deadletter").await, [id]);
+        let result = raw.json(&format!("bridge:jobs:result:{id}")).await;
+        assert_eq!(result["error"]["name"], "Malformed");
+        assert!(raw.set("bridge:jobs:active").await == ["after"]);
+    }
+
+    async fn a_job_cancelled_while_a_v1_worker_runs_it_does_not_run_again(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let maintenance = jobs.maintenance();
+        for (id, gives_back) in [("retried", true), ("done", false)] {
+            v1_dispatch(&raw, id, "mail", 5, "{}").await;
+            assert_eq!(v1_pop(&raw, "v1").await.as_deref(), Some(id));
+            let job = JobId::foreign(id).unwrap();
+            assert_eq!(jobs.cancel(&job, "enough").await.unwrap(), CancelOutcome::Asked);
+            maintenance.tick().await.unwrap();
+            assert_eq!(raw.status(&job).await.as_deref(), Some("active"), "it still runs");
+            if gives_back {
+                // It fails there, and v1 puts it back in the queue at once.
+                let () = raw.call(&["RPUSH", "bridge:jobs:waiting", id]).await;
+                let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "waiting"]).await;
+                let () = raw.call(&["DEL", &format!("bridge:jobs:lock:{id}")]).await;
+            } else {
+                v1_finish(&raw, id).await;
+            }
+            maintenance.tick().await.unwrap();
+            // As with workers of ours: what succeeds before it can be stopped has succeeded.
+            let status = if gives_back { "failed" } else { "completed" };
+            assert_eq!(raw.status(&job).await.as_deref(), Some(status));
+            assert!(raw.list("bridge:jobs:waiting").await.is_empty());
+            let result = raw.json(&format!("bridge:jobs:result:{id}")).await;
+            if gives_back {
+                assert_eq!(result["error"]["message"], "enough");
+            }
+            let marks: i64 = raw.call(&["EXISTS", "bridge:jobs:cancelled"]).await;
+            assert_eq!(marks, 0);
+        }
+        assert!(take_ids(&mut worker(&jobs, "w1"), 5).await.is_empty());
+    }
+
     async fn a_half_pushed_v1_job_is_taken_once_its_data_is_there(t: TestStore) {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
         let mut w = worker(&jobs, "w1");
@@ -191,10 +258,10 @@ testkit::each_store! {
         let data = r#"{"jobId":"v-2","type":"a"}"#;
         let () = raw.call(&["SET", "bridge:jobs:data:v-2", data]).await;
         t.clock.advance(Duration::from_secs(59));
-        jobs.keeper().tick().await.unwrap();
+        jobs.maintenance().tick().await.unwrap();
         assert_eq!(take_ids(&mut w, 5).await, ["v-2"]);
         t.clock.advance(Duration::from_secs(1));
-        jobs.keeper().tick().await.unwrap();
+        jobs.maintenance().tick().await.unwrap();
         assert!(raw.list("bridge:jobs:waiting").await.is_empty(), "a name without a job goes");
     }
 
@@ -207,12 +274,12 @@ testkit::each_store! {
         let data = format!(r#"{{"jobId":"v-2","type":"b","createdAt":{created}}}"#);
         let () = raw.call(&["SET", "bridge:jobs:data:v-2", &data]).await;
         let () = raw.call(&["RPUSH", "bridge:jobs:waiting", "v-2"]).await;
-        let keeper = jobs.keeper();
-        keeper.tick().await.unwrap();
+        let maintenance = jobs.maintenance();
+        maintenance.tick().await.unwrap();
         assert_eq!(raw.list("bridge:jobs:waiting").await, ["v-2"], "it may be about to be pushed");
         t.clock.advance(Duration::from_secs(60));
         for _ in 0..3 {
-            keeper.tick().await.unwrap();
+            maintenance.tick().await.unwrap();
         }
         assert_eq!(raw.list("bridge:jobs:waiting").await, ["v-2", "v-1"]);
         assert_eq!(take_ids(&mut worker(&jobs, "w1"), 5).await, ["v-2", "v-1"]);
@@ -228,7 +295,7 @@ testkit::each_store! {
         let id = lease.id();
         assert_eq!(jobs.status(id).await.unwrap(), Some(jobs::Status::Completed), "results count");
         for _ in 0..3 {
-            jobs.keeper().tick().await.unwrap();
+            jobs.maintenance().tick().await.unwrap();
         }
         assert_eq!(raw.status(id).await.as_deref(), Some("completed"));
     }

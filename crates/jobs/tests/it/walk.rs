@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use jobs::{JobError, JobId, Labels, Lease, Status, Target};
+use jobs::{JobError, JobId, JobLease, JobTarget, Labels, Status};
 
 use crate::support::*;
 
@@ -26,9 +26,9 @@ async fn walk(t: &testkit::TestStore, seed: u64) {
         jobs.claimer(Labels::new("w2").unwrap().capabilities(["gpu"])),
         jobs.claimer(Labels::new("w3").unwrap().region("eu")),
     ];
-    let (scheduler, keeper) = (jobs.scheduler(), jobs.keeper());
+    let (scheduler, maintenance) = (jobs.scheduler(), jobs.maintenance());
     let mut known: BTreeMap<JobId, Known> = BTreeMap::new();
-    let mut held: Vec<Lease> = Vec::new();
+    let mut held: Vec<JobLease> = Vec::new();
     for step in 0..STEPS {
         match chance.u32(0..12) {
             0..=2 => {
@@ -36,7 +36,7 @@ async fn walk(t: &testkit::TestStore, seed: u64) {
                     .priority(chance.u8(1..=10))
                     .attempts(chance.u32(0..3));
                 if chance.u32(0..3) == 0 {
-                    new = new.target(Target::default().capability("gpu"));
+                    new = new.target(JobTarget::default().capability("gpu"));
                 }
                 if chance.u32(0..4) == 0 {
                     new = new.delay(Duration::from_millis(chance.u64(1..5_000)));
@@ -95,7 +95,7 @@ async fn walk(t: &testkit::TestStore, seed: u64) {
             10 => {
                 t.clock.advance(Duration::from_millis(chance.u64(1..12_000)));
                 scheduler.tick().await.unwrap();
-                keeper.tick().await.unwrap();
+                maintenance.tick().await.unwrap();
             }
             _ => {
                 if let Some(id) = chance.choice(known.keys()) {
@@ -110,7 +110,7 @@ async fn walk(t: &testkit::TestStore, seed: u64) {
     for _ in 0..400 {
         t.clock.advance(Duration::from_secs(31));
         scheduler.tick().await.unwrap();
-        keeper.tick().await.unwrap();
+        maintenance.tick().await.unwrap();
         for worker in &mut workers {
             for lease in worker.claim(100).await.unwrap().leases {
                 if jobs.complete(&lease, None, NO_TIME).await.is_ok() {

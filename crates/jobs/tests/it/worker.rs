@@ -9,10 +9,11 @@ use std::{
 };
 
 use jobs::{
-    Fault, JobId, Jobs, Labels, NewJob, Outcome, Status, Task,
+    Fault, JobId, JobOutcome, Jobs, Labels, NewJob, Status, Task,
     testing::Harness,
     worker::{
-        Attempt, Call, Cancel, Deadline, Logger, ParentResults, Payload, Reporter, State, Worker,
+        Attempt, Cancel, Deadline, JobRequest, Logger, ParentResults, Payload, Reporter, State,
+        Worker,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -146,8 +147,8 @@ testkit::each_store! {
             async |State(count): State<Arc<AtomicUsize>>, attempt: Attempt| {
                 assert_eq!((attempt.number, attempt.most), (1, 1));
                 match count.fetch_add(1, Ordering::SeqCst) {
-                    0 | 1 => Outcome::Snooze(Duration::from_secs(60)),
-                    _ => Outcome::Done(None),
+                    0 | 1 => JobOutcome::Snooze(Duration::from_secs(60)),
+                    _ => JobOutcome::Done(None),
                 }
             },
         );
@@ -191,7 +192,7 @@ testkit::each_store! {
                 },
             );
             let concurrency = [1, 50, 200][round % 3];
-            tokio::time::timeout(SOON, worker.concurrency(concurrency).roles(false).run(cancel))
+            tokio::time::timeout(SOON, worker.concurrency(concurrency).background(false).run(cancel))
                 .await
                 .unwrap()
                 .unwrap();
@@ -333,7 +334,7 @@ testkit::each_store! {
             .handle("a", async || ())
             .handle("b", async |cancel: Cancel| cancel.cancelled().await)
             .layer(tower::timeout::TimeoutLayer::new(Duration::from_millis(50)))
-            .layer(tower::util::MapRequestLayer::new(move |call: Call| {
+            .layer(tower::util::MapRequestLayer::new(move |call: JobRequest| {
                 counter.fetch_add(1, Ordering::SeqCst);
                 call
             }));

@@ -1,5 +1,11 @@
 //! A script that takes long: what others are told, and how they end it.
 
+use std::{
+    future::Future as _,
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
 use store::redis::{self, AsyncCommands, Value};
 
 use crate::support::{Client, Served, serve};
@@ -27,13 +33,16 @@ impl Client {
     }
 
     /// Until others are told that a script takes long.
+    #[track_caller]
     fn until_busy(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let reply = self.ask("PING");
             if reply == BUSY {
                 return;
             }
             assert_eq!(reply, "+PONG\r\n");
+            assert!(Instant::now() < deadline, "no script keeps others waiting");
         }
     }
 }
@@ -183,4 +192,31 @@ async fn the_process_itself_is_told_busy_and_can_end_a_clients_script() {
     assert!(served.store.health().reachable);
     let missing: Option<String> = store.get("a").await.unwrap();
     assert_eq!(missing, None);
+}
+
+#[tokio::test]
+async fn a_script_left_with_the_listener_keeps_no_client_waiting_and_can_be_killed() {
+    let served = impatient().await;
+    let embedded = served.store.embedded().unwrap().clone();
+    let mut other = served.client();
+    assert_eq!(other.ask("PING"), "+PONG\r\n");
+    // A call of the process finds the lock taken and leaves its script.
+    let batch = embedded.batch();
+    let mut store = served.store.clone();
+    let mut endless = redis::cmd("EVAL");
+    endless.arg("while true do end").arg(0);
+    let mut script = Box::pin(endless.query_async::<Value>(&mut store));
+    let mut nobody = Context::from_waker(Waker::noop());
+    assert!(script.as_mut().poll(&mut nobody).is_pending(), "the lock is taken");
+    // The next to have the lock is the listener, before or after it has read this.
+    other.send("PING\r\n");
+    let (_, deferred) = batch.commit_deferred();
+    let first = other.line();
+    assert!([BUSY, "+PONG\r\n"].contains(&first.as_str()), "{first}");
+    other.until_busy();
+    assert_eq!(other.ask("SCRIPT KILL"), "+OK\r\n");
+    let error = script.await.unwrap_err();
+    assert!(error.to_string().contains("killed by user"), "{error}");
+    assert_eq!(other.ask("PING"), "+PONG\r\n");
+    drop(deferred);
 }

@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use resp::{Config, Listener};
+use resp::{Config, RespListener};
 use store::Store;
 
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     pub(crate) store: Store,
-    listener: Listener,
+    listener: RespListener,
 }
 
 /// A store in memory behind a listener; `change` alters the defaults.
@@ -18,7 +18,7 @@ pub(crate) async fn serve(change: impl FnOnce(&mut Config)) -> Served {
     let store = Store::open("embedded:").await.unwrap();
     let mut config = Config::at("127.0.0.1:0".parse().unwrap());
     change(&mut config);
-    let listener = Listener::start(store.embedded().unwrap().clone(), config).unwrap();
+    let listener = RespListener::start(store.embedded().unwrap().clone(), config).unwrap();
     Served { address: listener.address(), store, listener }
 }
 

@@ -1,6 +1,6 @@
--- address_full(address, active, limit, now_ms): has an address as many running sessions as it may?
--- When it seems so, up to 256 of its sessions are looked at, and those that ended are dropped; the
--- others get the time as their score, so that the next call looks at those that follow.
+-- address_full(address, active, limit, now_ms): tells whether an address has reached its limit of
+-- sessions. When it seems so, up to 256 of its sessions are checked, and those that ended are dropped; the
+-- others get the time as their score, so that the next call checks those that follow.
 local function address_full(address, active, limit, now_ms)
   if limit == 0 or redis.call('ZCARD', address) < limit then
     return false

@@ -1,7 +1,7 @@
--- bucket(tokens, last_update, state, now_ms, rate): what the rate allows now, without writing:
+-- bucket(tokens, last_update, state, now_ms, rate): token bucket, read without writing: returns
 -- whole tokens, the remainder in parts of rate.per_ms, the instant both are true for, and whether
 -- the clock was set back so far that they must be written to go on from here.
--- A rate of nothing allows nothing, whatever was saved up before.
+-- A rate of 0 allows nothing, whatever was saved up before.
 -- Whole-number arithmetic, so the result does not depend on how often it is asked.
 local function bucket(tokens, last_update, state, now_ms, rate)
   if rate.count == 0 then
@@ -16,7 +16,7 @@ local function bucket(tokens, last_update, state, now_ms, rate)
   local rem = num(redis.call('HGET', state, 'rem'), 0)
   local elapsed = now_ms - last_ms
   if elapsed < 0 then
-    -- A caller a little behind adds nothing; a clock set back starts anew from there.
+    -- A caller whose clock is a little behind adds nothing; a clock set back restarts from there.
     local anew = elapsed < -1000
     return math.min(have, rate.burst), rem, anew and now_ms or last_ms, anew
   end

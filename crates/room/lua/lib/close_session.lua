@@ -1,5 +1,5 @@
--- close_session(k, session, session_id, position, e, now_ms): takes a session out of every index
--- and marks it and its place as ended; e = {session, position, reason, event, detail}; the
+-- close_session(k, session, session_id, position, e, now_ms): removes a session from every index
+-- and marks it and its position as ended; e = {session, position, reason, event, detail}; the
 -- detail, if there is one, is what an operator calls the reason.
 local function close_session(k, session, session_id, position, e, now_ms)
   redis.call('SREM', k.active, session_id)

@@ -1,6 +1,6 @@
--- line_of(policy, share, since, now_ms): how the line is ordered. share = k means that at least
--- one admission in k goes to level 0 while somebody of level 0 waits; since = admissions of other
--- levels since the last one of level 0. Scores of level 0 are at or above `normal`.
+-- line_of(policy, share, since, now_ms): returns the order of the queue. share = k means that at least
+-- one admission in k goes to priority 0 while somebody of priority 0 waits; since = admissions of other
+-- priorities since the last one of priority 0. Scores of priority 0 are at or above `normal`.
 local function line_of(policy, share, since, now_ms)
   local k = num(share, 0)
   if policy ~= 'strict' or k < 2 then k = 0 end

@@ -1,4 +1,4 @@
--- next_in_line(positions, line, most): the next to be admitted, in order, as id, score, id, score.
+-- next_in_line(positions, line, most): returns the next to be admitted, in order, as id, score, id, score.
 local function next_in_line(positions, line, most)
   if most < 1 then
     return {}

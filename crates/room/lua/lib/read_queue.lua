@@ -1,6 +1,6 @@
--- read_queue(meta, state, positions, now_ms): what is the same for all places of a queue, read once:
--- its status, message and epoch, how its line is ordered, how many wait, how long records are kept
--- and what counts as a duplicate. Nothing if there is no such queue.
+-- read_queue(meta, state, positions, now_ms): reads what all positions of a queue share: status,
+-- message, epoch, order, number of waiting positions, TTL of records and the rule for duplicates.
+-- Returns nil if the queue does not exist.
 local function read_queue(meta, state, positions, now_ms)
   local m = redis.call('HMGET', meta, 'status', 'message', 'priority_policy', 'reserved_share',
     'position_ttl', 'duplicates')

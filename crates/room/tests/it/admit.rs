@@ -1,8 +1,10 @@
-//! Admission: both limits, order, levels, several instances.
+//! Admission: both limits, order, priorities, several instances.
 
 use std::time::Duration;
 
-use room::{Claim, Policy, PositionId, QueueConfig, Rate, State, Visitor};
+use room::{
+    AdmissionRate, PositionId, PositionState, PriorityPolicy, QueueConfig, SessionStart, Visitor,
+};
 use testkit::each_store;
 
 use crate::support::{Bench, open_queue, seconds};
@@ -21,7 +23,7 @@ async fn drain(b: &Bench) -> Vec<PositionId> {
 
 each_store! {
     async fn higher_levels_go_first_under_the_strict_policy(t: TestStore) {
-        let config = QueueConfig { policy: Policy::Strict, reserved_share: 0, ..open_queue() };
+        let config = QueueConfig { policy: PriorityPolicy::Strict, reserved_share: 0, ..open_queue() };
         let b = Bench::still_with(t, config).await;
         let normal = b.join_level(0).await;
         let vip1 = b.join_level(2).await;
@@ -37,11 +39,11 @@ each_store! {
     }
 
     async fn level_0_gets_its_share_and_positions_stay_true(t: TestStore) {
-        let config = QueueConfig { policy: Policy::Strict, reserved_share: 3, ..open_queue() };
+        let config = QueueConfig { policy: PriorityPolicy::Strict, reserved_share: 3, ..open_queue() };
         let b = Bench::still_with(t, config).await;
         let mut ids = Vec::new();
-        for level in [0, 0, 2, 3, 2, 1, 3, 0, 1, 2, 0] {
-            ids.push(b.join_level(level).await);
+        for priority in [0, 0, 2, 3, 2, 1, 3, 0, 1, 2, 0] {
+            ids.push(b.join_level(priority).await);
         }
         let mut shown: Vec<(u64, PositionId)> = Vec::new();
         for id in &ids {
@@ -101,17 +103,17 @@ each_store! {
     }
 
     async fn admitted_and_active_never_exceed_the_limit(t: TestStore) {
-        let config = QueueConfig { max_active: 3, admission: Rate::new(1000, 1), ..open_queue() };
+        let config = QueueConfig { max_active: 3, admission: AdmissionRate::new(1000, 1), ..open_queue() };
         let b = Bench::new(t, config).await;
         let mut ids = Vec::new();
         for _ in 0..10 {
-            ids.push(b.join().await.id);
+            ids.push(b.enqueue().await.id);
         }
         b.pass(seconds(5)).await;
         let queue = b.room.queue(&b.queue).await.unwrap();
         assert_eq!((queue.admitted, queue.active, queue.waiting), (3, 0, 7));
-        let Claim::Session { session, .. } =
-            b.room.claim(&b.queue, &ids[0], &Visitor::default()).await.unwrap()
+        let SessionStart::Active { session, .. } =
+            b.room.start_session(&b.queue, &ids[0], &Visitor::default()).await.unwrap()
         else { panic!() };
         b.tick().await;
         let queue = b.room.queue(&b.queue).await.unwrap();
@@ -120,18 +122,18 @@ each_store! {
         b.tick().await;
         let queue = b.room.queue(&b.queue).await.unwrap();
         assert_eq!((queue.admitted, queue.active, queue.waiting), (3, 0, 6));
-        assert_eq!(b.state(&ids[3]).await, State::Admitted);
+        assert_eq!(b.state(&ids[3]).await, PositionState::Admitted);
     }
 
     async fn the_rate_does_not_depend_on_how_often_it_is_asked(t: TestStore) {
         let config = QueueConfig {
-            admission: Rate { count: 10, per_seconds: 1, burst: 10 },
-            claim_window: seconds(3600),
+            admission: AdmissionRate { count: 10, per_seconds: 1, burst: 10 },
+            admission_window: seconds(3600),
             ..open_queue()
         };
         let b = Bench::new(t, config).await;
         for _ in 0..200 {
-            b.join().await;
+            b.enqueue().await;
         }
         let admitted = async || b.room.queue(&b.queue).await.unwrap().admitted;
         assert_eq!(admitted().await, 10, "the burst, at once");
@@ -147,10 +149,10 @@ each_store! {
     }
 
     async fn a_rate_of_500_a_minute_is_just_that(t: TestStore) {
-        let config = QueueConfig { admission: Rate::new(500, 60), claim_window: seconds(3600), ..open_queue() };
+        let config = QueueConfig { admission: AdmissionRate::new(500, 60), admission_window: seconds(3600), ..open_queue() };
         let b = Bench::new(t, config).await;
-        let joins = (0..600).map(|_| b.room.join(&b.queue, room::NewPlace::default()));
-        futures_util::future::try_join_all(joins).await.unwrap();
+        let enqueue_batcher = (0..600).map(|_| b.room.enqueue(&b.queue, room::NewPosition::default()));
+        futures_util::future::try_join_all(enqueue_batcher).await.unwrap();
         let before = b.room.queue(&b.queue).await.unwrap().admitted;
         for _ in 0..600 {
             b.clock.advance(Duration::from_millis(100));
@@ -160,7 +162,7 @@ each_store! {
     }
 
     async fn tokens_and_their_instant_are_stored_together(t: TestStore) {
-        let config = QueueConfig { admission: Rate { count: 1, per_seconds: 1, burst: 10 }, ..open_queue() };
+        let config = QueueConfig { admission: AdmissionRate { count: 1, per_seconds: 1, burst: 10 }, ..open_queue() };
         let b = Bench::new(t, config).await;
         let read = async || -> (String, String) {
             let tokens = b.redis(&["GET", "admission:concert-tickets:tokens"]).await;
@@ -168,7 +170,7 @@ each_store! {
         };
         assert_eq!(read().await, ("10".into(), "1767225600.000".into()));
         for _ in 0..12 {
-            b.join().await;
+            b.enqueue().await;
         }
         assert_eq!(read().await.0, "0", "the first burst is the whole bucket, not one");
         b.clock.advance(Duration::from_millis(1_250));
@@ -179,10 +181,10 @@ each_store! {
     }
 
     async fn a_clock_set_back_neither_freezes_the_rate_nor_frees_a_burst(t: TestStore) {
-        let config = QueueConfig { admission: Rate { count: 1, per_seconds: 1, burst: 5 }, ..open_queue() };
+        let config = QueueConfig { admission: AdmissionRate { count: 1, per_seconds: 1, burst: 5 }, ..open_queue() };
         let b = Bench::new(t, config).await;
         for _ in 0..40 {
-            b.join().await;
+            b.enqueue().await;
         }
         b.clock.set(store::Millis(b.clock.now().0 - 3_600_000));
         assert_eq!(b.room.admit(&b.queue, 50).await.unwrap().ids.len(), 0);
@@ -192,10 +194,10 @@ each_store! {
     }
 
     async fn resuming_admits_no_more_than_the_burst(t: TestStore) {
-        let config = QueueConfig { admission: Rate { count: 10, per_seconds: 1, burst: 10 }, ..open_queue() };
+        let config = QueueConfig { admission: AdmissionRate { count: 10, per_seconds: 1, burst: 10 }, ..open_queue() };
         let b = Bench::new(t, config).await;
         for _ in 0..50 {
-            b.join().await;
+            b.enqueue().await;
         }
         b.room.pause_queue(&b.queue).await.unwrap();
         b.pass(seconds(60)).await;
@@ -211,7 +213,7 @@ each_store! {
     async fn an_operator_admits_by_hand_within_the_limit_also_while_paused(t: TestStore) {
         let b = Bench::still_with(t, QueueConfig { max_active: 4, ..open_queue() }).await;
         for _ in 0..10 {
-            b.join().await;
+            b.enqueue().await;
         }
         b.room.pause_queue(&b.queue).await.unwrap();
         assert_eq!(b.room.admit_by_hand(&b.queue, 3).await.unwrap().ids.len(), 3);
@@ -223,8 +225,8 @@ each_store! {
     async fn three_instances_admit_together_what_one_may(t: TestStore) {
         let config = QueueConfig {
             max_active: 120,
-            admission: Rate { count: 50, per_seconds: 1, burst: 20 },
-            claim_window: seconds(3600),
+            admission: AdmissionRate { count: 50, per_seconds: 1, burst: 20 },
+            admission_window: seconds(3600),
             ..open_queue()
         };
         let b = Bench::new(t, config).await;
@@ -232,13 +234,13 @@ each_store! {
         for _ in 0..2 {
             rooms.push(room::Room::open(b.test.another().await, room::Options::default()).await.unwrap());
         }
-        let keepers: Vec<_> = rooms.iter().map(|room| room::Keeper::new(room.clone())).collect();
-        let joins = (0..200).map(|i| rooms[i % 3].join(&b.queue, room::NewPlace::default()));
-        let places: Vec<_> = futures_util::future::try_join_all(joins).await.unwrap();
+        let keepers: Vec<_> = rooms.iter().map(|room| room::RoomMaintenance::new(room.clone())).collect();
+        let enqueue_batcher = (0..200).map(|i| rooms[i % 3].enqueue(&b.queue, room::NewPosition::default()));
+        let positions: Vec<_> = futures_util::future::try_join_all(enqueue_batcher).await.unwrap();
         let start = b.clock.now();
         for _ in 0..40 {
             b.clock.advance(Duration::from_millis(100));
-            let ticks = keepers.iter().map(room::Keeper::tick);
+            let ticks = keepers.iter().map(room::RoomMaintenance::tick);
             futures_util::future::try_join_all(ticks).await.unwrap();
             let queue = b.room.queue(&b.queue).await.unwrap();
             let most = 20 + 50 * (b.clock.now().0 - start.0) as u64 / 1000;
@@ -248,8 +250,8 @@ each_store! {
         // Whoever is still waiting came after everybody who was admitted.
         let mut last_admitted = 0.0f64;
         let mut first_waiting = f64::MAX;
-        for place in &places {
-            let id = place.place.id.to_string();
+        for position in &positions {
+            let id = position.position.id.to_string();
             let score: Option<f64> = b.redis(&["ZSCORE", "queue:concert-tickets:positions", &id]).await;
             match score {
                 Some(score) => first_waiting = first_waiting.min(score),
@@ -264,12 +266,12 @@ each_store! {
     }
 
     async fn a_foreign_id_in_the_line_does_not_stop_it(t: TestStore) {
-        let b = Bench::new(t, QueueConfig { admission: Rate::new(1, 1), ..open_queue() }).await;
-        b.join().await;
-        let place = b.join().await;
+        let b = Bench::new(t, QueueConfig { admission: AdmissionRate::new(1, 1), ..open_queue() }).await;
+        b.enqueue().await;
+        let position = b.enqueue().await;
         let _: i64 = b.redis(&["ZADD", "queue:concert-tickets:positions", "1", "550e8400-e29b-41d4-a716"]).await;
         b.pass(seconds(2)).await;
         b.pass(seconds(2)).await;
-        assert_eq!(b.state(&place.id).await, State::Admitted);
+        assert_eq!(b.state(&position.id).await, PositionState::Admitted);
     }
 }

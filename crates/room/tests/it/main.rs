@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod admit;
-mod gate;
-mod join;
+mod enqueue;
 mod model;
 mod order;
+mod pass_check;
 mod queue;
 mod schedule;
 mod session;

@@ -3,20 +3,20 @@
 //! It says what the real one must show after each step. It knows nothing of scores in a sorted set,
 //! of lists, tombstones or scripts.
 
-use room::{Policy, QueueConfig, QueueStatus, Reason, State};
+use room::{EndReason, PositionState, PriorityPolicy, QueueConfig, QueueStatus};
 
-/// A place.
+/// A position.
 #[derive(Clone, Debug)]
 pub(crate) struct Visitor {
-    pub(crate) state: State,
-    pub(crate) reason: Option<Reason>,
-    pub(crate) level: u8,
+    pub(crate) state: PositionState,
+    pub(crate) reason: Option<EndReason>,
+    pub(crate) priority: u8,
     /// Where it stands among the others.
     score: f64,
-    /// The order of joining, which decides between equal scores.
+    /// The order of enqueueing, which decides between equal scores.
     seq: i64,
     seen_s: i64,
-    pub(crate) claim_by: Option<i64>,
+    pub(crate) start_by: Option<i64>,
     returned: bool,
     until: i64,
     hard: i64,
@@ -25,17 +25,17 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    fn end(&mut self, now: i64, state: State, reason: Reason) {
+    fn end(&mut self, now: i64, state: PositionState, reason: EndReason) {
         self.state = state;
         self.ended = now;
         self.reason = Some(reason);
-        self.claim_by = None;
+        self.start_by = None;
     }
 }
 
-/// What joining says.
+/// What enqueueing says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Join {
+pub(crate) enum EnqueueCall {
     New(usize),
     Existing(usize),
     Full,
@@ -57,7 +57,7 @@ pub(crate) struct Model {
     floor: i64,
     up: i64,
     beat: i64,
-    /// Admissions of higher levels since the last one of level 0.
+    /// Admissions of higher priorities since the last one of priority 0.
     since: i64,
 }
 
@@ -80,37 +80,37 @@ impl Model {
         }
     }
 
-    fn indexes(&self, state: State) -> Vec<usize> {
+    fn indexes(&self, state: PositionState) -> Vec<usize> {
         (0..self.visitors.len()).filter(|v| self.visitors[*v].state == state).collect()
     }
 
-    pub(crate) fn count(&self, state: State) -> usize {
+    pub(crate) fn count(&self, state: PositionState) -> usize {
         self.indexes(state).len()
     }
 
     fn share(&self) -> i64 {
         match self.config.policy {
-            Policy::Strict => i64::from(self.config.reserved_share),
-            Policy::Skip => 0,
+            PriorityPolicy::Strict => i64::from(self.config.reserved_share),
+            PriorityPolicy::Skip => 0,
         }
     }
 
     /// Who waits, by rank alone.
     fn ranked(&self) -> Vec<usize> {
-        let mut line = self.indexes(State::Waiting);
+        let mut line = self.indexes(PositionState::Waiting);
         let key = |v: &usize| (self.visitors[*v].score, self.visitors[*v].seq);
         line.sort_by(|a, b| key(a).partial_cmp(&key(b)).unwrap());
         line
     }
 
-    /// Who waits, in the order of admission if nobody joins or leaves.
+    /// Who waits, in the order of admission if nobody enqueues or leaves.
     pub(crate) fn line(&self) -> Vec<usize> {
         let ranked = self.ranked();
         if self.share() < 2 {
             return ranked;
         }
         let (mut normal, mut higher): (Vec<_>, Vec<_>) =
-            ranked.into_iter().rev().partition(|v| self.visitors[*v].level == 0);
+            ranked.into_iter().rev().partition(|v| self.visitors[*v].priority == 0);
         let (mut order, mut since) = (Vec::new(), self.since);
         while !normal.is_empty() || !higher.is_empty() {
             let turn = higher.is_empty() || since >= self.share() - 1;
@@ -153,63 +153,77 @@ impl Model {
     fn free(&self) -> usize {
         match self.config.max_active as usize {
             0 => usize::MAX,
-            most => most.saturating_sub(self.count(State::Admitted) + self.count(State::Active)),
+            most => most.saturating_sub(
+                self.count(PositionState::Admitted) + self.count(PositionState::Active),
+            ),
         }
     }
 
     fn let_in(&mut self, v: usize) {
         if self.share() >= 2 {
-            let normal = self.visitors[v].level == 0;
+            let normal = self.visitors[v].priority == 0;
             self.since = if normal { 0 } else { (self.since + 1).min(self.share() - 1) };
         }
-        let claim_by = self.now + self.config.claim_window.as_millis() as i64;
+        let start_by = self.now + self.config.admission_window.as_millis() as i64;
         let visitor = &mut self.visitors[v];
-        visitor.state = State::Admitted;
-        visitor.claim_by = Some(claim_by);
+        visitor.state = PositionState::Admitted;
+        visitor.start_by = Some(start_by);
     }
 
-    /// Somebody joins who drew this ticket.
-    pub(crate) fn join(&mut self, level: u8, held: Option<usize>, ticket: f64) -> Join {
+    /// Somebody enqueues who drew this ticket.
+    pub(crate) fn enqueue(
+        &mut self,
+        priority: u8,
+        held: Option<usize>,
+        ticket: f64,
+    ) -> EnqueueCall {
         let mut upgrade = None;
         if let Some(held) = held {
             match self.visitors[held].state {
-                State::Waiting if level > self.visitors[held].level => upgrade = Some(held),
-                State::Waiting | State::Admitted | State::Active => return Join::Existing(held),
+                PositionState::Waiting if priority > self.visitors[held].priority => {
+                    upgrade = Some(held)
+                }
+                PositionState::Waiting | PositionState::Admitted | PositionState::Active => {
+                    return EnqueueCall::Existing(held);
+                }
                 _ => {
                     if let Some(better) = self.visitors[held].replaced_by
-                        && matches!(self.visitors[better].state, State::Waiting | State::Admitted)
+                        && matches!(
+                            self.visitors[better].state,
+                            PositionState::Waiting | PositionState::Admitted
+                        )
                     {
-                        return Join::Existing(better);
+                        return EnqueueCall::Existing(better);
                     }
                 }
             }
         }
         if self.status == QueueStatus::Maintenance {
-            return Join::Closed;
+            return EnqueueCall::Closed;
         }
         let most = self.config.max_queue_size as usize;
-        if most > 0 && self.count(State::Waiting) >= most && upgrade.is_none() {
-            return Join::Full;
+        if most > 0 && self.count(PositionState::Waiting) >= most && upgrade.is_none() {
+            return EnqueueCall::Full;
         }
         if let Some(old) = upgrade {
             self.visitors[old].replaced_by = Some(self.visitors.len());
-            self.visitors[old].end(self.now, State::Cancelled, Reason::Upgraded);
+            self.visitors[old].end(self.now, PositionState::Cancelled, EndReason::Upgraded);
         }
         self.seq += 1;
         let seq = self.seq;
-        let promised = self.promised(level);
+        let promised = self.promised(priority);
         let score = match self.config.policy {
-            Policy::Strict => ticket - f64::from(level) * 1e15,
-            Policy::Skip => self.skip(level, promised, ticket),
+            PriorityPolicy::Strict => ticket - f64::from(priority) * 1e15,
+            PriorityPolicy::Skip => self.skip(priority, promised, ticket),
         };
         self.visitors.push(Visitor {
-            state: State::Waiting,
+            state: PositionState::Waiting,
             reason: None,
-            level,
+            priority,
             score,
             seq,
             seen_s: self.now.div_euclid(1000),
-            claim_by: None,
+            start_by: None,
             returned: false,
             until: 0,
             hard: 0,
@@ -217,7 +231,7 @@ impl Model {
             replaced_by: None,
         });
         let v = self.visitors.len() - 1;
-        if self.config.policy == Policy::Skip {
+        if self.config.policy == PriorityPolicy::Skip {
             assert_eq!(self.ranked()[promised], v, "the table's rank");
         }
         if self.line()[0] == v && self.status == QueueStatus::Active && self.free() > 0 {
@@ -227,22 +241,22 @@ impl Model {
                 self.let_in(v);
             }
         }
-        Join::New(v)
+        EnqueueCall::New(v)
     }
 
-    /// Behind all, 90 %, half or none of the line, but never before an earlier one of the same level.
-    fn promised(&self, level: u8) -> usize {
+    /// Behind all, 90 %, half or none of the line, but never before an earlier one of the same priority.
+    fn promised(&self, priority: u8) -> usize {
         let line = self.ranked();
-        let ahead = (line.len() * [10, 9, 5, 0][usize::from(level)]).div_ceil(10);
-        let last = line.iter().rposition(|v| self.visitors[*v].level == level);
+        let ahead = (line.len() * [10, 9, 5, 0][usize::from(priority)]).div_ceil(10);
+        let last = line.iter().rposition(|v| self.visitors[*v].priority == priority);
         ahead.max(last.map_or(0, |last| last + 1))
     }
 
     /// A score for that rank. Numbers matter only for those who return with theirs.
-    fn skip(&mut self, level: u8, rank: usize, ticket: f64) -> f64 {
+    fn skip(&mut self, priority: u8, rank: usize, ticket: f64) -> f64 {
         let line = self.ranked();
         let score = |model: &Self, rank: usize| line.get(rank).map(|v| model.visitors[*v].score);
-        let natural = if level == 3 { ticket - 3e15 } else { ticket };
+        let natural = if priority == 3 { ticket - 3e15 } else { ticket };
         let Some(behind) = score(self, rank) else { return ticket };
         if rank == 0 {
             return natural.min(behind.ceil() - 1.0);
@@ -279,26 +293,26 @@ impl Model {
     }
 
     pub(crate) fn heartbeat(&mut self, v: usize) {
-        if self.visitors[v].state == State::Waiting {
+        if self.visitors[v].state == PositionState::Waiting {
             self.visitors[v].seen_s = self.now.div_euclid(1000);
         }
     }
 
     pub(crate) fn leave(&mut self, v: usize) {
         match self.visitors[v].state {
-            State::Waiting | State::Admitted => {
-                self.visitors[v].end(self.now, State::Cancelled, Reason::Cancelled);
+            PositionState::Waiting | PositionState::Admitted => {
+                self.visitors[v].end(self.now, PositionState::Cancelled, EndReason::Cancelled);
             }
-            State::Active => self.complete(v),
+            PositionState::Active => self.complete(v),
             _ => {}
         }
     }
 
-    pub(crate) fn claim(&mut self, v: usize) {
+    pub(crate) fn start_session(&mut self, v: usize) {
         let visitor = &mut self.visitors[v];
-        if visitor.state == State::Admitted {
-            visitor.state = State::Active;
-            visitor.claim_by = None;
+        if visitor.state == PositionState::Admitted {
+            visitor.state = PositionState::Active;
+            visitor.start_by = None;
             visitor.hard = self.now + self.config.session_max.as_millis() as i64;
             let idle = self.now + self.config.session_timeout.as_millis() as i64;
             visitor.until = idle.min(visitor.hard);
@@ -307,7 +321,7 @@ impl Model {
 
     pub(crate) fn activity(&mut self, v: usize) {
         let visitor = &mut self.visitors[v];
-        if visitor.state == State::Active && self.config.session_renewal {
+        if visitor.state == PositionState::Active && self.config.session_renewal {
             let idle = self.now + self.config.session_timeout.as_millis() as i64;
             visitor.until = visitor.until.max(idle).min(visitor.hard);
         }
@@ -325,22 +339,22 @@ impl Model {
     }
 
     pub(crate) fn complete(&mut self, v: usize) {
-        if self.visitors[v].state == State::Active {
-            self.visitors[v].end(self.now, State::Completed, Reason::Completed);
+        if self.visitors[v].state == PositionState::Active {
+            self.visitors[v].end(self.now, PositionState::Completed, EndReason::Completed);
         }
     }
 
     pub(crate) fn terminate(&mut self, v: usize) {
-        if self.visitors[v].state == State::Active {
-            self.visitors[v].end(self.now, State::Revoked, Reason::AdminRevoked);
+        if self.visitors[v].state == PositionState::Active {
+            self.visitors[v].end(self.now, PositionState::Revoked, EndReason::AdminRevoked);
         }
     }
 
     /// Until when an admitted visitor is told to come: nobody's time runs while the queue stands
     /// still, and a deadline that is over while the offer stands is none.
-    pub(crate) fn claim_by(&self, v: usize) -> Option<i64> {
+    pub(crate) fn start_by(&self, v: usize) -> Option<i64> {
         let running = self.status == QueueStatus::Active;
-        self.visitors[v].claim_by.filter(|by| running && *by > self.now)
+        self.visitors[v].start_by.filter(|by| running && *by > self.now)
     }
 
     pub(crate) fn set_status(&mut self, status: QueueStatus) {
@@ -403,25 +417,26 @@ impl Model {
             (self.tokens, self.rest, self.at) = self.refilled();
         }
         if self.up + self.config.session_timeout.as_millis() as i64 <= now {
-            for v in self.indexes(State::Active) {
+            for v in self.indexes(PositionState::Active) {
                 let visitor = &mut self.visitors[v];
                 if visitor.until <= now {
                     let capped = visitor.hard <= now;
-                    let reason = if capped { Reason::SessionCap } else { Reason::SessionIdle };
-                    visitor.end(now, State::Expired, reason);
+                    let reason =
+                        if capped { EndReason::SessionCap } else { EndReason::SessionIdle };
+                    visitor.end(now, PositionState::Expired, reason);
                 }
             }
         }
-        if active && self.floor + self.config.claim_window.as_millis() as i64 <= now {
-            for v in self.indexes(State::Admitted) {
+        if active && self.floor + self.config.admission_window.as_millis() as i64 <= now {
+            for v in self.indexes(PositionState::Admitted) {
                 let visitor = &mut self.visitors[v];
-                if visitor.claim_by.is_some_and(|by| by <= now) {
+                if visitor.start_by.is_some_and(|by| by <= now) {
                     if visitor.returned {
-                        visitor.end(now, State::Expired, Reason::ClaimTimeout);
+                        visitor.end(now, PositionState::Expired, EndReason::AdmissionTimeout);
                     } else {
-                        visitor.state = State::Waiting;
+                        visitor.state = PositionState::Waiting;
                         visitor.returned = true;
-                        visitor.claim_by = None;
+                        visitor.start_by = None;
                         visitor.seen_s = now.div_euclid(1000);
                     }
                 }
@@ -430,10 +445,10 @@ impl Model {
         self.admit(usize::MAX, false);
         let timeout = self.config.heartbeat_timeout().as_millis() as i64;
         if active && self.floor + timeout <= now {
-            for v in self.indexes(State::Waiting) {
+            for v in self.indexes(PositionState::Waiting) {
                 let visitor = &mut self.visitors[v];
                 if (visitor.seen_s + 1) * 1000 + timeout <= now {
-                    visitor.end(now, State::Expired, Reason::HoldTimeout);
+                    visitor.end(now, PositionState::Expired, EndReason::HoldTimeout);
                 }
             }
         }

@@ -1,6 +1,9 @@
 //! Making, changing and emptying queues.
 
-use room::{Error, NewPlace, Policy, QueueConfig, QueueId, QueueStatus, Rate, State, Visitor};
+use room::{
+    AdmissionRate, Error, NewPosition, PositionState, PriorityPolicy, QueueConfig, QueueId,
+    QueueStatus, Visitor,
+};
 use testkit::each_store;
 
 use crate::support::{Bench, open_queue, seconds};
@@ -38,31 +41,31 @@ each_store! {
 
     async fn pausing_and_resuming_are_states_and_told_to_those_who_wait(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
+        let position = b.enqueue().await;
         let message = [("en".to_owned(), "back soon".into())].into_iter().collect();
         b.room.set_message(&b.queue, message).await.unwrap();
         b.room.pause_queue(&b.queue).await.unwrap();
         b.room.pause_queue(&b.queue).await.unwrap();
-        let told = b.status(&place.id).await;
+        let told = b.status(&position.id).await;
         assert_eq!(told.queue_status, QueueStatus::Paused);
         assert_eq!(told.message["en"], "back soon");
         assert_eq!(told.estimate, Err(room::NoEstimate::Paused));
-        assert_eq!(told.position, Some(1));
-        assert_eq!(b.join().await.state, State::Waiting, "joining is possible");
+        assert_eq!(told.number, Some(1));
+        assert_eq!(b.enqueue().await.state, PositionState::Waiting, "enqueueing is possible");
         let queue = b.room.resume_queue(&b.queue).await.unwrap();
         assert_eq!(queue.status, QueueStatus::Active);
-        assert_eq!(b.status(&place.id).await.queue_status, QueueStatus::Active);
+        assert_eq!(b.status(&position.id).await.queue_status, QueueStatus::Active);
     }
 
     async fn time_before_a_change_of_the_rate_counts_at_the_old_rate(t: TestStore) {
-        let config = QueueConfig { admission: Rate { count: 1, per_seconds: 1, burst: 100 }, ..open_queue() };
+        let config = QueueConfig { admission: AdmissionRate { count: 1, per_seconds: 1, burst: 100 }, ..open_queue() };
         let b = Bench::new(t, config).await;
         b.no_tokens().await;
         for _ in 0..50 {
-            b.join().await;
+            b.enqueue().await;
         }
         b.clock.advance(seconds(3));
-        b.room.set_rate(&b.queue, Rate { count: 10, per_seconds: 1, burst: 100 }).await.unwrap();
+        b.room.set_rate(&b.queue, AdmissionRate { count: 10, per_seconds: 1, burst: 100 }).await.unwrap();
         assert_eq!(b.room.admit(&b.queue, 100).await.unwrap().ids.len(), 3);
         b.clock.advance(seconds(1));
         assert_eq!(b.room.admit(&b.queue, 100).await.unwrap().ids.len(), 10);
@@ -70,39 +73,39 @@ each_store! {
 
     async fn the_policy_changes_only_while_nobody_above_level_0_waits(t: TestStore) {
         let b = Bench::still(t).await;
-        b.join().await;
-        let strict = |c: &mut QueueConfig| c.policy = Policy::Strict;
-        let skip = |c: &mut QueueConfig| c.policy = Policy::Skip;
+        b.enqueue().await;
+        let strict = |c: &mut QueueConfig| c.policy = PriorityPolicy::Strict;
+        let skip = |c: &mut QueueConfig| c.policy = PriorityPolicy::Skip;
         b.room.change_queue(&b.queue, None, strict).await.unwrap();
         let vip = b.join_level(2).await;
         let refused = b.room.change_queue(&b.queue, None, skip).await;
-        assert!(matches!(refused, Err(Error::LevelsWait)), "{refused:?}");
+        assert!(matches!(refused, Err(Error::PriorityInUse)), "{refused:?}");
         b.room.leave(&b.queue, &vip).await.unwrap();
         b.room.change_queue(&b.queue, None, skip).await.unwrap();
     }
 
     async fn a_reset_ends_everything_and_keeps_the_queue(t: TestStore) {
         let b = Bench::still(t).await;
-        let joins = (0..450).map(|_| b.room.join(&b.queue, NewPlace::default()));
-        let places = futures_util::future::try_join_all(joins).await.unwrap();
+        let enqueue_batcher = (0..450).map(|_| b.room.enqueue(&b.queue, NewPosition::default()));
+        let positions = futures_util::future::try_join_all(enqueue_batcher).await.unwrap();
         let admitted = b.room.admit_by_hand(&b.queue, 10).await.unwrap().ids;
-        b.room.claim(&b.queue, &admitted[0], &Visitor::default()).await.unwrap();
+        b.room.start_session(&b.queue, &admitted[0], &Visitor::default()).await.unwrap();
         let ended = b.room.reset_queue(&b.queue).await.unwrap();
-        assert_eq!((ended.places, ended.sessions), (449, 1));
+        assert_eq!((ended.positions, ended.sessions), (449, 1));
         let queue = b.room.queue(&b.queue).await.unwrap();
         assert_eq!((queue.waiting, queue.admitted, queue.active), (0, 0, 0));
-        let place = b.status(&places[449].place.id).await;
-        assert_eq!(place.reason, Some(room::Reason::QueueReset));
-        assert_eq!(place.epoch, 2);
-        assert_eq!(b.join().await.position, Some(1));
+        let position = b.status(&positions[449].position.id).await;
+        assert_eq!(position.reason, Some(room::EndReason::QueueReset));
+        assert_eq!(position.epoch, 2);
+        assert_eq!(b.enqueue().await.number, Some(1));
     }
 
     async fn a_deleted_queue_leaves_only_what_dies_by_itself(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
-        b.join().await;
+        let position = b.enqueue().await;
+        b.enqueue().await;
         b.room.admit_by_hand(&b.queue, 1).await.unwrap();
-        b.room.claim(&b.queue, &place.id, &Visitor::default()).await.unwrap();
+        b.room.start_session(&b.queue, &position.id, &Visitor::default()).await.unwrap();
         b.room.delete_queue(&b.queue).await.unwrap();
         assert!(matches!(b.room.queue(&b.queue).await, Err(Error::UnknownQueue)));
         assert!(b.room.queues().await.unwrap().is_empty());
@@ -114,14 +117,14 @@ each_store! {
         assert!(matches!(b.room.delete_queue(&b.queue).await, Err(Error::UnknownQueue)));
         b.room.create_queue(&b.queue, open_queue()).await.unwrap();
         b.no_tokens().await;
-        assert_eq!(b.join().await.position, Some(1), "the name can be used again");
+        assert_eq!(b.enqueue().await.number, Some(1), "the name can be used again");
     }
 
     async fn settings_changed_by_hand_count(t: TestStore) {
         let b = Bench::still(t).await;
         let _: i64 = b.redis(&["HSET", "queue:concert-tickets:meta", "max_queue_size", "1"]).await;
-        b.join().await;
-        let full = b.room.join(&b.queue, NewPlace::default()).await;
+        b.enqueue().await;
+        let full = b.room.enqueue(&b.queue, NewPosition::default()).await;
         assert!(matches!(full, Err(Error::Full { .. })), "{full:?}");
     }
 }

@@ -8,13 +8,14 @@ use std::{collections::HashMap, env, time::Duration};
 
 use fastrand::Rng;
 use room::{
-    Claim, Error, Keeper, Level, NewPlace, Options, Policy, PositionId, Proof, QueueConfig,
-    QueueStatus, Rate, Room, SessionId, State, Visitor,
+    AdmissionRate, Error, NewPosition, Options, PositionId, PositionState, PriorityPolicy, Proof,
+    QueueConfig, QueueStatus, Room, RoomMaintenance, SessionId, SessionStart, Visitor,
+    VisitorPriority,
 };
 use testkit::{TestStore, each_store};
 
 use crate::{
-    model::{Join, Model},
+    model::{EnqueueCall, Model},
     support::{Bench, key, open_queue, seconds},
 };
 
@@ -25,7 +26,7 @@ struct Run {
     b: Bench,
     /// Two instances, used in turn; a restart replaces one.
     rooms: Vec<Room>,
-    keepers: Vec<Keeper>,
+    keepers: Vec<RoomMaintenance>,
     model: Model,
     ids: Vec<PositionId>,
     sessions: HashMap<usize, SessionId>,
@@ -42,9 +43,9 @@ fn config(rng: &mut Rng) -> QueueConfig {
         max_active: pick(rng, &[0, 1, 2, 5, 8]),
         max_queue_size: pick(rng, &[0, 0, 5, 12]),
         admission: rate(rng),
-        policy: if rng.bool() { Policy::Skip } else { Policy::Strict },
+        policy: if rng.bool() { PriorityPolicy::Skip } else { PriorityPolicy::Strict },
         reserved_share: pick(rng, &[0, 2, 3, 5]),
-        claim_window: seconds(pick(rng, &[5, 20, 120]).into()),
+        admission_window: seconds(pick(rng, &[5, 20, 120]).into()),
         hold: seconds(60),
         poll_ceiling: seconds(10),
         session_timeout: seconds(pick(rng, &[10, 60, 300]).into()),
@@ -54,10 +55,10 @@ fn config(rng: &mut Rng) -> QueueConfig {
     }
 }
 
-fn rate(rng: &mut Rng) -> Rate {
+fn rate(rng: &mut Rng) -> AdmissionRate {
     let rates = [(0, 1), (1, 1), (7, 60), (3, 7), (20, 1), (1, 10)];
     let (count, per) = rates[rng.usize(..rates.len())];
-    Rate::new(count, per).with_burst(pick(rng, &[1, 2, 5]))
+    AdmissionRate::new(count, per).with_burst(pick(rng, &[1, 2, 5]))
 }
 
 impl Run {
@@ -67,7 +68,7 @@ impl Run {
         let b = Bench::new(t, config.clone()).await;
         let other = Room::open(b.test.another().await, Options::default()).await.unwrap();
         let rooms = vec![b.room.clone(), other];
-        let keepers = rooms.iter().map(|room| Keeper::new(room.clone())).collect();
+        let keepers = rooms.iter().map(|room| RoomMaintenance::new(room.clone())).collect();
         let stall = Options::default().stall.as_millis() as i64;
         let model = Model::new(b.clock.now().0, config.clone(), stall);
         let trace = vec![format!("{config:?}")];
@@ -85,7 +86,7 @@ impl Run {
     }
 
     /// Somebody in this state, if there is anybody.
-    fn someone(&mut self, state: State) -> Option<usize> {
+    fn someone(&mut self, state: PositionState) -> Option<usize> {
         let those: Vec<usize> =
             (0..self.ids.len()).filter(|v| self.model.visitors[*v].state == state).collect();
         (!those.is_empty()).then(|| those[self.rng.usize(..those.len())])
@@ -96,7 +97,7 @@ impl Run {
         self.model.now = self.b.clock.now().0;
     }
 
-    fn told(&mut self, step: impl Into<String>) {
+    fn note(&mut self, step: impl Into<String>) {
         let step = step.into();
         self.trace.push(format!("{} {step}", self.model.now));
     }
@@ -105,42 +106,47 @@ impl Run {
         let n = self.rng.usize(..self.keepers.len());
         self.keepers[n].tick().await.unwrap();
         self.model.tick();
-        self.told("tick");
+        self.note("tick");
     }
 
-    async fn join(&mut self, held: Option<usize>) {
+    async fn enqueue(&mut self, held: Option<usize>) {
         if self.ids.len() >= VISITORS && held.is_none() {
             return;
         }
-        let level = pick(&mut self.rng, &[0, 0, 0, 0, 0, 1, 2, 3]) as u8;
-        let new = NewPlace {
+        let priority = pick(&mut self.rng, &[0, 0, 0, 0, 0, 1, 2, 3]) as u8;
+        let new = NewPosition {
             held: held.map(|v| self.ids[v]),
-            proof: Proof::Operator(Level::parse(level).unwrap()),
+            proof: Proof::Operator(VisitorPriority::parse(priority).unwrap()),
             idempotency_key: (self.rng.u8(..4) == 0).then(|| key(self.rng.u64(..))),
-            ..NewPlace::default()
+            ..NewPosition::default()
         };
         let queue = self.b.queue.clone();
         let room = self.room();
-        let joined = room.join(&queue, new.clone()).await;
-        let ticket = joined.as_ref().ok().and_then(|joined| joined.place.ticket).unwrap_or(0);
-        let expected = self.model.join(level, held, ticket as f64);
-        self.told(format!("join level {level} held {held:?}: {expected:?}"));
-        match (expected, joined) {
-            (Join::New(v), Ok(joined)) => {
-                assert!(joined.new && v == self.ids.len());
-                self.ids.push(joined.place.id);
-                // A repeated call with the same key finds the same place.
+        let enqueued = room.enqueue(&queue, new.clone()).await;
+        let ticket =
+            enqueued.as_ref().ok().and_then(|enqueued| enqueued.position.ticket).unwrap_or(0);
+        let expected = self.model.enqueue(priority, held, ticket as f64);
+        self.note(format!("enqueue priority {priority} held {held:?}: {expected:?}"));
+        match (expected, enqueued) {
+            (EnqueueCall::New(v), Ok(enqueued)) => {
+                assert!(enqueued.new && v == self.ids.len());
+                self.ids.push(enqueued.position.id);
+                // A repeated call with the same key finds the same position.
                 if new.idempotency_key.is_some() {
-                    let again =
-                        self.room().join(&queue, NewPlace { held: None, ..new }).await.unwrap();
-                    assert_eq!((again.place.id, again.new), (joined.place.id, false));
+                    let again = self
+                        .room()
+                        .enqueue(&queue, NewPosition { held: None, ..new })
+                        .await
+                        .unwrap();
+                    assert_eq!((again.position.id, again.new), (enqueued.position.id, false));
                 }
             }
-            (Join::Existing(v), Ok(joined)) => {
-                assert_eq!((joined.place.id, joined.new), (self.ids[v], false));
+            (EnqueueCall::Existing(v), Ok(enqueued)) => {
+                assert_eq!((enqueued.position.id, enqueued.new), (self.ids[v], false));
             }
-            (Join::Full, Err(Error::Full { .. })) | (Join::Closed, Err(Error::Maintenance)) => {}
-            (expected, joined) => panic!("expected {expected:?}, got {joined:?}"),
+            (EnqueueCall::Full, Err(Error::Full { .. }))
+            | (EnqueueCall::Closed, Err(Error::Maintenance)) => {}
+            (expected, enqueued) => panic!("expected {expected:?}, got {enqueued:?}"),
         }
     }
 
@@ -148,53 +154,56 @@ impl Run {
         let queue = self.b.queue.clone();
         let room = self.room();
         match self.rng.u8(..100) {
-            0..25 => self.join(None).await,
+            0..25 => self.enqueue(None).await,
             25..30 => {
                 let held = self.visitor();
-                self.join(held).await;
+                self.enqueue(held).await;
             }
             30..36 => {
                 if let Some(v) = self.visitor() {
                     self.model.heartbeat(v);
-                    self.told(format!("heartbeat {v}"));
+                    self.note(format!("heartbeat {v}"));
                     room.heartbeat(&queue, &self.ids[v], None, None).await.unwrap();
                 }
             }
             36..40 => {
                 if let Some(v) = self.visitor() {
                     self.model.leave(v);
-                    self.told(format!("leave {v}"));
+                    self.note(format!("leave {v}"));
                     room.leave(&queue, &self.ids[v]).await.unwrap();
                 }
             }
             40..50 => {
-                let v =
-                    if self.rng.bool() { self.someone(State::Admitted) } else { self.visitor() };
+                let v = if self.rng.bool() {
+                    self.someone(PositionState::Admitted)
+                } else {
+                    self.visitor()
+                };
                 if let Some(v) = v {
-                    self.claim(v).await;
+                    self.start_session(v).await;
                 }
             }
             50..54 => {
                 if let Some(v) = self.visitor().filter(|v| self.sessions.contains_key(v)) {
                     self.model.activity(v);
-                    self.told(format!("activity {v}"));
+                    self.note(format!("activity {v}"));
                     let session = room.activity(&queue, &self.sessions[&v], 1).await.unwrap();
-                    if self.model.visitors[v].state == State::Active {
+                    if self.model.visitors[v].state == PositionState::Active {
                         assert_eq!(session.expires.0, self.model.until(v));
                     }
                 }
             }
             54..57 => {
-                if let Some(v) = self.someone(State::Active) {
+                if let Some(v) = self.someone(PositionState::Active) {
                     self.model.complete(v);
-                    self.told(format!("complete {v}"));
+                    self.note(format!("complete {v}"));
                     room.complete(&queue, &self.sessions[&v]).await.unwrap();
                 }
             }
             57..59 => {
                 if let Some(v) = self.visitor().filter(|v| self.sessions.contains_key(v)) {
                     self.model.terminate(v);
-                    self.told(format!("terminate {v}"));
+                    self.note(format!("terminate {v}"));
                     room.terminate(&queue, &self.sessions[&v]).await.unwrap();
                 }
             }
@@ -218,63 +227,64 @@ impl Run {
             84..86 => {
                 let away = seconds(self.rng.u64(8..700));
                 self.advance(away);
-                self.told(format!("away for {away:?}"));
+                self.note(format!("away for {away:?}"));
                 self.tick().await;
             }
             86..88 => {
                 let back = self.rng.u64(1..5_000) as i64;
                 self.b.clock.set(store::Millis(self.b.clock.now().0 - back));
                 self.model.now = self.b.clock.now().0;
-                self.told(format!("clock back by {back}"));
+                self.note(format!("clock back by {back}"));
             }
             88..90 => {
                 self.model.set_status(QueueStatus::Paused);
-                self.told("pause");
+                self.note("pause");
                 room.pause_queue(&queue).await.unwrap();
             }
             90..94 => {
                 self.model.set_status(QueueStatus::Active);
-                self.told("resume");
+                self.note("resume");
                 room.resume_queue(&queue).await.unwrap();
             }
             94 => {
                 self.model.set_status(QueueStatus::Maintenance);
-                self.told("maintenance");
+                self.note("maintenance");
                 room.close_queue(&queue).await.unwrap();
             }
             95..97 => self.change().await,
             97 => {
                 let n = self.rng.usize(1..4);
                 self.model.admit(n, true);
-                self.told(format!("admit {n} by hand"));
+                self.note(format!("admit {n} by hand"));
                 room.admit_by_hand(&queue, n).await.unwrap();
             }
             _ => {
                 let n = self.rng.usize(..self.rooms.len());
                 self.rooms[n] =
                     Room::open(self.b.test.another().await, Options::default()).await.unwrap();
-                self.keepers[n] = Keeper::new(self.rooms[n].clone());
-                self.told(format!("restart {n}"));
+                self.keepers[n] = RoomMaintenance::new(self.rooms[n].clone());
+                self.note(format!("restart {n}"));
             }
         }
     }
 
-    async fn claim(&mut self, v: usize) {
+    async fn start_session(&mut self, v: usize) {
         let before = self.model.visitors[v].state;
-        self.model.claim(v);
-        self.told(format!("claim {v}"));
+        self.model.start_session(v);
+        self.note(format!("start session {v}"));
         let queue = self.b.queue.clone();
-        let claimed = self.room().claim(&queue, &self.ids[v], &Visitor::default()).await.unwrap();
+        let claimed =
+            self.room().start_session(&queue, &self.ids[v], &Visitor::default()).await.unwrap();
         match (before, claimed) {
-            (State::Admitted, Claim::Session { session, started: true }) => {
+            (PositionState::Admitted, SessionStart::Active { session, started: true }) => {
                 assert_eq!(session.expires.0, self.model.until(v));
                 self.sessions.insert(v, session.id);
             }
-            (State::Active, Claim::Session { session, started: false }) => {
+            (PositionState::Active, SessionStart::Active { session, started: false }) => {
                 assert_eq!(session.id, self.sessions[&v]);
             }
-            (State::Waiting, Claim::Waiting) => {}
-            (before, Claim::Over(state, reason)) => {
+            (PositionState::Waiting, SessionStart::Waiting) => {}
+            (before, SessionStart::Over(state, reason)) => {
                 assert_eq!((before, self.model.visitors[v].reason), (state, reason));
             }
             (before, claimed) => panic!("{before:?} {claimed:?}"),
@@ -287,11 +297,11 @@ impl Run {
             0 => config.admission = rate(&mut self.rng),
             1 => config.max_active = pick(&mut self.rng, &[0, 1, 3, 8]),
             2 => config.max_queue_size = pick(&mut self.rng, &[0, 4, 20]),
-            _ => config.claim_window = seconds(pick(&mut self.rng, &[5, 30]).into()),
+            _ => config.admission_window = seconds(pick(&mut self.rng, &[5, 30]).into()),
         }
-        self.told(format!(
+        self.note(format!(
             "change to {:?} {} {} {:?}",
-            config.admission, config.max_active, config.max_queue_size, config.claim_window
+            config.admission, config.max_active, config.max_queue_size, config.admission_window
         ));
         self.model.change(config.clone());
         let queue = self.b.queue.clone();
@@ -304,31 +314,37 @@ impl Run {
         let room = self.room();
         let line = self.model.line();
         let statuses = self.ids.iter().map(|id| room.status(&queue, id));
-        let places = futures_util::future::join_all(statuses).await;
-        for (v, place) in places.into_iter().enumerate() {
-            let place = match place {
+        let positions = futures_util::future::join_all(statuses).await;
+        for (v, position) in positions.into_iter().enumerate() {
+            let position = match position {
                 Err(Error::UnknownPosition) if self.model.forgotten(v) => continue,
-                place => place.unwrap(),
+                position => position.unwrap(),
             };
             let expected = &self.model.visitors[v];
-            let position = line.iter().position(|w| *w == v).map(|n| n as u64 + 1);
+            let number = line.iter().position(|w| *w == v).map(|n| n as u64 + 1);
             assert_eq!(
                 (
-                    place.state,
-                    place.reason,
-                    place.position,
-                    place.claim_by.map(|m| m.0),
-                    place.level.number()
+                    position.state,
+                    position.reason,
+                    position.number,
+                    position.start_by.map(|m| m.0),
+                    position.priority.number()
                 ),
-                (expected.state, expected.reason, position, self.model.claim_by(v), expected.level),
+                (
+                    expected.state,
+                    expected.reason,
+                    number,
+                    self.model.start_by(v),
+                    expected.priority
+                ),
                 "visitor {v}"
             );
-            assert_eq!(place.waiting, line.len() as u64);
-            assert_eq!(place.queue_status, self.model.status);
+            assert_eq!(position.waiting, line.len() as u64);
+            assert_eq!(position.queue_status, self.model.status);
         }
         let seen = room.queue(&queue).await.unwrap();
-        let counts =
-            [State::Waiting, State::Admitted, State::Active].map(|s| self.model.count(s) as u64);
+        let counts = [PositionState::Waiting, PositionState::Admitted, PositionState::Active]
+            .map(|s| self.model.count(s) as u64);
         assert_eq!([seen.waiting, seen.admitted, seen.active], counts);
     }
 
@@ -337,23 +353,30 @@ impl Run {
         let b = &self.b;
         let q = "queue:concert-tickets";
         let line: Vec<String> = b.redis(&["ZRANGE", &format!("{q}:positions"), "0", "-1"]).await;
-        let mut beats: Vec<String> = b.redis(&["ZRANGE", "heartbeat:active", "0", "-1"]).await;
+        let mut heartbeat_batcher: Vec<String> =
+            b.redis(&["ZRANGE", "heartbeat:active", "0", "-1"]).await;
         let mut waiting = line.clone();
         waiting.sort();
-        beats.sort();
-        assert_eq!(waiting, beats, "one armed timer per waiting place, none for others");
-        for level in 0..4u8 {
+        heartbeat_batcher.sort();
+        assert_eq!(
+            waiting, heartbeat_batcher,
+            "one armed timer per waiting position, none for others"
+        );
+        for priority in 0..4u8 {
             let lane: Vec<String> =
-                b.redis(&["LRANGE", &format!("{q}:waiting:{level}"), "0", "-1"]).await;
+                b.redis(&["LRANGE", &format!("{q}:waiting:{priority}"), "0", "-1"]).await;
             let live: Vec<&String> = lane.iter().filter(|id| line.contains(id)).collect();
             let wanted: Vec<&String> = line
                 .iter()
                 .filter(|id| {
                     let v = self.ids.iter().position(|other| other.to_string() == **id).unwrap();
-                    self.model.visitors[v].level == level
+                    self.model.visitors[v].priority == priority
                 })
                 .collect();
-            assert_eq!(live, wanted, "the list of level {level} is the line of level {level}");
+            assert_eq!(
+                live, wanted,
+                "the list of priority {priority} is the line of priority {priority}"
+            );
         }
         let mut active: Vec<String> = b.redis(&["SMEMBERS", &format!("{q}:sessions:active")]).await;
         let mut ending: Vec<String> =

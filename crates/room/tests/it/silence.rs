@@ -1,23 +1,26 @@
-//! Silence, pauses and outages: who loses a place and who does not.
+//! Silence, pauses and outages: who loses a position and who does not.
 
-use room::{Error, Left, Level, NewPlace, QueueConfig, QueueId, Reason, State};
+use room::{
+    EndReason, Error, LeaveOutcome, NewPosition, PositionState, QueueConfig, QueueId,
+    VisitorPriority,
+};
 use testkit::each_store;
 
 use crate::support::{Bench, open_queue, seconds};
 
-/// The silence after which a place ends with default settings: 300 s hold + 3 × 60 s polls.
+/// The silence after which a position ends with default settings: 300 s hold + 3 × 60 s polls.
 const TIMEOUT: u64 = 480;
 
 each_store! {
     async fn a_silent_place_ends_once_when_its_time_is_over_and_not_before(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
+        let position = b.enqueue().await;
         b.pass(seconds(TIMEOUT)).await;
-        assert_eq!(b.state(&place.id).await, State::Waiting);
+        assert_eq!(b.state(&position.id).await, PositionState::Waiting);
         b.pass(seconds(2)).await;
-        let over = b.status(&place.id).await;
-        assert_eq!((over.state, over.reason), (State::Expired, Some(Reason::HoldTimeout)));
-        assert_eq!(over.position, None);
+        let over = b.status(&position.id).await;
+        assert_eq!((over.state, over.reason), (PositionState::Expired, Some(EndReason::HoldTimeout)));
+        assert_eq!(over.number, None);
         let left: Vec<String> = b.redis(&["ZRANGE", "heartbeat:active", "0", "-1"]).await;
         assert!(left.is_empty());
         assert_eq!(b.tick().await.expired, 0, "once");
@@ -25,46 +28,46 @@ each_store! {
 
     async fn a_client_that_polls_once_a_minute_never_loses_its_place(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
+        let position = b.enqueue().await;
         for _ in 0..40 {
             b.pass(seconds(65)).await;
-            assert_eq!(b.beat(&place.id).await.state, State::Waiting);
+            assert_eq!(b.beat(&position.id).await.state, PositionState::Waiting);
         }
     }
 
     async fn a_heartbeat_does_not_bring_back_the_dead(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
-        b.room.leave(&b.queue, &place.id).await.unwrap();
-        let over = b.beat(&place.id).await;
-        assert_eq!((over.state, over.reason), (State::Cancelled, Some(Reason::Cancelled)));
-        let member: Option<f64> = b.redis(&["ZSCORE", "heartbeat:active", &place.id.to_string()]).await;
+        let position = b.enqueue().await;
+        b.room.leave(&b.queue, &position.id).await.unwrap();
+        let over = b.beat(&position.id).await;
+        assert_eq!((over.state, over.reason), (PositionState::Cancelled, Some(EndReason::Cancelled)));
+        let member: Option<f64> = b.redis(&["ZSCORE", "heartbeat:active", &position.id.to_string()]).await;
         assert_eq!(member, None);
-        let status: String = b.redis(&["HGET", &format!("position:{}", place.id), "status"]).await;
+        let status: String = b.redis(&["HGET", &format!("position:{}", position.id), "status"]).await;
         assert_eq!(status, "expired", "the documented word");
     }
 
     async fn an_expired_place_is_never_admitted(t: TestStore) {
         let b = Bench::still(t).await;
-        let silent = b.join().await;
+        let silent = b.enqueue().await;
         b.pass(seconds(TIMEOUT - 10)).await;
-        let alive = b.join().await;
+        let alive = b.enqueue().await;
         b.pass(seconds(15)).await;
-        assert_eq!(b.state(&silent.id).await, State::Expired);
+        assert_eq!(b.state(&silent.id).await, PositionState::Expired);
         let admitted = b.room.admit_by_hand(&b.queue, 10).await.unwrap();
         assert_eq!(admitted.ids, [alive.id], "its id in the list is a tombstone");
-        assert_eq!(b.state(&silent.id).await, State::Expired);
+        assert_eq!(b.state(&silent.id).await, PositionState::Expired);
         let lane: i64 = b.redis(&["LLEN", "queue:concert-tickets:waiting:0"]).await;
         assert_eq!(lane, 0, "dropped on reaching the head");
     }
 
     async fn an_admitted_visitor_is_not_ended_by_the_search_for_the_silent(t: TestStore) {
-        let config = QueueConfig { claim_window: seconds(3600), ..open_queue() };
+        let config = QueueConfig { admission_window: seconds(3600), ..open_queue() };
         let b = Bench::still_with(t, config).await;
-        let place = b.join().await;
+        let position = b.enqueue().await;
         b.room.admit_by_hand(&b.queue, 1).await.unwrap();
         b.pass(seconds(2 * TIMEOUT)).await;
-        assert_eq!(b.state(&place.id).await, State::Admitted);
+        assert_eq!(b.state(&position.id).await, PositionState::Admitted);
     }
 
     async fn expiry_in_one_queue_never_touches_another(t: TestStore) {
@@ -73,14 +76,14 @@ each_store! {
         let config = QueueConfig { hold: seconds(3600), ..open_queue() };
         b.room.create_queue(&patient, config).await.unwrap();
         let _: () = b.redis(&["SET", "admission:patient:tokens", "0"]).await;
-        let there = b.room.join(&patient, NewPlace::default()).await.unwrap().place;
-        let here = b.join().await;
+        let there = b.room.enqueue(&patient, NewPosition::default()).await.unwrap().position;
+        let context = b.enqueue().await;
         b.pass(seconds(TIMEOUT + 5)).await;
-        assert_eq!(b.state(&here.id).await, State::Expired);
+        assert_eq!(b.state(&context.id).await, PositionState::Expired);
         let there_now = b.room.status(&patient, &there.id).await.unwrap();
-        assert_eq!((there_now.state, there_now.position), (State::Waiting, Some(1)));
+        assert_eq!((there_now.state, there_now.number), (PositionState::Waiting, Some(1)));
         b.pass(seconds(3600)).await;
-        assert_eq!(b.room.status(&patient, &there.id).await.unwrap().state, State::Expired);
+        assert_eq!(b.room.status(&patient, &there.id).await.unwrap().state, PositionState::Expired);
     }
 
     async fn many_places_that_may_not_end_yet_do_not_hide_those_that_must(t: TestStore) {
@@ -88,72 +91,72 @@ each_store! {
         let paused = QueueId::parse("paused").unwrap();
         b.room.create_queue(&paused, open_queue()).await.unwrap();
         b.room.pause_queue(&paused).await.unwrap();
-        let joins = (0..2_600).map(|_| b.room.join(&paused, NewPlace::default()));
-        futures_util::future::try_join_all(joins).await.unwrap();
+        let enqueue_batcher = (0..2_600).map(|_| b.room.enqueue(&paused, NewPosition::default()));
+        futures_util::future::try_join_all(enqueue_batcher).await.unwrap();
         b.clock.advance(seconds(1));
-        let place = b.join().await;
+        let position = b.enqueue().await;
         b.pass(seconds(TIMEOUT + 10)).await;
-        assert_eq!(b.state(&place.id).await, State::Expired, "behind 2,600 who may stay");
+        assert_eq!(b.state(&position.id).await, PositionState::Expired, "behind 2,600 who may stay");
         assert_eq!(b.room.queue(&paused).await.unwrap().waiting, 2_600);
     }
 
     async fn clocks_stand_still_while_paused(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
-        let offered = b.join().await;
-        b.room.leave(&b.queue, &place.id).await.unwrap();
-        let place = b.join().await;
+        let position = b.enqueue().await;
+        let offered = b.enqueue().await;
+        b.room.leave(&b.queue, &position.id).await.unwrap();
+        let position = b.enqueue().await;
         b.room.admit_by_hand(&b.queue, 1).await.unwrap();
-        assert_eq!(b.state(&offered.id).await, State::Admitted);
+        assert_eq!(b.state(&offered.id).await, PositionState::Admitted);
         b.pass(seconds(60)).await;
         b.room.pause_queue(&b.queue).await.unwrap();
         b.pass(seconds(900)).await;
-        assert_eq!(b.state(&place.id).await, State::Waiting);
-        assert_eq!(b.state(&offered.id).await, State::Admitted);
+        assert_eq!(b.state(&position.id).await, PositionState::Waiting);
+        assert_eq!(b.state(&offered.id).await, PositionState::Admitted);
         b.room.resume_queue(&b.queue).await.unwrap();
         b.pass(seconds(115)).await;
-        assert_eq!(b.state(&offered.id).await, State::Admitted, "a whole claim window again");
+        assert_eq!(b.state(&offered.id).await, PositionState::Admitted, "a whole admission window again");
         b.pass(seconds(360)).await;
-        assert_eq!(b.state(&place.id).await, State::Waiting);
+        assert_eq!(b.state(&position.id).await, PositionState::Waiting);
         b.pass(seconds(15)).await;
-        assert_eq!(b.state(&place.id).await, State::Expired, "and then time goes on");
+        assert_eq!(b.state(&position.id).await, PositionState::Expired, "and then time goes on");
     }
 
     async fn nobody_loses_a_place_to_an_outage(t: TestStore) {
         let b = Bench::still(t).await;
-        let waiting = b.join().await;
-        let offered = b.join().await;
+        let waiting = b.enqueue().await;
+        let offered = b.enqueue().await;
         b.room.leave(&b.queue, &waiting.id).await.unwrap();
-        let waiting = b.join().await;
+        let waiting = b.enqueue().await;
         b.room.admit_by_hand(&b.queue, 1).await.unwrap();
         b.pass(seconds(10)).await;
         // Nobody keeps the room for ten minutes: the process was killed.
         b.clock.advance(seconds(600));
-        let keeper = room::Keeper::new(room::Room::open(b.test.another().await, room::Options::default()).await.unwrap());
+        let keeper = room::RoomMaintenance::new(room::Room::open(b.test.another().await, room::Options::default()).await.unwrap());
         let swept = keeper.tick().await.unwrap();
         assert_eq!((swept.expired, swept.no_shows), (0, 0), "{swept:?}");
         b.pass(seconds(100)).await;
-        assert_eq!(b.state(&waiting.id).await, State::Waiting);
-        assert_eq!(b.state(&offered.id).await, State::Admitted);
-        assert_eq!(b.beat(&waiting.id).await.position, Some(1));
+        assert_eq!(b.state(&waiting.id).await, PositionState::Waiting);
+        assert_eq!(b.state(&offered.id).await, PositionState::Admitted);
+        assert_eq!(b.beat(&waiting.id).await.number, Some(1));
     }
 
     async fn a_place_whose_record_ran_out_is_restored_by_its_holder(t: TestStore) {
         let b = Bench::still(t).await;
-        b.join().await;
-        let place = b.join().await;
-        let _: i64 = b.redis(&["DEL", &format!("position:{}", place.id)]).await;
-        let seen = b.room.heartbeat(&b.queue, &place.id, Some(Level::NORMAL), None).await.unwrap();
-        assert_eq!((seen.state, seen.position), (State::Waiting, Some(2)));
-        assert_eq!(seen.joined, place.joined);
-        let ttl: i64 = b.redis(&["TTL", &format!("position:{}", place.id)]).await;
+        b.enqueue().await;
+        let position = b.enqueue().await;
+        let _: i64 = b.redis(&["DEL", &format!("position:{}", position.id)]).await;
+        let seen = b.room.heartbeat(&b.queue, &position.id, Some(VisitorPriority::NORMAL), None).await.unwrap();
+        assert_eq!((seen.state, seen.number), (PositionState::Waiting, Some(2)));
+        assert_eq!(seen.enqueued_at, position.enqueued_at);
+        let ttl: i64 = b.redis(&["TTL", &format!("position:{}", position.id)]).await;
         assert!(ttl > 0, "no record without a lifetime");
     }
 
     async fn a_record_that_ran_out_does_not_come_back_as_a_ghost(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
-        let key = format!("position:{}", place.id);
+        let position = b.enqueue().await;
+        let key = format!("position:{}", position.id);
         let _: i64 = b.redis(&["DEL", &key]).await;
         b.pass(seconds(TIMEOUT + 5)).await;
         let exists: i64 = b.redis(&["EXISTS", &key]).await;
@@ -163,22 +166,22 @@ each_store! {
 
     async fn leaving_twice_is_leaving_once(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
-        assert_eq!(b.room.leave(&b.queue, &place.id).await.unwrap(), Left::Now);
-        assert_eq!(b.room.leave(&b.queue, &place.id).await.unwrap(), Left::Before(State::Cancelled));
+        let position = b.enqueue().await;
+        assert_eq!(b.room.leave(&b.queue, &position.id).await.unwrap(), LeaveOutcome::Now);
+        assert_eq!(b.room.leave(&b.queue, &position.id).await.unwrap(), LeaveOutcome::Before(PositionState::Cancelled));
         let never = room::PositionId::from_bytes([7; 16]);
         assert!(matches!(b.room.leave(&b.queue, &never).await, Err(Error::UnknownPosition)));
     }
 
     async fn tombstones_are_compacted_and_order_is_kept(t: TestStore) {
         let b = Bench::still(t).await;
-        let first = b.join().await;
-        let joins = (0..3_000).map(|_| b.room.join(&b.queue, NewPlace::default()));
-        let places = futures_util::future::try_join_all(joins).await.unwrap();
+        let first = b.enqueue().await;
+        let enqueue_batcher = (0..3_000).map(|_| b.room.enqueue(&b.queue, NewPosition::default()));
+        let positions = futures_util::future::try_join_all(enqueue_batcher).await.unwrap();
         let mut kept = vec![first.id];
         let mut leaves = Vec::new();
-        for (i, joined) in places.iter().enumerate() {
-            if i % 10 == 0 { kept.push(joined.place.id) } else { leaves.push(joined.place.id) }
+        for (i, enqueued) in positions.iter().enumerate() {
+            if i % 10 == 0 { kept.push(enqueued.position.id) } else { leaves.push(enqueued.position.id) }
         }
         let gone = leaves.iter().map(|id| b.room.leave(&b.queue, id));
         futures_util::future::try_join_all(gone).await.unwrap();
@@ -187,7 +190,7 @@ each_store! {
         for _ in 0..2 {
             b.tick().await;
         }
-        let last = b.join().await;
+        let last = b.enqueue().await;
         kept.push(last.id);
         for _ in 0..4 {
             b.tick().await;
@@ -204,8 +207,8 @@ each_store! {
         let b = Bench::still(t).await;
         let baseline: Vec<String> = b.redis(&["KEYS", "*"]).await;
         for _ in 0..3 {
-            let joins = (0..50).map(|_| b.room.join(&b.queue, NewPlace::default()));
-            futures_util::future::try_join_all(joins).await.unwrap();
+            let enqueue_batcher = (0..50).map(|_| b.room.enqueue(&b.queue, NewPosition::default()));
+            futures_util::future::try_join_all(enqueue_batcher).await.unwrap();
             b.pass(seconds(TIMEOUT + 10)).await;
         }
         assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 0);

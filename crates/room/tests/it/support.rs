@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use room::{
-    Keeper, NewPlace, Options, Place, PositionId, Proof, QueueConfig, QueueId, Rate, Room, State,
+    AdmissionRate, NewPosition, Options, Position, PositionId, PositionState, Proof, QueueConfig,
+    QueueId, Room, RoomMaintenance,
 };
 use store::{Layout, ManualClock, Store};
 use testkit::TestStore;
@@ -11,7 +12,7 @@ use testkit::TestStore;
 /// A room with one queue, a keeper and the hands of the clock.
 pub(crate) struct Bench {
     pub(crate) room: Room,
-    pub(crate) keeper: Keeper,
+    pub(crate) keeper: RoomMaintenance,
     pub(crate) queue: QueueId,
     pub(crate) clock: ManualClock,
     pub(crate) store: Store,
@@ -26,7 +27,7 @@ pub(crate) fn open_queue() -> QueueConfig {
         target_url: "https://example.com/checkout".into(),
         max_active: 0,
         max_queue_size: 0,
-        admission: Rate { count: 0, per_seconds: 1, burst: 1 },
+        admission: AdmissionRate { count: 0, per_seconds: 1, burst: 1 },
         ..QueueConfig::default()
     }
 }
@@ -38,7 +39,7 @@ impl Bench {
         let queue = QueueId::parse("concert-tickets").unwrap();
         room.create_queue(&queue, config).await.unwrap();
         Self {
-            keeper: Keeper::new(room.clone()),
+            keeper: RoomMaintenance::new(room.clone()),
             room,
             queue,
             clock: t.clock.clone(),
@@ -63,38 +64,38 @@ impl Bench {
         let () = self.redis(&["SET", &key, "0"]).await;
     }
 
-    pub(crate) async fn join(&self) -> Place {
+    pub(crate) async fn enqueue(&self) -> Position {
         self.join_as(Proof::None).await
     }
 
-    pub(crate) async fn join_as(&self, proof: Proof) -> Place {
-        let new = NewPlace { proof, ..NewPlace::default() };
-        let joined = self.room.join(&self.queue, new).await.unwrap();
-        assert!(joined.new);
-        joined.place
+    pub(crate) async fn join_as(&self, proof: Proof) -> Position {
+        let new = NewPosition { proof, ..NewPosition::default() };
+        let enqueued = self.room.enqueue(&self.queue, new).await.unwrap();
+        assert!(enqueued.new);
+        enqueued.position
     }
 
-    pub(crate) async fn join_level(&self, level: u8) -> PositionId {
-        self.join_as(Proof::Operator(room::Level::parse(level).unwrap())).await.id
+    pub(crate) async fn join_level(&self, priority: u8) -> PositionId {
+        self.join_as(Proof::Operator(room::VisitorPriority::parse(priority).unwrap())).await.id
     }
 
-    pub(crate) async fn status(&self, id: &PositionId) -> Place {
+    pub(crate) async fn status(&self, id: &PositionId) -> Position {
         self.room.status(&self.queue, id).await.unwrap()
     }
 
-    pub(crate) async fn state(&self, id: &PositionId) -> State {
+    pub(crate) async fn state(&self, id: &PositionId) -> PositionState {
         self.status(id).await.state
     }
 
-    pub(crate) async fn beat(&self, id: &PositionId) -> Place {
+    pub(crate) async fn beat(&self, id: &PositionId) -> Position {
         self.room.heartbeat(&self.queue, id, None, None).await.unwrap()
     }
 
     pub(crate) async fn position(&self, id: &PositionId) -> Option<u64> {
-        self.status(id).await.position
+        self.status(id).await.number
     }
 
-    pub(crate) async fn tick(&self) -> room::Swept {
+    pub(crate) async fn tick(&self) -> room::RoomTickReport {
         self.keeper.tick().await.unwrap()
     }
 
@@ -120,7 +121,7 @@ impl Bench {
 }
 
 /// A key documented for a single server as another layout spells it: on a cluster the queue's id
-/// stands in braces, also in the keys of its places and sessions, which do not name it otherwise.
+/// stands in braces, also in the keys of its positions and sessions, which do not name it otherwise.
 /// What is spelled so already, or belongs to no queue, stays as it is.
 pub(crate) fn spelled(layout: Layout, queue: &QueueId, key: &str) -> String {
     match (layout, key.split_once(':')) {

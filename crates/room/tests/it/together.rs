@@ -9,7 +9,8 @@ use std::{
 
 use futures_util::future::join_all;
 use room::{
-    Error, Level, NewInvite, NewPlace, Options, Place, PositionId, Proof, QueueConfig, Room, State,
+    Error, NewInvite, NewPosition, Options, Position, PositionId, PositionState, Proof,
+    QueueConfig, Room, VisitorPriority,
 };
 use testkit::each_store;
 
@@ -65,45 +66,45 @@ async fn give_some_up<'a, T>(
     done
 }
 
-/// One place of each kind, and what a sign of life must say of it.
-async fn one_of_each(b: &Bench) -> Vec<(PositionId, Option<State>)> {
-    let mut places = Vec::new();
+/// One position of each kind, and what a heartbeat must say of it.
+async fn one_of_each(b: &Bench) -> Vec<(PositionId, Option<PositionState>)> {
+    let mut positions = Vec::new();
     let admitted = b.join_level(3).await;
     assert_eq!(b.room.admit_by_hand(&b.queue, 1).await.unwrap().ids, [admitted]);
-    places.push((admitted, Some(State::Admitted)));
-    for level in [0, 2, 1, 0] {
-        places.push((b.join_level(level).await, Some(State::Waiting)));
+    positions.push((admitted, Some(PositionState::Admitted)));
+    for priority in [0, 2, 1, 0] {
+        positions.push((b.join_level(priority).await, Some(PositionState::Waiting)));
     }
-    let left = b.join().await.id;
+    let left = b.enqueue().await.id;
     b.room.leave(&b.queue, &left).await.unwrap();
-    places.push((left, Some(State::Cancelled)));
-    let lost = b.join().await.id;
+    positions.push((left, Some(PositionState::Cancelled)));
+    let lost = b.enqueue().await.id;
     let () = b.redis(&["DEL", &format!("position:{lost}")]).await;
-    places.push((lost, Some(State::Waiting)));
+    positions.push((lost, Some(PositionState::Waiting)));
     let unknown = PositionId::parse("019b76da-a800-71f4-8000-000000000000").unwrap();
-    places.push((unknown, None));
+    positions.push((unknown, None));
     // The same ones again: several tabs of a visitor.
-    places.extend(places.clone());
-    places.extend(places.clone());
-    places
+    positions.extend(positions.clone());
+    positions.extend(positions.clone());
+    positions
 }
 
 each_store! {
     async fn of_places_that_call_together_each_is_told_its_own(t: TestStore) {
         let b = Bench::still(t).await;
-        let places = one_of_each(&b).await;
+        let positions = one_of_each(&b).await;
         b.clock.advance(seconds(7));
         let before = scripts_run(&b).await;
         let_them_meet(&b);
-        let beats = join_all(
-            places.iter().map(|(id, _)| b.room.heartbeat(&b.queue, id, None, None)),
+        let heartbeat_batcher = join_all(
+            positions.iter().map(|(id, _)| b.room.heartbeat(&b.queue, id, None, None)),
         )
         .await;
         let asked =
-            join_all(places.iter().map(|(id, _)| b.room.status(&b.queue, id))).await;
+            join_all(positions.iter().map(|(id, _)| b.room.status(&b.queue, id))).await;
         let ran = scripts_run(&b).await - before;
-        assert!(ran < places.len() as u64, "{ran} scripts for {} calls", 2 * places.len());
-        for (((id, state), beat), asked) in places.iter().zip(beats).zip(asked) {
+        assert!(ran < positions.len() as u64, "{ran} scripts for {} calls", 2 * positions.len());
+        for (((id, state), beat), asked) in positions.iter().zip(heartbeat_batcher).zip(asked) {
             match state {
                 Some(state) => {
                     let beat = beat.unwrap();
@@ -111,7 +112,7 @@ each_store! {
                     // Asked alone it is the same.
                     assert_eq!(beat, b.status(id).await);
                     assert_eq!(beat, asked.unwrap());
-                    if *state == State::Waiting {
+                    if *state == PositionState::Waiting {
                         assert_eq!(beat.last_heartbeat, Some(b.store.now()));
                         let record: BTreeMap<String, String> =
                             b.redis(&["HGETALL", &format!("position:{id}")]).await;
@@ -132,30 +133,30 @@ each_store! {
     async fn a_level_that_is_known_makes_no_difference(t: TestStore) {
         let b = Bench::still(t).await;
         let_them_meet(&b);
-        for policy in [room::Policy::Strict, room::Policy::Skip] {
+        for policy in [room::PriorityPolicy::Strict, room::PriorityPolicy::Skip] {
             let queue = room::QueueId::parse(policy.as_str()).unwrap();
             let config = room::QueueConfig { policy, reserved_share: 3, ..open_queue() };
             b.room.create_queue(&queue, config).await.unwrap();
             let mut ids = Vec::new();
-            for level in [0, 3, 0, 1, 2, 3, 0, 0, 1] {
-                let level = Level::parse(level).unwrap();
-                let new = room::NewPlace {
-                    proof: room::Proof::Operator(level),
-                    ..room::NewPlace::default()
+            for priority in [0, 3, 0, 1, 2, 3, 0, 0, 1] {
+                let priority = VisitorPriority::parse(priority).unwrap();
+                let new = room::NewPosition {
+                    proof: room::Proof::Operator(priority),
+                    ..room::NewPosition::default()
                 };
-                ids.push((b.room.join(&queue, new).await.unwrap().place.id, level));
+                ids.push((b.room.enqueue(&queue, new).await.unwrap().position.id, priority));
             }
             let beat = |known: bool| {
                 let (room, queue) = (&b.room, &queue);
-                join_all(ids.iter().map(move |(id, level)| {
-                    room.heartbeat(queue, id, known.then_some(*level), None)
+                join_all(ids.iter().map(move |(id, priority)| {
+                    room.heartbeat(queue, id, known.then_some(*priority), None)
                 }))
             };
-            let read: Vec<Place> = beat(false).await.into_iter().map(Result::unwrap).collect();
-            let told: Vec<Place> = beat(true).await.into_iter().map(Result::unwrap).collect();
-            // Who says the level has the ticket as well, in the token.
-            let without = |place: Place| Place { ticket: None, ..place };
-            assert!(read.iter().all(|place| place.ticket.is_some()));
+            let read: Vec<Position> = beat(false).await.into_iter().map(Result::unwrap).collect();
+            let told: Vec<Position> = beat(true).await.into_iter().map(Result::unwrap).collect();
+            // Who says the priority has the ticket as well, in the token.
+            let without = |position: Position| Position { ticket: None, ..position };
+            assert!(read.iter().all(|position| position.ticket.is_some()));
             assert_eq!(read.into_iter().map(without).collect::<Vec<_>>(),
                 told.into_iter().map(without).collect::<Vec<_>>());
         }
@@ -164,23 +165,23 @@ each_store! {
     async fn a_clock_that_was_set_back_shows_when_the_place_was_really_taken(t: TestStore) {
         let b = Bench::still(t).await;
         b.clock.advance(seconds(3_600));
-        b.join().await;
+        b.enqueue().await;
         b.clock.set(store::Millis(b.store.now().0 - 3_600_000));
         // Its ticket goes on from the last one, an hour ahead.
-        let place = b.join().await;
-        assert!(place.id.taken_us() / 1000 > u64::try_from(b.store.now().0).unwrap());
+        let position = b.enqueue().await;
+        assert!(position.id.enqueued_us() / 1000 > u64::try_from(b.store.now().0).unwrap());
         b.clock.advance(seconds(5));
-        let beat = b.room.heartbeat(&b.queue, &place.id, Some(Level::NORMAL), None).await.unwrap();
-        assert_eq!(beat.joined, store::Millis(1_767_225_600_000));
-        let seen = b.status(&place.id).await;
-        assert_eq!(Place { ticket: seen.ticket, ..beat }, seen);
+        let beat = b.room.heartbeat(&b.queue, &position.id, Some(VisitorPriority::NORMAL), None).await.unwrap();
+        assert_eq!(beat.enqueued_at, store::Millis(1_767_225_600_000));
+        let seen = b.status(&position.id).await;
+        assert_eq!(Position { ticket: seen.ticket, ..beat }, seen);
     }
 
     async fn more_than_go_together_are_all_answered(t: TestStore) {
         let b = Bench::still(t).await;
         let mut ids = Vec::new();
         for _ in 0..30 {
-            ids.push(b.join().await.id);
+            ids.push(b.enqueue().await.id);
         }
         let_them_meet(&b);
         let many = (0..900).map(|n| ids[n % ids.len()]);
@@ -189,9 +190,9 @@ each_store! {
             tokio::spawn(async move { room.heartbeat(&queue, &id, None, None).await })
         });
         for (call, id) in calls.collect::<Vec<_>>().into_iter().zip(many) {
-            let place = call.await.unwrap().unwrap();
-            assert_eq!(place.id, id);
-            assert_eq!(place.position, ids.iter().position(|one| *one == id).map(|n| n as u64 + 1));
+            let position = call.await.unwrap().unwrap();
+            assert_eq!(position.id, id);
+            assert_eq!(position.number, ids.iter().position(|one| *one == id).map(|n| n as u64 + 1));
         }
     }
 
@@ -199,20 +200,20 @@ each_store! {
         let b = Bench::still(t).await;
         let mut ids = Vec::new();
         for _ in 0..20 {
-            ids.push(b.join().await.id);
+            ids.push(b.enqueue().await.id);
         }
-        let beats = || join_all(ids.iter().map(|id| b.room.heartbeat(&b.queue, id, None, None)));
+        let heartbeat_batcher = || join_all(ids.iter().map(|id| b.room.heartbeat(&b.queue, id, None, None)));
         let_them_meet(&b);
         b.test.faults.go_away();
-        for beat in beats().await {
+        for beat in heartbeat_batcher().await {
             assert!(beat.unwrap_err().is_unavailable());
         }
         b.test.faults.come_back();
         let_them_meet(&b);
         b.test.faults.lose_next_replies(1);
-        assert!(beats().await.iter().any(Result::is_err));
-        for beat in beats().await {
-            assert_eq!(beat.unwrap().state, State::Waiting);
+        assert!(heartbeat_batcher().await.iter().any(Result::is_err));
+        for beat in heartbeat_batcher().await {
+            assert_eq!(beat.unwrap().state, PositionState::Waiting);
         }
     }
 
@@ -220,15 +221,15 @@ each_store! {
         let b = Bench::still(t).await;
         let mut ids = Vec::new();
         for _ in 0..9 {
-            ids.push(b.join().await.id);
+            ids.push(b.enqueue().await.id);
         }
         let spoilt = ids[4];
         let () = b.redis(&["SET", &format!("position:{spoilt}"), "not a hash"]).await;
         b.clock.advance(seconds(3));
         let_them_meet(&b);
-        let beats = join_all(ids.iter().map(|id| b.room.heartbeat(&b.queue, id, None, None))).await;
+        let heartbeat_batcher = join_all(ids.iter().map(|id| b.room.heartbeat(&b.queue, id, None, None))).await;
         let asked = join_all(ids.iter().map(|id| b.room.status(&b.queue, id))).await;
-        for (id, (beat, asked)) in ids.iter().zip(beats.into_iter().zip(asked)) {
+        for (id, (beat, asked)) in ids.iter().zip(heartbeat_batcher.into_iter().zip(asked)) {
             if *id == spoilt {
                 assert!(matches!(beat, Err(Error::Store(_))), "{beat:?}");
                 assert!(matches!(asked, Err(Error::Store(_))), "{asked:?}");
@@ -243,18 +244,18 @@ each_store! {
         let b = Bench::still(t).await;
         let mut ids = Vec::new();
         for _ in 0..12 {
-            ids.push(b.join().await.id);
+            ids.push(b.enqueue().await.id);
         }
         let mut told = 0;
         for seed in 0..40 {
             // At times the store answers at once, at times it takes a moment.
             b.test.faults.delay(std::time::Duration::from_millis(seed % 2));
-            let beats = give_some_up(seed, 200, |random| {
+            let heartbeat_batcher = give_some_up(seed, 200, |random| {
                 let id = random.choice(&ids).unwrap();
                 Box::pin(b.room.heartbeat(&b.queue, id, None, None))
             });
-            for place in beats.await {
-                assert_eq!(place.state, State::Waiting);
+            for position in heartbeat_batcher.await {
+                assert_eq!(position.state, PositionState::Waiting);
                 told += 1;
             }
         }
@@ -263,62 +264,62 @@ each_store! {
 
     async fn joins_that_come_together_count_one_after_the_other(t: TestStore) {
         let b = Bench::still_with(t, QueueConfig { max_queue_size: 40, ..open_queue() }).await;
-        let first = b.join().await.id;
+        let first = b.enqueue().await.id;
         let second = b.join_level(1).await;
         let expires = b.store.now() + seconds(600);
-        let invite = NewInvite { id: None, level: Level::VIP, uses: 2, expires, user_id: String::new() };
+        let invite = NewInvite { id: None, priority: VisitorPriority::VIP, uses: 2, expires, user_id: String::new() };
         let (_, invite) = b.room.issue_invite(&b.queue, invite).await.unwrap();
-        let level = |n| Proof::Operator(Level::parse(n).unwrap());
-        let keyed = |key: &str| NewPlace { idempotency_key: Some(key.into()), ..NewPlace::default() };
-        let mut wishes = vec![NewPlace::default(); 6];
+        let priority = |n| Proof::Operator(VisitorPriority::parse(n).unwrap());
+        let keyed = |key: &str| NewPosition { idempotency_key: Some(key.into()), ..NewPosition::default() };
+        let mut wishes = vec![NewPosition::default(); 6];
         wishes.extend([keyed(&key(1)), keyed(&key(2)), keyed(&key(1))]);
-        wishes.extend([1, 0, 3, 2, 1].map(|n| NewPlace { proof: level(n), ..NewPlace::default() }));
+        wishes.extend([1, 0, 3, 2, 1].map(|n| NewPosition { proof: priority(n), ..NewPosition::default() }));
         // Holders: one asks for its own, one has a better proof, and twice.
-        wishes.push(NewPlace { held: Some(first), ..NewPlace::default() });
-        let better = NewPlace { held: Some(second), proof: level(3), ..NewPlace::default() };
+        wishes.push(NewPosition { held: Some(first), ..NewPosition::default() });
+        let better = NewPosition { held: Some(second), proof: priority(3), ..NewPosition::default() };
         wishes.extend([better.clone(), better]);
-        wishes.extend(vec![NewPlace { proof: Proof::Invite(invite), ..NewPlace::default() }; 3]);
-        wishes.extend(vec![NewPlace::default(); 40]);
+        wishes.extend(vec![NewPosition { proof: Proof::Invite(invite), ..NewPosition::default() }; 3]);
+        wishes.extend(vec![NewPosition::default(); 40]);
         let before = scripts_run(&b).await;
         let_them_meet(&b);
         // In any order; the crowd comes when the others are in.
-        let mut joins = Vec::new();
+        let mut outcomes = Vec::new();
         for company in wishes.chunks(20) {
-            let calls = company.iter().map(|wish| b.room.join(&b.queue, wish.clone()));
-            joins.extend(join_all(calls).await);
+            let calls = company.iter().map(|request| b.room.enqueue(&b.queue, request.clone()));
+            outcomes.extend(join_all(calls).await);
         }
         b.test.faults.come_back();
         let ran = scripts_run(&b).await - before;
-        assert!(ran < wishes.len() as u64 / 2, "{ran} scripts for {} joins", wishes.len());
+        assert!(ran < wishes.len() as u64 / 2, "{ran} scripts for {} outcomes", wishes.len());
 
-        let id = |n: usize| joins[n].as_ref().unwrap().place.id;
-        let is_new = |n: usize| joins[n].as_ref().unwrap().new;
+        let id = |n: usize| outcomes[n].as_ref().unwrap().position.id;
+        let is_new = |n: usize| outcomes[n].as_ref().unwrap().new;
         assert_eq!(id(8), id(6), "the same key");
-        assert_ne!(is_new(8), is_new(6), "one of them made the place");
+        assert_ne!(is_new(8), is_new(6), "one of them made the position");
         assert_ne!(id(6), id(7));
         assert_eq!((id(14), is_new(14)), (first, false));
         assert_eq!(id(15), id(16), "the same holder");
-        assert_ne!(is_new(15), is_new(16), "a better proof is a better place, once");
+        assert_ne!(is_new(15), is_new(16), "a better proof is a better position, once");
         assert_eq!(b.status(&second).await.replaced_by, Some(id(15)));
-        let used = joins[17..20].iter().filter(|j| matches!(j, Err(Error::InviteUsed))).count();
+        let used = outcomes[17..20].iter().filter(|j| matches!(j, Err(Error::InviteUsed))).count();
         assert_eq!(used, 1, "the invite is good for two");
-        assert!(joins.iter().any(|j| matches!(j, Err(Error::Full { waiting: 40 }))));
+        assert!(outcomes.iter().any(|j| matches!(j, Err(Error::Full { waiting: 40 }))));
         assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 40);
-        let made: Vec<_> = joins.iter().flatten().filter(|j| j.new).map(|j| &j.place).collect();
+        let made: Vec<_> = outcomes.iter().flatten().filter(|j| j.new).map(|j| &j.position).collect();
         assert_eq!(made.len(), 39, "two were there before, one of them was exchanged");
 
         // Each lane is first come first served, and the line, the lanes and the records agree.
         let line: Vec<String> =
             b.redis(&["ZRANGE", "queue:concert-tickets:positions", "0", "-1"]).await;
         assert_eq!(line.len(), 40);
-        for place in &made {
-            let seen = b.status(&place.id).await;
-            assert!(seen.state == State::Waiting || seen.replaced_by.is_some());
-            let rank = line.iter().position(|id| *id == place.id.to_string());
-            assert_eq!(seen.position, rank.map(|n| n as u64 + 1));
+        for position in &made {
+            let seen = b.status(&position.id).await;
+            assert!(seen.state == PositionState::Waiting || seen.replaced_by.is_some());
+            let rank = line.iter().position(|id| *id == position.id.to_string());
+            assert_eq!(seen.number, rank.map(|n| n as u64 + 1));
             let score: Option<f64> =
-                b.redis(&["ZSCORE", "heartbeat:active", &place.id.to_string()]).await;
-            assert_eq!(score.is_some(), seen.state == State::Waiting);
+                b.redis(&["ZSCORE", "heartbeat:active", &position.id.to_string()]).await;
+            assert_eq!(score.is_some(), seen.state == PositionState::Waiting);
         }
         for lane in 0..4 {
             let key = format!("queue:concert-tickets:waiting:{lane}");
@@ -334,21 +335,21 @@ each_store! {
 
     async fn of_joins_that_come_together_as_many_are_let_in_as_may_be(t: TestStore) {
         let config = QueueConfig {
-            admission: room::Rate { count: 1, per_seconds: 1, burst: 5 },
+            admission: room::AdmissionRate { count: 1, per_seconds: 1, burst: 5 },
             max_active: 3,
             ..open_queue()
         };
         let b = Bench::new(t, config).await;
         let_them_meet(&b);
-        let joins = join_all((0..12).map(|_| b.room.join(&b.queue, NewPlace::default()))).await;
-        let states: Vec<_> = joins.iter().map(|j| j.as_ref().unwrap().place.state).collect();
-        assert_eq!(states.iter().filter(|state| **state == State::Admitted).count(), 3, "{states:?}");
-        let waiting: Vec<_> = joins.iter().flatten().filter_map(|j| j.place.position).collect();
+        let outcomes = join_all((0..12).map(|_| b.room.enqueue(&b.queue, NewPosition::default()))).await;
+        let states: Vec<_> = outcomes.iter().map(|j| j.as_ref().unwrap().position.state).collect();
+        assert_eq!(states.iter().filter(|state| **state == PositionState::Admitted).count(), 3, "{states:?}");
+        let waiting: Vec<_> = outcomes.iter().flatten().filter_map(|j| j.position.number).collect();
         let mut sorted = waiting.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, (1..=9).collect::<Vec<_>>());
-        for join in joins.iter().flatten() {
-            assert_eq!(b.status(&join.place.id).await.position, join.place.position);
+        for outcome in outcomes.iter().flatten() {
+            assert_eq!(b.status(&outcome.position.id).await.number, outcome.position.number);
         }
     }
 
@@ -356,14 +357,14 @@ each_store! {
         let config = QueueConfig { duplicates: room::Duplicates::Ip, ..open_queue() };
         let b = Bench::still_with(t, config).await;
         let_them_meet(&b);
-        let new = |n: u8| NewPlace {
+        let new = |n: u8| NewPosition {
             address: Some(std::net::Ipv4Addr::new(192, 0, 2, n % 3).into()),
-            ..NewPlace::default()
+            ..NewPosition::default()
         };
-        let joins = join_all((0..30).map(|n| b.room.join(&b.queue, new(n)))).await;
-        let ids: BTreeSet<_> = joins.iter().map(|j| j.as_ref().unwrap().place.id).collect();
+        let outcomes = join_all((0..30).map(|n| b.room.enqueue(&b.queue, new(n)))).await;
+        let ids: BTreeSet<_> = outcomes.iter().map(|j| j.as_ref().unwrap().position.id).collect();
         assert_eq!(ids.len(), 3);
-        assert_eq!(joins.iter().flatten().filter(|j| j.new).count(), 3);
+        assert_eq!(outcomes.iter().flatten().filter(|j| j.new).count(), 3);
         assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 3);
     }
 
@@ -372,25 +373,25 @@ each_store! {
         let b = Bench::still(t).await;
         let other = Room::open(b.test.another().await, Options::default()).await.unwrap();
         let address = Some("192.0.2.7".parse().unwrap());
-        let new = NewPlace { address, ..NewPlace::default() };
-        other.join(&b.queue, new.clone()).await.unwrap();
+        let new = NewPosition { address, ..NewPosition::default() };
+        other.enqueue(&b.queue, new.clone()).await.unwrap();
         let by_address = |config: &mut QueueConfig| config.duplicates = room::Duplicates::Ip;
         b.room.change_queue(&b.queue, None, by_address).await.unwrap();
-        let one = other.join(&b.queue, new.clone()).await.unwrap();
-        let two = b.room.join(&b.queue, new).await.unwrap();
-        assert_eq!((one.place.id, two.new), (two.place.id, false));
+        let one = other.enqueue(&b.queue, new.clone()).await.unwrap();
+        let two = b.room.enqueue(&b.queue, new).await.unwrap();
+        assert_eq!((one.position.id, two.new), (two.position.id, false));
     }
 
-    /// Whoever gives up joining half way may or may not have a place, and everybody else has one.
+    /// Whoever gives up enqueueing half way may or may not have a position, and everybody else has one.
     async fn joins_that_are_given_up_strand_nobody(t: TestStore) {
         let b = Bench::still(t).await;
         let mut made = 0;
         for seed in 0..20 {
             b.test.faults.delay(std::time::Duration::from_millis(seed % 2));
-            let joins =
-                give_some_up(seed, 60, |_| Box::pin(b.room.join(&b.queue, NewPlace::default())));
-            for joined in joins.await {
-                assert!(joined.new && joined.place.state == State::Waiting);
+            let outcomes =
+                give_some_up(seed, 60, |_| Box::pin(b.room.enqueue(&b.queue, NewPosition::default())));
+            for enqueued in outcomes.await {
+                assert!(enqueued.new && enqueued.position.state == PositionState::Waiting);
                 made += 1;
             }
         }

@@ -6,8 +6,8 @@ use base64::{
 };
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use room::{
-    Claim, Error, Fault, Level, NewInvite, NewPlace, Options, Proof, QueueConfig, QueueId, Room,
-    Session, Visitor,
+    Error, NewInvite, NewPosition, Options, Proof, QueueConfig, QueueId, Room, SessionStart,
+    TokenError, Visitor, VisitorPriority, VisitorSession,
 };
 use serde_json::{Value, json};
 use testkit::each_store;
@@ -16,21 +16,21 @@ use crate::support::{Bench, open_queue, seconds};
 
 const RSA: &str = include_str!("fixtures/rsa-for-tests-only.pem");
 
-fn fault<T: std::fmt::Debug>(result: Result<T, Error>) -> Fault {
+fn fault<T: std::fmt::Debug>(result: Result<T, Error>) -> TokenError {
     match result {
         Err(Error::Token(fault)) => fault,
         other => panic!("{other:?}"),
     }
 }
 
-/// A session, with its pass in place of the digest of it.
-async fn session(b: &Bench) -> Session {
-    let place = b.join().await;
+/// A session, with its pass instead of the digest of it.
+async fn session(b: &Bench) -> VisitorSession {
+    let position = b.enqueue().await;
     b.room.admit_by_hand(&b.queue, 10).await.unwrap();
-    match b.room.claim(&b.queue, &place.id, &Visitor::default()).await.unwrap() {
-        Claim::Session { session, started: true } => {
+    match b.room.start_session(&b.queue, &position.id, &Visitor::default()).await.unwrap() {
+        SessionStart::Active { session, started: true } => {
             let token = b.room.issue_pass(&session).await.unwrap();
-            Session { token, ..session }
+            VisitorSession { token, ..session }
         }
         other => panic!("{other:?}"),
     }
@@ -70,44 +70,44 @@ fn sign(pair: &Ed25519KeyPair, header: &Value, claims: &Value) -> String {
 each_store! {
     async fn a_place_token_proves_the_place_and_nothing_else(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
-        let token = b.room.place_token(&place).await.unwrap();
+        let position = b.enqueue().await;
+        let token = b.room.position_token(&position).await.unwrap();
         assert!(token.starts_with("wrp1.") && token.len() < 130, "{token}");
-        let read = b.room.check_place_token(&b.queue, &token).await.unwrap();
-        assert_eq!((read.position, read.queue.clone(), read.level), (place.id, b.queue.clone(), Level::NORMAL));
-        assert_eq!(read.ticket, place.ticket);
+        let read = b.room.check_position_token(&b.queue, &token).await.unwrap();
+        assert_eq!((read.position, read.queue.clone(), read.priority), (position.id, b.queue.clone(), VisitorPriority::NORMAL));
+        assert_eq!(read.ticket, position.ticket);
 
         let other = QueueId::parse("other").unwrap();
-        assert_eq!(fault(b.room.check_place_token(&other, &token).await), Fault::OtherQueue);
-        assert_eq!(fault(b.room.check_redirect_token(&b.queue, &token).await), Fault::Malformed);
+        assert_eq!(fault(b.room.check_position_token(&other, &token).await), TokenError::OtherQueue);
+        assert_eq!(fault(b.room.check_redirect_token(&b.queue, &token).await), TokenError::Malformed);
         let as_invite = token.replacen("wrp1", "wri1", 1);
-        assert_eq!(fault(b.room.check_invite(&b.queue, &as_invite).await), Fault::Forged);
+        assert_eq!(fault(b.room.check_invite(&b.queue, &as_invite).await), TokenError::Forged);
         // Every single changed character is noticed.
         for i in 5..token.len() {
             let mut bytes = token.clone().into_bytes();
             bytes[i] = if bytes[i] == b'A' { b'B' } else { b'A' };
             let forged = String::from_utf8(bytes).unwrap();
-            let fault = fault(b.room.check_place_token(&b.queue, &forged).await);
-            assert!(matches!(fault, Fault::Forged | Fault::Malformed | Fault::UnknownKey), "{i}: {fault:?}");
+            let fault = fault(b.room.check_position_token(&b.queue, &forged).await);
+            assert!(matches!(fault, TokenError::Forged | TokenError::Malformed | TokenError::UnknownKey), "{i}: {fault:?}");
         }
         for bad in ["", "wrp1", "wrp1.", "wrp1..", "wrp1.AAAA.", "wrp1.AAAA.AAAA", "x.y.z", &"a".repeat(600)] {
-            let fault = fault(b.room.check_place_token(&b.queue, bad).await);
-            assert!(matches!(fault, Fault::Malformed | Fault::UnknownKey), "{bad}: {fault:?}");
+            let fault = fault(b.room.check_position_token(&b.queue, bad).await);
+            assert!(matches!(fault, TokenError::Malformed | TokenError::UnknownKey), "{bad}: {fault:?}");
         }
     }
 
     async fn a_redirect_token_runs_out_and_starts_one_session(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
+        let position = b.enqueue().await;
         b.room.admit_by_hand(&b.queue, 1).await.unwrap();
-        let token = b.room.redirect_token(&place).await.unwrap();
+        let token = b.room.redirect_token(&position).await.unwrap();
         let read = b.room.check_redirect_token(&b.queue, &token).await.unwrap();
-        let first = b.room.claim(&b.queue, &read.position, &Visitor::default()).await.unwrap();
-        assert!(matches!(first, Claim::Session { started: true, .. }));
-        let second = b.room.claim(&b.queue, &read.position, &Visitor::default()).await.unwrap();
-        assert!(matches!(second, Claim::Session { started: false, .. }), "a replay starts nothing");
+        let first = b.room.start_session(&b.queue, &read.position, &Visitor::default()).await.unwrap();
+        assert!(matches!(first, SessionStart::Active { started: true, .. }));
+        let second = b.room.start_session(&b.queue, &read.position, &Visitor::default()).await.unwrap();
+        assert!(matches!(second, SessionStart::Active { started: false, .. }), "a replay starts nothing");
         b.clock.advance(seconds(121));
-        assert_eq!(fault(b.room.check_redirect_token(&b.queue, &token).await), Fault::Expired);
+        assert_eq!(fault(b.room.check_redirect_token(&b.queue, &token).await), TokenError::Expired);
     }
 
     async fn a_pass_says_what_it_must_and_is_good_while_the_session_is(t: TestStore) {
@@ -126,8 +126,8 @@ each_store! {
         let renewed = b.room.issue_pass(&session).await.unwrap();
         assert!(b.room.check_pass(&b.queue, &renewed).await.is_ok());
         b.room.complete(&b.queue, &session.id).await.unwrap();
-        assert_eq!(fault(b.room.check_pass(&b.queue, &session.token).await), Fault::Over, "a replay");
-        assert_eq!(fault(b.room.check_pass(&b.queue, &renewed).await), Fault::Over);
+        assert_eq!(fault(b.room.check_pass(&b.queue, &session.token).await), TokenError::Over, "a replay");
+        assert_eq!(fault(b.room.check_pass(&b.queue, &renewed).await), TokenError::Over);
     }
 
     async fn a_pass_is_void_once_revoked_expired_or_reset(t: TestStore) {
@@ -135,16 +135,16 @@ each_store! {
         let b = Bench::still_with(t, config).await;
         let (first, second, third) = (session(&b).await, session(&b).await, session(&b).await);
         b.room.terminate(&b.queue, &first.id).await.unwrap();
-        assert_eq!(fault(b.room.check_pass(&b.queue, &first.token).await), Fault::Revoked);
+        assert_eq!(fault(b.room.check_pass(&b.queue, &first.token).await), TokenError::Revoked);
         b.room.revoke_token(&b.queue, &second.id, "abuse_detected", seconds(600)).await.unwrap();
-        assert_eq!(fault(b.room.check_pass(&b.queue, &second.token).await), Fault::Revoked);
+        assert_eq!(fault(b.room.check_pass(&b.queue, &second.token).await), TokenError::Revoked);
         let reason: String = b.redis(&["GET", &format!("revocation:{}", second.id)]).await;
         assert_eq!(reason, "abuse_detected");
         assert!(b.room.check_pass(&b.queue, &third.token).await.is_ok());
         b.room.reset_queue(&b.queue).await.unwrap();
-        assert_eq!(fault(b.room.check_pass(&b.queue, &third.token).await), Fault::Revoked);
+        assert_eq!(fault(b.room.check_pass(&b.queue, &third.token).await), TokenError::Revoked);
         b.clock.advance(seconds(61));
-        assert_eq!(fault(b.room.check_pass(&b.queue, &third.token).await), Fault::Expired);
+        assert_eq!(fault(b.room.check_pass(&b.queue, &third.token).await), TokenError::Expired);
     }
 
     async fn forged_passes_are_refused(t: TestStore) {
@@ -166,56 +166,56 @@ each_store! {
         // No algorithm, with and without a signature.
         for none in ["none", "None", "NONE", ""] {
             let header = with(&header, "alg", none.into());
-            assert_eq!(check(&raw(&header, &claims, b"")).await, Fault::Algorithm, "{none}");
-            assert_eq!(check(&raw(&header, &claims, &signature)).await, Fault::Algorithm);
+            assert_eq!(check(&raw(&header, &claims, b"")).await, TokenError::Algorithm, "{none}");
+            assert_eq!(check(&raw(&header, &claims, &signature)).await, TokenError::Algorithm);
         }
         // The public key used as a shared secret.
         let hs = with(&header, "alg", "HS256".into());
         let signed = format!("{}.{}", encode(&hs), encode(&claims));
         let secret = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, pair.public_key().as_ref());
         let tag = ring::hmac::sign(&secret, signed.as_bytes());
-        assert_eq!(check(&format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))).await, Fault::Algorithm);
+        assert_eq!(check(&format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))).await, TokenError::Algorithm);
         // Another algorithm of ours under this key.
-        assert_eq!(check(&sign(&pair, &with(&header, "alg", "RS256".into()), &claims)).await, Fault::Algorithm);
+        assert_eq!(check(&sign(&pair, &with(&header, "alg", "RS256".into()), &claims)).await, TokenError::Algorithm);
         // Changed claims under the old signature; a stranger's key; an unknown key.
-        assert_eq!(check(&raw(&header, &with(&claims, "pri", 3.into()), &signature)).await, Fault::Forged);
+        assert_eq!(check(&raw(&header, &with(&claims, "pri", 3.into()), &signature)).await, TokenError::Forged);
         let stranger = Ed25519KeyPair::from_seed_unchecked(&[1; 32]).unwrap();
-        assert_eq!(check(&sign(&stranger, &header, &claims)).await, Fault::Forged);
-        assert_eq!(check(&sign(&stranger, &with(&header, "kid", "deadbeef".into()), &claims)).await, Fault::UnknownKey);
-        // The key of place tokens is no key for passes.
+        assert_eq!(check(&sign(&stranger, &header, &claims)).await, TokenError::Forged);
+        assert_eq!(check(&sign(&stranger, &with(&header, "kid", "deadbeef".into()), &claims)).await, TokenError::UnknownKey);
+        // The key of position tokens is no key for passes.
         let fields: Vec<String> = b.redis(&["HKEYS", "room:signing"]).await;
         for id in fields.iter().filter(|id| **id != kid) {
             let fault = check(&sign(&stranger, &with(&header, "kid", id.as_str().into()), &claims)).await;
-            assert!(matches!(fault, Fault::Algorithm | Fault::Forged), "{fault:?}");
+            assert!(matches!(fault, TokenError::Algorithm | TokenError::Forged), "{fault:?}");
         }
         // Signed by us, but saying what it must not.
         let signed = |claims: Value| sign(&pair, &header, &claims);
-        assert_eq!(check(&signed(with(&claims, "exp", "never".into()))).await, Fault::Malformed);
-        assert_eq!(check(&signed(with(&claims, "exp", Value::Null))).await, Fault::Malformed);
-        assert_eq!(check(&signed(with(&claims, "exp", json!(1e300)))).await, Fault::Malformed);
-        assert_eq!(check(&signed(with(&claims, "exp", json!(b.clock.now().as_secs())))).await, Fault::Expired);
-        assert_eq!(check(&signed(with(&claims, "nbf", json!(b.clock.now().as_secs() + 60)))).await, Fault::Early);
-        assert_eq!(check(&signed(with(&claims, "aud", "other".into()))).await, Fault::OtherQueue);
-        assert_eq!(check(&signed(with(&claims, "iss", "other".into()))).await, Fault::OtherQueue);
-        assert_eq!(check(&signed(with(&claims, "typ", "invite".into()))).await, Fault::Malformed);
-        assert_eq!(check(&signed(with(&claims, "jti", "../x".into()))).await, Fault::Malformed);
+        assert_eq!(check(&signed(with(&claims, "exp", "never".into()))).await, TokenError::Malformed);
+        assert_eq!(check(&signed(with(&claims, "exp", Value::Null))).await, TokenError::Malformed);
+        assert_eq!(check(&signed(with(&claims, "exp", json!(1e300)))).await, TokenError::Malformed);
+        assert_eq!(check(&signed(with(&claims, "exp", json!(b.clock.now().as_secs())))).await, TokenError::Expired);
+        assert_eq!(check(&signed(with(&claims, "nbf", json!(b.clock.now().as_secs() + 60)))).await, TokenError::Early);
+        assert_eq!(check(&signed(with(&claims, "aud", "other".into()))).await, TokenError::OtherQueue);
+        assert_eq!(check(&signed(with(&claims, "iss", "other".into()))).await, TokenError::OtherQueue);
+        assert_eq!(check(&signed(with(&claims, "typ", "invite".into()))).await, TokenError::Malformed);
+        assert_eq!(check(&signed(with(&claims, "jti", "../x".into()))).await, TokenError::Malformed);
         let unknown = json!("019b76da-a800-41f4-8000-000000000000");
-        assert_eq!(check(&signed(with(&claims, "jti", unknown))).await, Fault::Over, "no such session");
-        assert_eq!(check(&sign(&pair, &with(&header, "crit", json!(["b64"])), &claims)).await, Fault::Malformed);
+        assert_eq!(check(&signed(with(&claims, "jti", unknown))).await, TokenError::Over, "no such session");
+        assert_eq!(check(&sign(&pair, &with(&header, "crit", json!(["b64"])), &claims)).await, TokenError::Malformed);
         let mut no_kid = header.clone();
         no_kid.as_object_mut().unwrap().remove("kid");
-        assert_eq!(check(&sign(&pair, &no_kid, &claims)).await, Fault::Malformed);
+        assert_eq!(check(&sign(&pair, &no_kid, &claims)).await, TokenError::Malformed);
         for bad in ["", ".", "..", "a.b.c", "e30.e30.", &session.token[..session.token.len() - 2], &"x".repeat(5_000)] {
             let fault = check(bad).await;
-            assert!(matches!(fault, Fault::Malformed | Fault::Forged | Fault::Algorithm), "{bad}: {fault:?}");
+            assert!(matches!(fault, TokenError::Malformed | TokenError::Forged | TokenError::Algorithm), "{bad}: {fault:?}");
         }
     }
 
     async fn rotation_logs_nobody_out_and_every_instance_follows(t: TestStore) {
         let b = Bench::still(t).await;
         let other = Room::open(b.test.another().await, Options::default()).await.unwrap();
-        let place = b.join().await;
-        let token = b.room.place_token(&place).await.unwrap();
+        let position = b.enqueue().await;
+        let token = b.room.position_token(&position).await.unwrap();
         let before = session(&b).await;
         b.clock.advance(seconds(1));
         b.room.rotate_keys().await.unwrap();
@@ -223,7 +223,7 @@ each_store! {
         let (old, new) = (parts(&before.token).0, parts(&after.token).0);
         assert_ne!(old["kid"], new["kid"]);
         for room in [&b.room, &other] {
-            assert!(room.check_place_token(&b.queue, &token).await.is_ok());
+            assert!(room.check_position_token(&b.queue, &token).await.is_ok());
             assert!(room.check_pass(&b.queue, &before.token).await.is_ok());
             assert!(room.check_pass(&b.queue, &after.token).await.is_ok(), "an unknown key is looked up");
         }
@@ -250,13 +250,13 @@ each_store! {
     async fn a_user_id_comes_from_an_invite_or_from_an_operator(t: TestStore) {
         let b = Bench::still(t).await;
         let expires = b.clock.now() + seconds(60);
-        let new = NewInvite { id: None, level: Level::VIP, uses: 2, expires, user_id: "user-123".into() };
+        let new = NewInvite { id: None, priority: VisitorPriority::VIP, uses: 2, expires, user_id: "user-123".into() };
         let (token, _) = b.room.issue_invite(&b.queue, new.clone()).await.unwrap();
         let invite = b.room.check_invite(&b.queue, &token).await.unwrap();
         assert_eq!(invite.user_id(), "user-123");
-        let place = b.join_as(Proof::Invite(invite)).await;
+        let position = b.join_as(Proof::Invite(invite)).await;
         b.room.admit_by_hand(&b.queue, 1).await.unwrap();
-        let Claim::Session { session, .. } = b.room.claim(&b.queue, &place.id, &Visitor::default()).await.unwrap() else { panic!() };
+        let SessionStart::Active { session, .. } = b.room.start_session(&b.queue, &position.id, &Visitor::default()).await.unwrap() else { panic!() };
         assert_eq!(session.user_id, "user-123");
         let changed = b.room.set_user(&b.queue, &session.id, "user-456").await.unwrap();
         assert_eq!(changed.user_id, "user-456");
@@ -273,12 +273,12 @@ each_store! {
         b.room.terminate_for(&b.queue, &one.id, "abuse_detected").await.unwrap();
         let kept: String = b.redis(&["GET", &format!("revocation:{}", one.id)]).await;
         assert_eq!(kept, "abuse_detected");
-        b.room.revoke_place_for(&b.queue, &two.position, "bot").await.unwrap();
+        b.room.revoke_position_for(&b.queue, &two.position, "bot").await.unwrap();
         let kept: String = b.redis(&["GET", &format!("revocation:{}", two.id)]).await;
         assert_eq!(kept, "bot");
-        let place = b.join().await;
-        b.room.revoke_place_for(&b.queue, &place.id, "bot").await.unwrap();
-        assert_eq!(b.state(&place.id).await, room::State::Revoked);
+        let position = b.enqueue().await;
+        b.room.revoke_position_for(&b.queue, &position.id, "bot").await.unwrap();
+        assert_eq!(b.state(&position.id).await, room::PositionState::Revoked);
         let events = b.room.events(&b.queue, room::EventId::START, 100).await.unwrap().events;
         let told: Vec<_> = events.iter().filter_map(|event| event.data.get("detail")?.as_str()).collect();
         assert_eq!(told, ["abuse_detected", "bot", "bot"]);
@@ -312,7 +312,7 @@ each_store! {
         let signed = format!("{}.{}", encode(&hs), encode(&claims));
         let tag = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &part("n")), signed.as_bytes());
         let confused = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()));
-        assert_eq!(fault(b.room.check_pass(&b.queue, &confused).await), Fault::Algorithm);
+        assert_eq!(fault(b.room.check_pass(&b.queue, &confused).await), TokenError::Algorithm);
         for bad in ["", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----", "hello"] {
             assert!(matches!(b.room.import_pass_key(bad).await, Err(Error::Invalid { field: "key", .. })));
         }
@@ -323,10 +323,10 @@ each_store! {
         let _: i64 = b.redis(&["DEL", "room:signing"]).await;
         let options = |secret| Options { secret, ..Options::default() };
         let sealed = Room::open(b.store.clone(), options(Some([7; 32]))).await.unwrap();
-        let place = sealed.join(&b.queue, NewPlace::default()).await.unwrap().place;
-        let token = sealed.place_token(&place).await.unwrap();
+        let position = sealed.enqueue(&b.queue, NewPosition::default()).await.unwrap().position;
+        let token = sealed.position_token(&position).await.unwrap();
         let again = Room::open(b.store.clone(), options(Some([7; 32]))).await.unwrap();
-        assert!(again.check_place_token(&b.queue, &token).await.is_ok());
+        assert!(again.check_position_token(&b.queue, &token).await.is_ok());
         for other in [Some([8; 32]), None] {
             assert!(matches!(Room::open(b.store.clone(), options(other)).await, Err(Error::Sealed)));
         }
@@ -337,43 +337,43 @@ each_store! {
 
     async fn what_was_signed_before_there_was_a_secret_stays_valid(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.room.join(&b.queue, NewPlace::default()).await.unwrap().place;
-        let old = b.room.place_token(&place).await.unwrap();
+        let position = b.room.enqueue(&b.queue, NewPosition::default()).await.unwrap().position;
+        let old = b.room.position_token(&position).await.unwrap();
         let options = Options { secret: Some([7; 32]), ..Options::default() };
         let sealed = Room::open(b.store.clone(), options).await.unwrap();
-        assert!(sealed.check_place_token(&b.queue, &old).await.is_ok());
+        assert!(sealed.check_position_token(&b.queue, &old).await.is_ok());
         // What is signed from now on is signed by a key that the store alone does not give away.
-        let new = sealed.place_token(&place).await.unwrap();
+        let new = sealed.position_token(&position).await.unwrap();
         let _: i64 = b.redis(&["DEL", "room:signing"]).await;
         let plain = Room::open(b.store.clone(), Options::default()).await.unwrap();
-        assert_eq!(fault(plain.check_place_token(&b.queue, &new).await), Fault::UnknownKey);
+        assert_eq!(fault(plain.check_position_token(&b.queue, &new).await), TokenError::UnknownKey);
         assert_ne!(old.split('.').nth(1).map(|p| &p[..5]), new.split('.').nth(1).map(|p| &p[..5]));
     }
 
     async fn an_invite_gives_its_level_as_often_as_it_says(t: TestStore) {
         let b = Bench::still(t).await;
-        b.join().await;
+        b.enqueue().await;
         let expires = b.clock.now() + seconds(600);
-        let new = NewInvite { id: None, level: Level::PREMIUM, uses: 2, expires, user_id: "user-123".into() };
+        let new = NewInvite { id: None, priority: VisitorPriority::PREMIUM, uses: 2, expires, user_id: "user-123".into() };
         let (token, invite) = b.room.issue_invite(&b.queue, new.clone()).await.unwrap();
         assert_eq!(b.room.check_invite(&b.queue, &token).await.unwrap(), invite);
-        let join = async || {
+        let enqueue = async || {
             let invite = b.room.check_invite(&b.queue, &token).await.unwrap();
-            b.room.join(&b.queue, NewPlace { proof: Proof::Invite(invite), ..NewPlace::default() }).await
+            b.room.enqueue(&b.queue, NewPosition { proof: Proof::Invite(invite), ..NewPosition::default() }).await
         };
-        let first = join().await.unwrap().place;
-        assert_eq!((first.level, first.position), (Level::PREMIUM, Some(1)));
-        assert_eq!(join().await.unwrap().place.position, Some(2));
-        assert!(matches!(join().await, Err(Error::InviteUsed)));
+        let first = enqueue().await.unwrap().position;
+        assert_eq!((first.priority, first.number), (VisitorPriority::PREMIUM, Some(1)));
+        assert_eq!(enqueue().await.unwrap().position.number, Some(2));
+        assert!(matches!(enqueue().await, Err(Error::InviteUsed)));
         assert_eq!(b.room.queue(&b.queue).await.unwrap().waiting, 3);
 
         let other = QueueId::parse("other").unwrap();
-        assert_eq!(fault(b.room.check_invite(&other, &token).await), Fault::OtherQueue);
+        assert_eq!(fault(b.room.check_invite(&other, &token).await), TokenError::OtherQueue);
         let mut forged = token.clone().into_bytes();
         forged[12] ^= 1;
         assert!(b.room.check_invite(&b.queue, &String::from_utf8(forged).unwrap()).await.is_err());
         b.clock.advance(seconds(600));
-        assert_eq!(fault(b.room.check_invite(&b.queue, &token).await), Fault::Expired);
+        assert_eq!(fault(b.room.check_invite(&b.queue, &token).await), TokenError::Expired);
         for bad in [
             NewInvite { uses: 0, ..new.clone() },
             NewInvite { id: Some("a:b".into()), expires: b.clock.now() + seconds(60), ..new.clone() },

@@ -5,17 +5,21 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
-use room::{NewPlace, QueueId, State};
+use room::{NewPosition, PositionState, QueueId};
 use testkit::each_store;
 
 use crate::support::{Bench, seconds};
 
 /// Number of the trap, what must hold, the tests.
 const TRAPS: &[(u8, &str, &[&str])] = &[
-    (1, "the highest level is admitted first", &["higher_levels_go_first_under_the_strict_policy"]),
+    (
+        1,
+        "the highest priority is admitted first",
+        &["higher_levels_go_first_under_the_strict_policy"],
+    ),
     (
         2,
-        "within a level first come is first served",
+        "within a priority first come is first served",
         &["the_first_to_come_is_the_first_in_line", "those_who_return_keep_their_order"],
     ),
     (
@@ -28,7 +32,7 @@ const TRAPS: &[(u8, &str, &[&str])] = &[
     ),
     (
         4,
-        "two named policies, and level 0 does not starve",
+        "two named policies, and priority 0 does not starve",
         &[
             "level_0_gets_its_share_and_positions_stay_true",
             "under_the_skip_policy_levels_skip_their_part_of_the_line",
@@ -47,7 +51,7 @@ const TRAPS: &[(u8, &str, &[&str])] = &[
     ),
     (
         7,
-        "a better proof moves the one place",
+        "a better proof moves the one position",
         &["a_better_proof_moves_the_place_and_never_makes_a_second_one"],
     ),
     (8, "nobody is both admitted and expired", &["an_expired_place_is_never_admitted"]),
@@ -66,7 +70,7 @@ const TRAPS: &[(u8, &str, &[&str])] = &[
     ),
     (
         11,
-        "one deadline per place",
+        "one deadline per position",
         &["a_silent_place_ends_once_when_its_time_is_over_and_not_before"],
     ),
     (12, "a heartbeat revives nobody", &["a_heartbeat_does_not_bring_back_the_dead"]),
@@ -104,7 +108,7 @@ const TRAPS: &[(u8, &str, &[&str])] = &[
     ),
     (
         19,
-        "a hidden tab keeps its place",
+        "a hidden tab keeps its position",
         &["a_client_that_polls_once_a_minute_never_loses_its_place"],
     ),
     (20, "sweeps are bounded", &["many_places_that_may_not_end_yet_do_not_hide_those_that_must"]),
@@ -170,7 +174,7 @@ const TRAPS: &[(u8, &str, &[&str])] = &[
     ),
     (
         32,
-        "who holds a place is never told that it is full",
+        "who holds a position is never told that it is full",
         &["a_visitor_who_holds_a_place_gets_it_back_even_when_full_paused_or_closed"],
     ),
     (
@@ -194,7 +198,7 @@ const TRAPS: &[(u8, &str, &[&str])] = &[
             "a_heartbeat_keeps_the_address_mapped",
         ],
     ),
-    (38, "retries make one place", &["retries_with_one_idempotency_key_make_one_place"]),
+    (38, "retries make one position", &["retries_with_one_idempotency_key_make_one_place"]),
     (
         39,
         "no address is kept in the clear",
@@ -221,18 +225,18 @@ const TRAPS: &[(u8, &str, &[&str])] = &[
     (43, "rotation logs nobody out", &["rotation_logs_nobody_out_and_every_instance_follows"]),
     (
         44,
-        "the token of a living place does not run out",
+        "the token of a living position does not run out",
         &["the_token_of_a_living_place_does_not_run_out"],
     ),
     (
         45,
-        "an old token does not cost a living place",
+        "an old token does not cost a living position",
         &["the_token_of_a_living_place_does_not_run_out"],
     ),
-    (46, "a sign of life signs nothing", &["a_place_token_proves_the_place_and_nothing_else"]),
+    (46, "a heartbeat signs nothing", &["a_place_token_proves_the_place_and_nothing_else"]),
     (
         47,
-        "a place follows its holder to another network",
+        "a position follows its holder to another network",
         &["a_place_follows_its_holder_to_another_network"],
     ),
     (48, "the cookie comes along from other sites", &["a_visitor_joins_waits_comes_in_and_goes"]),
@@ -283,7 +287,7 @@ const TRAPS: &[(u8, &str, &[&str])] = &[
     ),
     (
         58,
-        "what a place costs is given back (its size is measured in bench/)",
+        "what a position costs is given back (its size is measured in bench/)",
         &["nothing_is_left_after_many_joins_and_expiries"],
     ),
     (
@@ -312,7 +316,15 @@ const TRAPS: &[(u8, &str, &[&str])] = &[
 fn every_trap_has_a_test_that_exists() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut text = String::new();
-    for folder in ["room/src", "room/tests/it", "api/src", "api/tests/it", "testkit/src"] {
+    for folder in [
+        "room/src",
+        "room/tests/it",
+        "room-web/src",
+        "room-web/tests/it",
+        "web/src",
+        "web/tests/it",
+        "testkit/src",
+    ] {
         read(&crates.join(folder), &mut text);
     }
     let numbers: Vec<u8> = TRAPS.iter().map(|(number, ..)| *number).collect();
@@ -363,13 +375,13 @@ fn a_queues_name_cannot_reach_other_keys() {
 each_store! {
     async fn a_position_is_shown_exactly_while_waiting(t: TestStore) {
         let b = Bench::still(t).await;
-        let ids = [b.join().await.id, b.join().await.id, b.join().await.id];
+        let ids = [b.enqueue().await.id, b.enqueue().await.id, b.enqueue().await.id];
         b.room.admit_by_hand(&b.queue, 1).await.unwrap();
         b.room.leave(&b.queue, &ids[1]).await.unwrap();
-        for (id, state, position) in [(ids[0], State::Admitted, None), (ids[1], State::Cancelled, None), (ids[2], State::Waiting, Some(1))] {
-            let place = b.room.status(&b.queue, &id).await.unwrap();
-            assert_eq!((place.state, place.position, place.ahead()), (state, position, position.map(|n| n - 1)));
-            assert!(state == State::Waiting || place.estimate.is_err(), "no estimate but in the line");
+        for (id, state, number) in [(ids[0], PositionState::Admitted, None), (ids[1], PositionState::Cancelled, None), (ids[2], PositionState::Waiting, Some(1))] {
+            let position = b.room.status(&b.queue, &id).await.unwrap();
+            assert_eq!((position.state, position.number, position.ahead()), (state, number, number.map(|n| n - 1)));
+            assert!(state == PositionState::Waiting || position.estimate.is_err(), "no estimate but in the line");
         }
         let stranger = room::PositionId::parse("0190a0a0-0000-7000-8000-000000000000").unwrap();
         assert!(matches!(b.room.status(&b.queue, &stranger).await, Err(room::Error::UnknownPosition)), "and nobody is the front by mistake");
@@ -378,9 +390,9 @@ each_store! {
     async fn no_address_is_kept_in_the_clear(t: TestStore) {
         let b = Bench::still(t).await;
         let address: IpAddr = "203.0.113.77".parse().unwrap();
-        let new = NewPlace { address: Some(address), ..NewPlace::default() };
-        let place = b.room.join(&b.queue, new).await.unwrap().place;
-        b.room.heartbeat(&b.queue, &place.id, Some(place.level), Some(address)).await.unwrap();
+        let new = NewPosition { address: Some(address), ..NewPosition::default() };
+        let position = b.room.enqueue(&b.queue, new).await.unwrap().position;
+        b.room.heartbeat(&b.queue, &position.id, Some(position.priority), Some(address)).await.unwrap();
         let client = b.room.client_of(address).await.unwrap();
         b.room.take_limit(&client, "enqueue", 10, seconds(60), "r1").await.unwrap();
         let keys: Vec<String> = b.redis(&["KEYS", "*"]).await;
@@ -401,31 +413,31 @@ each_store! {
 
     async fn the_token_of_a_living_place_does_not_run_out(t: TestStore) {
         let b = Bench::still(t).await;
-        let place = b.join().await;
-        let token = b.room.place_token(&place).await.unwrap();
+        let position = b.enqueue().await;
+        let token = b.room.position_token(&position).await.unwrap();
         // Two days of polling once in a while, in steps an outage is longer than.
         for hour in 0..48 {
             b.clock.advance(seconds(3_600));
             b.keeper.tick().await.unwrap();
-            let held = b.room.check_place_token(&b.queue, &token).await.unwrap();
-            let place = b.room.heartbeat(&b.queue, &held.position, Some(held.level), None).await.unwrap();
-            assert_eq!((place.state, place.position), (State::Waiting, Some(1)), "hour {hour}");
+            let held = b.room.check_position_token(&b.queue, &token).await.unwrap();
+            let position = b.room.heartbeat(&b.queue, &held.position, Some(held.priority), None).await.unwrap();
+            assert_eq!((position.state, position.number), (PositionState::Waiting, Some(1)), "hour {hour}");
         }
     }
 
     async fn a_place_follows_its_holder_to_another_network(t: TestStore) {
         let b = Bench::still(t).await;
         let at = |text: &str| Some(text.parse::<IpAddr>().unwrap());
-        let new = NewPlace { address: at("203.0.113.1"), user_agent: "phone".into(), ..NewPlace::default() };
-        let place = b.room.join(&b.queue, new).await.unwrap().place;
-        let token = b.room.place_token(&place).await.unwrap();
+        let new = NewPosition { address: at("203.0.113.1"), user_agent: "phone".into(), ..NewPosition::default() };
+        let position = b.room.enqueue(&b.queue, new).await.unwrap().position;
+        let token = b.room.position_token(&position).await.unwrap();
         for address in ["198.51.100.7", "2001:db8::1"] {
-            let held = b.room.check_place_token(&b.queue, &token).await.unwrap();
-            let again = NewPlace { held: Some(held.position), address: at(address), user_agent: "tablet".into(), ..NewPlace::default() };
-            let joined = b.room.join(&b.queue, again).await.unwrap();
-            assert!(!joined.new && joined.place.id == place.id);
-            let beat = b.room.heartbeat(&b.queue, &place.id, Some(place.level), at(address)).await.unwrap();
-            assert_eq!(beat.position, Some(1));
+            let held = b.room.check_position_token(&b.queue, &token).await.unwrap();
+            let again = NewPosition { held: Some(held.position), address: at(address), user_agent: "tablet".into(), ..NewPosition::default() };
+            let enqueued = b.room.enqueue(&b.queue, again).await.unwrap();
+            assert!(!enqueued.new && enqueued.position.id == position.id);
+            let beat = b.room.heartbeat(&b.queue, &position.id, Some(position.priority), at(address)).await.unwrap();
+            assert_eq!(beat.number, Some(1));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! On real servers only, because it is their processes, connections and clusters that fail here.
+//! On real servers only, because it is their processes, connections and clusters that fail context.
 
 use std::{
     sync::{
@@ -10,7 +10,8 @@ use std::{
 
 use futures_util::future::join_all;
 use room::{
-    Claim, EventId, Keeper, NewPlace, Options, QueueConfig, QueueId, Rate, Room, State, Visitor,
+    AdmissionRate, EventId, NewPosition, Options, PositionState, QueueConfig, QueueId, Room,
+    RoomMaintenance, SessionStart, Visitor,
 };
 use store::{Clock, Millis, Store, Timeouts};
 use testkit::{Cluster, Proxy, RedisServer, until};
@@ -47,7 +48,7 @@ async fn room_at(url: &str, clock: Option<Clock>) -> Room {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_running_instances_never_over_admit() {
     const VISITORS: usize = 300;
-    const RATE: Rate = Rate { count: 150, per_seconds: 1, burst: 20 };
+    const RATE: AdmissionRate = AdmissionRate { count: 150, per_seconds: 1, burst: 20 };
     const MOST: u64 = 25;
     let server = RedisServer::start();
     let mut rooms = Vec::new();
@@ -60,7 +61,7 @@ async fn three_running_instances_never_over_admit() {
     let keepers: Vec<_> = rooms
         .iter()
         .map(|room| {
-            let (keeper, cancel) = (Keeper::new(room.clone()), cancel.clone());
+            let (keeper, cancel) = (RoomMaintenance::new(room.clone()), cancel.clone());
             tokio::spawn(async move { keeper.run(cancel).await })
         })
         .collect();
@@ -69,14 +70,15 @@ async fn three_running_instances_never_over_admit() {
     let visitors = join_all((0..VISITORS).map(|n| {
         let (room, done) = (rooms[n % 3].clone(), Arc::clone(&done));
         async move {
-            let place = room.join(&queue(), NewPlace::default()).await.unwrap().place;
+            let position = room.enqueue(&queue(), NewPosition::default()).await.unwrap().position;
             until("admitted", async || {
-                let place = room.status(&queue(), &place.id).await.unwrap();
-                (place.state == State::Admitted).then_some(())
+                let position = room.status(&queue(), &position.id).await.unwrap();
+                (position.state == PositionState::Admitted).then_some(())
             })
             .await;
-            let claimed = room.claim(&queue(), &place.id, &Visitor::default()).await.unwrap();
-            let Claim::Session { session, .. } = claimed else { panic!("{claimed:?}") };
+            let claimed =
+                room.start_session(&queue(), &position.id, &Visitor::default()).await.unwrap();
+            let SessionStart::Active { session, .. } = claimed else { panic!("{claimed:?}") };
             room.complete(&queue(), &session.id).await.unwrap();
             done.fetch_add(1, Ordering::SeqCst);
         }
@@ -141,28 +143,28 @@ async fn lost_replies_make_no_second_place_and_no_second_admission() {
     let direct = room_at(&server.url(), Some(clock.clone())).await;
     let config = QueueConfig {
         max_active: 10,
-        admission: Rate::new(100, 1),
-        claim_window: seconds(3600),
+        admission: AdmissionRate::new(100, 1),
+        admission_window: seconds(3600),
         ..open_queue()
     };
     direct.create_queue(&queue(), config).await.unwrap();
     let shaky = room_at(&proxy.url(), Some(clock.clone())).await;
     proxy.lose_replies(4);
-    let joins = (0..30).map(|n| {
+    let enqueue_batcher = (0..30).map(|n| {
         let shaky = shaky.clone();
         async move {
             // What a client does: the same request again until it is answered.
             until("an answer", async || {
-                let new = NewPlace { idempotency_key: Some(key(n)), ..NewPlace::default() };
-                shaky.join(&queue(), new).await.ok()
+                let new = NewPosition { idempotency_key: Some(key(n)), ..NewPosition::default() };
+                shaky.enqueue(&queue(), new).await.ok()
             })
             .await
-            .place
+            .position
             .id
         }
     });
-    let mut ids = join_all(joins).await;
-    let keeper = Keeper::new(shaky.clone());
+    let mut ids = join_all(enqueue_batcher).await;
+    let keeper = RoomMaintenance::new(shaky.clone());
     for _ in 0..20 {
         hands.advance(Duration::from_millis(200));
         // A round that fails half way is simply followed by the next one.
@@ -172,20 +174,22 @@ async fn lost_replies_make_no_second_place_and_no_second_admission() {
     proxy.heal();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), 30, "one place each");
+    assert_eq!(ids.len(), 30, "one position each");
     let queue_now = direct.queue(&queue()).await.unwrap();
     assert_eq!((queue_now.waiting, queue_now.admitted), (20, 10));
     assert_eq!(direct.stats(&queue()).await.unwrap().total.enqueued, 30);
     assert_eq!(direct.stats(&queue()).await.unwrap().total.admitted, 10);
     for id in &ids {
-        if direct.status(&queue(), id).await.unwrap().state == State::Admitted {
-            let claim = async || shaky.claim(&queue(), id, &Visitor::default()).await.ok();
+        if direct.status(&queue(), id).await.unwrap().state == PositionState::Admitted {
+            let claim = async || shaky.start_session(&queue(), id, &Visitor::default()).await.ok();
             proxy.lose_replies(3);
-            let Claim::Session { session, .. } = until("a session", claim).await else { panic!() };
+            let SessionStart::Active { session, .. } = until("a session", claim).await else {
+                panic!()
+            };
             proxy.heal();
-            let found = direct.claim(&queue(), id, &Visitor::default()).await.unwrap();
+            let found = direct.start_session(&queue(), id, &Visitor::default()).await.unwrap();
             assert!(
-                matches!(found, Claim::Session { session: ref again, started: false } if again.id == session.id)
+                matches!(found, SessionStart::Active { session: ref again, started: false } if again.id == session.id)
             );
         }
     }
@@ -201,12 +205,12 @@ async fn nobody_who_polls_as_told_is_lost_across_a_killed_server() {
     let store = Store::open_with(&server.url(), options).await.unwrap();
     let room = Room::open(store, Options::default()).await.unwrap();
     room.create_queue(&queue(), QueueConfig { max_active: 5, ..open_queue() }).await.unwrap();
-    let joins = (0..50).map(|_| {
+    let enqueue_batcher = (0..50).map(|_| {
         let room = room.clone();
-        async move { room.join(&queue(), NewPlace::default()).await.unwrap().place.id }
+        async move { room.enqueue(&queue(), NewPosition::default()).await.unwrap().position.id }
     });
-    let ids = join_all(joins).await;
-    let keeper = Keeper::new(room.clone());
+    let ids = join_all(enqueue_batcher).await;
+    let keeper = RoomMaintenance::new(room.clone());
     let admitted = room.admit_by_hand(&queue(), 2).await.unwrap().ids;
     let mut before = Vec::new();
     for id in &ids {
@@ -215,20 +219,20 @@ async fn nobody_who_polls_as_told_is_lost_across_a_killed_server() {
 
     server.kill();
     hands.advance(seconds(900));
-    assert!(room.join(&queue(), NewPlace::default()).await.unwrap_err().is_unavailable());
+    assert!(room.enqueue(&queue(), NewPosition::default()).await.unwrap_err().is_unavailable());
     assert!(keeper.tick().await.unwrap_err().is_unavailable());
     server.restart();
     until("the room is back", async || keeper.tick().await.ok()).await;
     for (id, before) in ids.iter().zip(&before) {
         let now = room.status(&queue(), id).await.unwrap();
-        assert_eq!((now.state, now.position), (before.state, before.position));
+        assert_eq!((now.state, now.number), (before.state, before.number));
     }
     for _ in 0..30 {
         hands.advance(seconds(5));
         keeper.tick().await.unwrap();
     }
     for id in ids.iter().filter(|id| !admitted.contains(id)) {
-        assert!(room.heartbeat(&queue(), id, None, None).await.unwrap().position.is_some());
+        assert!(room.heartbeat(&queue(), id, None, None).await.unwrap().number.is_some());
     }
 }
 
@@ -238,22 +242,22 @@ async fn the_room_works_on_a_cluster() {
     let (clock, hands) = Clock::manual(Millis(1_767_225_600_000));
     let room = room_at(&cluster.url(), Some(clock)).await;
     let names = ["north", "south", "east"].map(|name| QueueId::parse(name).unwrap());
-    let config = QueueConfig { admission: Rate::new(5, 1), max_active: 4, ..open_queue() };
+    let config = QueueConfig { admission: AdmissionRate::new(5, 1), max_active: 4, ..open_queue() };
     for name in &names {
         room.create_queue(name, config.clone()).await.unwrap();
     }
-    let keeper = Keeper::new(room.clone());
+    let keeper = RoomMaintenance::new(room.clone());
     for name in &names {
         let mut ids = Vec::new();
         for _ in 0..8 {
-            ids.push(room.join(name, NewPlace::default()).await.unwrap().place.id);
+            ids.push(room.enqueue(name, NewPosition::default()).await.unwrap().position.id);
         }
         hands.advance(seconds(1));
         keeper.tick().await.unwrap();
         let queue = room.queue(name).await.unwrap();
         assert_eq!((queue.admitted, queue.waiting), (4, 4));
-        let Claim::Session { session, .. } =
-            room.claim(name, &ids[0], &Visitor::default()).await.unwrap()
+        let SessionStart::Active { session, .. } =
+            room.start_session(name, &ids[0], &Visitor::default()).await.unwrap()
         else {
             panic!()
         };
@@ -262,9 +266,9 @@ async fn the_room_works_on_a_cluster() {
         assert!(room.check_pass(name, &pass).await.is_ok());
         room.complete(name, &session.id).await.unwrap();
         room.heartbeat(name, &ids[7], None, None).await.unwrap();
-        assert_eq!(room.status(name, &ids[7]).await.unwrap().position, Some(4));
+        assert_eq!(room.status(name, &ids[7]).await.unwrap().number, Some(4));
     }
-    // Long after: the silent lose their places in every queue, each by its own set.
+    // Long after: the silent lose their positions in every queue, each by its own set.
     for _ in 0..130 {
         hands.advance(seconds(5));
         keeper.tick().await.unwrap();

@@ -2,33 +2,33 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use room::{Claim, EventId, QueueConfig, Rate, Visitor, Which};
+use room::{AdmissionRate, EventId, PositionList, QueueConfig, SessionStart, Visitor};
 use testkit::each_store;
 
 use crate::support::{Bench, open_queue, seconds};
 
 async fn looks_alike(b: Bench) {
-    let mut places = Vec::new();
+    let mut positions = Vec::new();
     for n in 0..12 {
         let id = b.join_level(if n % 3 == 2 { 2 } else { 0 }).await;
-        places.push(b.room.status(&b.queue, &id).await.unwrap());
+        positions.push(b.room.status(&b.queue, &id).await.unwrap());
     }
     b.room.admit_by_hand(&b.queue, 2).await.unwrap();
-    b.room.leave(&b.queue, &places[6].id).await.unwrap();
+    b.room.leave(&b.queue, &positions[6].id).await.unwrap();
     let message = [("en".to_owned(), "soon".into())].into_iter().collect();
     b.room.set_message(&b.queue, message).await.unwrap();
     b.clock.advance(seconds(2));
-    let gone = b.room.look_at(&b.queue, &mut places).await.unwrap();
-    for (index, place) in places.iter().enumerate() {
-        let asked = b.room.status(&b.queue, &place.id).await.unwrap();
-        assert_eq!(gone.contains(&index), asked.position.is_none());
-        if asked.position.is_some() {
-            assert_eq!((place.position, place.waiting), (asked.position, asked.waiting));
-            assert_eq!((&place.message, place.estimate), (&asked.message, asked.estimate));
+    let gone = b.room.refresh_positions(&b.queue, &mut positions).await.unwrap();
+    for (index, position) in positions.iter().enumerate() {
+        let asked = b.room.status(&b.queue, &position.id).await.unwrap();
+        assert_eq!(gone.contains(&index), asked.number.is_none());
+        if asked.number.is_some() {
+            assert_eq!((position.number, position.waiting), (asked.number, asked.waiting));
+            assert_eq!((&position.message, position.estimate), (&asked.message, asked.estimate));
         }
     }
     assert_eq!(gone.len(), 3, "two admitted, one left");
-    assert!(b.room.look_at(&b.queue, &mut []).await.unwrap().is_empty());
+    assert!(b.room.refresh_positions(&b.queue, &mut []).await.unwrap().is_empty());
 }
 
 each_store! {
@@ -36,19 +36,19 @@ each_store! {
         let b = Bench::still(t).await;
         let mut ids = Vec::new();
         for _ in 0..8 {
-            ids.push(b.join().await.id);
+            ids.push(b.enqueue().await.id);
         }
         b.clock.advance(seconds(4));
         b.room.admit_by_hand(&b.queue, 2).await.unwrap();
         b.clock.advance(seconds(4));
         b.room.admit_by_hand(&b.queue, 2).await.unwrap();
         b.room.leave(&b.queue, &ids[7]).await.unwrap();
-        let Claim::Session { session, .. } = b.room.claim(&b.queue, &ids[0], &Visitor::default()).await.unwrap() else { panic!() };
+        let SessionStart::Active { session, .. } = b.room.start_session(&b.queue, &ids[0], &Visitor::default()).await.unwrap() else { panic!() };
         b.room.complete(&b.queue, &session.id).await.unwrap();
         let stats = b.room.stats(&b.queue).await.unwrap();
         assert_eq!((stats.waiting, stats.admitted, stats.active), (3, 3, 0));
         assert_eq!((stats.total.enqueued, stats.total.admitted, stats.total.cancelled), (8, 4, 1));
-        assert_eq!((stats.total.claimed, stats.total.completed), (1, 1));
+        assert_eq!((stats.total.sessions_started, stats.total.completed), (1, 1));
         assert_eq!(stats.average_wait, Some(seconds(6)));
         assert_eq!(stats.last_admission, Some(b.clock.now()));
         assert!(stats.admission_rate > 0.0);
@@ -67,21 +67,21 @@ each_store! {
     }
 
     async fn one_look_knows_the_strict_order_too(t: TestStore) {
-        let config = QueueConfig { policy: room::Policy::Strict, ..open_queue() };
+        let config = QueueConfig { policy: room::PriorityPolicy::Strict, ..open_queue() };
         looks_alike(Bench::still_with(t, config).await).await;
     }
 
     async fn the_peak_of_an_hour_is_never_overwritten_by_less(t: TestStore) {
         let b = Bench::still(t).await;
         for _ in 0..5 {
-            b.join().await;
+            b.enqueue().await;
         }
         b.room.admit_by_hand(&b.queue, 5).await.unwrap();
-        b.join().await;
-        let hour = |stats: room::Stats, n: usize| stats.hours[n].clone();
+        b.enqueue().await;
+        let hour = |stats: room::QueueStats, n: usize| stats.hours[n].clone();
         assert_eq!(hour(b.room.stats(&b.queue).await.unwrap(), 0).peak_queue_size, 5);
         b.clock.advance(seconds(3600));
-        b.join().await;
+        b.enqueue().await;
         let stats = b.room.stats(&b.queue).await.unwrap();
         assert_eq!((stats.hours.len(), hour(stats, 1).peak_queue_size), (2, 2));
     }
@@ -89,7 +89,7 @@ each_store! {
     async fn expiries_are_counted_once_each(t: TestStore) {
         let b = Bench::still(t).await;
         for _ in 0..3 {
-            b.join().await;
+            b.enqueue().await;
         }
         b.pass(seconds(490)).await;
         assert_eq!(b.room.stats(&b.queue).await.unwrap().total.expired, 3);
@@ -99,10 +99,10 @@ each_store! {
 
     async fn every_change_is_an_event_and_no_heartbeat_is(t: TestStore) {
         let b = Bench::still(t).await;
-        let (one, two, three) = (b.join().await, b.join().await, b.join().await);
+        let (one, two, three) = (b.enqueue().await, b.enqueue().await, b.enqueue().await);
         b.beat(&one.id).await;
         b.room.admit_by_hand(&b.queue, 1).await.unwrap();
-        let Claim::Session { session, .. } = b.room.claim(&b.queue, &one.id, &Visitor::default()).await.unwrap() else { panic!() };
+        let SessionStart::Active { session, .. } = b.room.start_session(&b.queue, &one.id, &Visitor::default()).await.unwrap() else { panic!() };
         b.room.activity(&b.queue, &session.id, 1).await.unwrap();
         b.room.terminate(&b.queue, &session.id).await.unwrap();
         b.room.leave(&b.queue, &two.id).await.unwrap();
@@ -110,7 +110,7 @@ each_store! {
         b.room.resume_queue(&b.queue).await.unwrap();
         b.room.close_queue(&b.queue).await.unwrap();
         b.room.resume_queue(&b.queue).await.unwrap();
-        b.room.set_rate(&b.queue, Rate::new(0, 60)).await.unwrap();
+        b.room.set_rate(&b.queue, AdmissionRate::new(0, 60)).await.unwrap();
         b.pass(seconds(490)).await;
         let all = b.room.events(&b.queue, EventId::START, 1_000).await.unwrap();
         assert!(!all.missed);
@@ -136,13 +136,13 @@ each_store! {
         let b = Bench::still(t).await;
         let from = b.room.latest_event(&b.queue).await.unwrap();
         let mut following = b.room.follow(&b.queue, from).await.unwrap();
-        let place = b.join().await;
+        let position = b.enqueue().await;
         let got = following.next(Duration::from_secs(10)).await.unwrap();
         assert_eq!(got.events.len(), 1);
-        assert_eq!(got.events[0].data["position_id"], place.id.to_string());
+        assert_eq!(got.events[0].data["position_id"], position.id.to_string());
         let (waited, left) = tokio::join!(
             following.next(Duration::from_secs(10)),
-            b.room.leave(&b.queue, &place.id),
+            b.room.leave(&b.queue, &position.id),
         );
         left.unwrap();
         assert_eq!(waited.unwrap().events[0].kind, "position.cancelled");
@@ -152,14 +152,14 @@ each_store! {
         let b = Bench::still_with(t, QueueConfig { max_active: 5, ..open_queue() }).await;
         let mut ids = Vec::new();
         for _ in 0..12 {
-            ids.push(b.join().await.id);
+            ids.push(b.enqueue().await.id);
         }
         b.room.admit_by_hand(&b.queue, 5).await.unwrap();
-        b.room.claim(&b.queue, &ids[0], &Visitor::default()).await.unwrap();
-        let page = b.room.places(&b.queue, Which::Waiting, 2, 3).await.unwrap();
+        b.room.start_session(&b.queue, &ids[0], &Visitor::default()).await.unwrap();
+        let page = b.room.positions(&b.queue, PositionList::Waiting, 2, 3).await.unwrap();
         assert_eq!(page.iter().map(|p| p.id).collect::<Vec<_>>(), ids[7..10]);
-        assert_eq!(page[0].position, Some(3));
-        let admitted = b.room.places(&b.queue, Which::Admitted, 0, 100).await.unwrap();
+        assert_eq!(page[0].number, Some(3));
+        let admitted = b.room.positions(&b.queue, PositionList::Admitted, 0, 100).await.unwrap();
         assert_eq!(admitted.iter().map(|p| p.id).collect::<Vec<_>>(), ids[1..5]);
         let sessions = b.room.sessions(&b.queue, 0, 100).await.unwrap();
         assert_eq!(sessions.iter().map(|s| s.position).collect::<Vec<_>>(), ids[..1]);

@@ -9,13 +9,13 @@ use super::{
     disk::Disk,
     files::{self, Base, Manifest},
     open,
-    replay::{self, Fault, Replayed, Target},
+    replay::{self, ReplayError, ReplaySummary, ReplayTarget},
 };
 use crate::Error;
 
-/// What was found in a folder.
+/// The findings of a check of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// The last record that can be read.
     pub lsn: u64,
     /// Records in the logs.
@@ -30,32 +30,32 @@ pub struct Report {
     pub base_bytes: u64,
     /// Bytes of the logs, as far as they are good.
     pub log_bytes: u64,
-    /// Where the log ends early, which the next start would cut off by itself.
-    pub torn: Option<Torn>,
-    /// What is damaged, so that the next start would refuse: always [`Error::Damaged`].
+    /// Torn tail of the log, which the next start would cut off.
+    pub torn: Option<TornTail>,
+    /// Damage because of which the next start would refuse: always [`Error::Damaged`].
     pub damage: Option<String>,
 }
 
 /// A log that ends early.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Torn {
+pub struct TornTail {
     /// The file.
     pub file: String,
-    /// Where in it.
+    /// Offset in it.
     pub offset: u64,
-    /// How many bytes do not count.
+    /// Number of bytes to cut off.
     pub bytes: u64,
 }
 
 /// Looks at the store in a folder, without changing anything. Refuses if a process uses it.
-pub fn check(path: &Path) -> Result<Report, Error> {
+pub fn check(path: &Path) -> Result<CheckReport, Error> {
     let folder = open::look(path)?;
     look(&folder).map(|(report, _)| report)
 }
 
 /// Copies everything that is good of the store in a folder, up to the first damage, into a new
 /// folder, which must not exist or be empty. The old folder is left as it is.
-pub fn repair(path: &Path, into: &Path) -> Result<Report, Error> {
+pub fn repair(path: &Path, into: &Path) -> Result<CheckReport, Error> {
     let folder = open::look(path)?;
     let copy = open::lock(into)?;
     let io = |error| Error::invalid(format!("cannot write in {}: {error}", into.display()));
@@ -67,7 +67,7 @@ pub fn repair(path: &Path, into: &Path) -> Result<Report, Error> {
     let mut writer = BaseWriter::create(copy.as_ref(), 1).map_err(io)?;
     let mut cursor = Some(SnapshotCursor::default());
     while let Some(at) = cursor {
-        cursor = engine.snapshot(at, writer.keys, &mut writer.effects).next;
+        cursor = writer.take(&engine, at);
         writer.step().map_err(io)?;
     }
     writer.finish(report.lsn).map_err(io)?;
@@ -78,7 +78,7 @@ pub fn repair(path: &Path, into: &Path) -> Result<Report, Error> {
 }
 
 /// Reads a folder as far as it is good.
-fn look(disk: &dyn Disk) -> Result<(Report, Engine), Error> {
+fn look(disk: &dyn Disk) -> Result<(CheckReport, Engine), Error> {
     let shown = disk.shown();
     let manifest = Manifest::read(disk).map_err(|fault| open::refused(&shown, fault.into()))?;
     let manifest =
@@ -86,20 +86,20 @@ fn look(disk: &dyn Disk) -> Result<(Report, Engine), Error> {
     let mut engine = Engine::new(Config::default());
     let session = engine.connect_loader();
     let stop = AtomicBool::new(false);
-    let mut done = Replayed::default();
-    let mut target = Target { engine: &mut engine, session, stop: &stop };
+    let mut done = ReplaySummary::default();
+    let mut target = ReplayTarget { engine: &mut engine, session, stop: &stop, part: None };
     let damage = match replay::replay_into(disk, &manifest, &mut target, &mut done) {
         Ok(()) => None,
-        Err(fault @ Fault::Damaged { .. }) => Some(open::refused(&shown, fault).to_string()),
+        Err(fault @ ReplayError::Damaged { .. }) => Some(open::refused(&shown, fault).to_string()),
         Err(fault) => return Err(open::refused(&shown, fault)),
     };
     engine.disconnect(session);
-    let torn = done.tear.as_ref().map(|tear| Torn {
+    let torn = done.tear.as_ref().map(|tear| TornTail {
         file: manifest.logs.get(tear.log).map(|log| files::log_name(*log)).unwrap_or_default(),
         offset: tear.offset,
         bytes: tear.bytes,
     });
-    let report = Report {
+    let report = CheckReport {
         lsn: done.lsn,
         records: done.records,
         commands: done.commands,

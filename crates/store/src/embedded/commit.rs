@@ -1,39 +1,40 @@
-//! Ending a batch: when its records are written, and when its replies may be told.
+//! Commit of a batch: when its records are written, and when its replies may be sent.
 //!
-//! A listener ends a batch with [`Batch::commit`], which writes the log at once for all its
-//! clients. Calls in the process end theirs with `commit_soon`: where several callers are at work,
-//! each lets the others have their turn first, and the one that comes back first writes the
-//! records of all with one call. A caller that is alone finds that out and writes at once.
-//! Invariant: a reply is told when everything that ran before it is written, or not at all.
+//! A listener ends a batch with [`LockedBatch::commit`], which writes the log immediately for all
+//! its clients. Calls in the process end theirs with `commit_shared`, a group commit: callers yield
+//! once, and the first to resume writes everyone's records in one `write(2)`. A caller that is
+//! alone learns that from the writes before and writes immediately. Invariant: a reply is sent
+//! after everything that ran before it is written, or not at all. `docs/batching.md` compares this
+//! with the other two kinds of batching.
 
 use std::{fmt, sync::atomic::Ordering};
 
 use engine::{Error, Reply};
 
-use super::{Batch, Embedded, Outlet, Shared, State};
+use super::{DeliveryTarget, Embedded, LockedBatch, StoreInner, StoreState};
 use crate::Fsync;
 
-/// Records that are left for the next write together, in bytes; above that they are written.
-const SHARED_MOST: usize = 64 << 10;
-/// With fewer calls than this in one write, letting others have their turn costs more than it
+/// Largest unwritten log, in bytes, that is left for a shared write.
+const SHARED_WRITE_MAX_BYTES: usize = 64 << 10;
+/// Fewest calls in one write that are worth a yield: with fewer, yielding costs more than it
 /// saves.
-const WORTH: u32 = 4;
-/// How many calls at most write at once before it is tried again whether there is company.
-const ALONE_MOST: u32 = 256;
+const WORTH_CALLS: u32 = 4;
+/// Most calls that write immediately before a shared write is tried again.
+const BACKOFF_MAX_CALLS: u32 = 256;
 
 /// Says when the replies of a batch may be handed out.
 #[derive(Debug)]
 pub enum Commit {
     /// Now.
     Done,
-    /// When the log is on disk up to this record.
+    /// After the log is on disk up to this record.
     At(u64),
-    /// Never: the log could not be written, and this is to be told in their place.
+    /// Never: the log could not be written, and this error is sent in their place.
     Failed(Error),
 }
 
 impl Commit {
-    /// Waits until replies may be told, or an error must be in their place.
+    /// Waits until replies may be sent, or an error in their place.
     pub async fn wait(self, embedded: &Embedded) -> Result<(), Error> {
         let lsn = match self {
             Self::Done => return Ok(()),
@@ -48,7 +49,7 @@ impl Commit {
         }
     }
 
-    /// May the replies be told by now? Nothing if that is not known yet.
+    /// Returns whether the replies may be sent; nothing if that is not known yet.
     pub fn poll(&self, embedded: &Embedded) -> Option<Result<(), Error>> {
         match self {
             Self::Done => Some(Ok(())),
@@ -69,44 +70,44 @@ fn lost() -> Error {
     Error::fixed("MISCONF Errors writing to the AOF file: the last fsync failed")
 }
 
-/// How a call in the process was ended.
+/// The commit of a call in this process.
 #[derive(Debug)]
-pub(super) enum Soon<'a> {
+pub(super) enum CommitHandle<'a> {
     /// Its records are written as far as they can be.
     Ended(Commit),
     /// It shares a write.
-    Sharing(Sharing<'a>),
+    Shared(SharedWrite<'a>),
 }
 
-impl Soon<'_> {
-    /// Waits until replies may be told, or an error must be in their place.
+impl CommitHandle<'_> {
+    /// Waits until replies may be sent, or an error in their place.
     pub(super) async fn wait(self, embedded: &Embedded) -> Result<(), Error> {
         match self {
             Self::Ended(Commit::Done) => Ok(()),
             Self::Ended(commit) => commit.wait(embedded).await,
-            Self::Sharing(sharing) => sharing.wait().await,
+            Self::Shared(write) => write.wait().await,
         }
     }
 
-    /// The reply, or what must be told in its place.
+    /// Waits as [`Self::wait`] does; returns the reply, or the error in its place.
     pub(super) async fn settle(self, embedded: &Embedded, reply: Reply) -> Reply {
         self.wait(embedded).await.map_or_else(Reply::Error, |()| reply)
     }
 }
 
-/// A call whose reply waits for records that are not written yet. Whoever drops it half way leaves
-/// nothing behind that others would have to wait for.
-pub(super) struct Sharing<'a> {
-    shared: &'a Shared,
+/// A call whose reply waits for a write it shares with others. Dropping it half way leaves
+/// nothing that others would have to wait for.
+pub(super) struct SharedWrite<'a> {
+    shared: &'a StoreInner,
     /// The last record that must be written.
     lsn: u64,
-    /// Are some of the records its own?
+    /// True if some of the records are its own.
     changed: bool,
 }
 
-impl Sharing<'_> {
+impl SharedWrite<'_> {
     async fn wait(self) -> Result<(), Error> {
-        // The turn of others: their records go with these.
+        // Lets other callers add their records to this write.
         tokio::task::yield_now().await;
         if self.is_written() {
             return Ok(());
@@ -114,7 +115,7 @@ impl Sharing<'_> {
         let written = self.shared.try_lock().map(|mut state| self.write(&mut state));
         match written {
             Some(written) => written,
-            None => self.shared.leave_write(self.changed).await,
+            None => self.shared.queue_write(self.changed).await,
         }
     }
 
@@ -122,74 +123,75 @@ impl Sharing<'_> {
         self.shared.written.load(Ordering::Acquire) >= self.lsn
     }
 
-    /// Writes what all have added since the last write.
-    fn write(&self, state: &mut State) -> Result<(), Error> {
+    /// Writes the records of all callers since the last write.
+    fn write(&self, state: &mut StoreState) -> Result<(), Error> {
         match self.shared.write(state) {
             Err(error) if self.changed && !self.is_written() => Err(error),
-            // What only read goes on also when nothing can be written.
+            // A caller that only read is answered even if nothing can be written.
             _ => Ok(()),
         }
     }
 }
 
-impl Drop for Sharing<'_> {
+impl Drop for SharedWrite<'_> {
     fn drop(&mut self) {
-        // Messages may wait for these records. Whoever has the lock now writes them, the keeper at
-        // the latest.
+        // Deliveries may wait for these records. The lock holder writes them, the background thread
+        // at the latest.
         if !self.is_written()
             && let Some(mut state) = self.shared.try_lock()
         {
-            // The caller has gone; those who share the write find the error by themselves.
+            // The caller was dropped; the others that share the write see the error themselves.
             let _ = self.shared.write(&mut state);
         }
     }
 }
 
-impl fmt::Debug for Sharing<'_> {
+impl fmt::Debug for SharedWrite<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lsn, changed, .. } = self;
-        f.debug_struct("Sharing").field("lsn", lsn).field("changed", changed).finish()
+        f.debug_struct("SharedWrite").field("lsn", lsn).field("changed", changed).finish()
     }
 }
 
-/// Whether callers come in company, found out from what each write held.
+/// Adaptive group commit: backs off exponentially while writes carry fewer than [`WORTH_CALLS`]
+/// calls.
 #[derive(Debug, Default)]
-pub(super) struct Company {
-    /// Calls that share the next write.
-    sharing: u32,
-    /// Calls that write at once before it is tried again.
-    alone: u32,
-    /// How many those were the last time.
-    pause: u32,
+pub(super) struct GroupCommit {
+    /// Calls that will share the next write.
+    sharing_calls: u32,
+    /// Calls left that write immediately.
+    backoff_left: u32,
+    /// Length of the current backoff in calls.
+    backoff: u32,
 }
 
-impl Company {
-    /// Is it worth waiting for others?
-    fn expected(&mut self, calls: u32) -> bool {
-        if self.alone > 0 {
-            self.alone -= 1;
+impl GroupCommit {
+    /// Records calls and reports whether they shall share a write.
+    fn should_share(&mut self, calls: u32) -> bool {
+        if self.backoff_left > 0 {
+            self.backoff_left -= 1;
             return false;
         }
-        self.sharing = self.sharing.saturating_add(calls);
+        self.sharing_calls = self.sharing_calls.saturating_add(calls);
         true
     }
 
-    /// The records so far are written.
-    fn written(&mut self) {
-        match std::mem::take(&mut self.sharing) {
+    /// Adapts to the number of calls that shared the write.
+    fn record_write(&mut self) {
+        match std::mem::take(&mut self.sharing_calls) {
             0 => {}
-            1..WORTH => {
-                self.pause = (self.pause * 2).clamp(1, ALONE_MOST);
-                self.alone = self.pause;
+            1..WORTH_CALLS => {
+                self.backoff = (self.backoff * 2).clamp(1, BACKOFF_MAX_CALLS);
+                self.backoff_left = self.backoff;
             }
-            _ => self.pause = 0,
+            _ => self.backoff = 0,
         }
     }
 }
 
-impl<'a> Batch<'a> {
-    /// Ends the batch: writes the log, delivers and releases the lock. What was executed may be
-    /// told to clients once the commit says so.
+impl<'a> LockedBatch<'a> {
+    /// Ends the batch: writes the log, delivers and releases the lock. Replies may be
+    /// sent to clients once the commit says so.
     #[must_use = "replies may be handed out only through it"]
     pub fn commit(mut self) -> Commit {
         self.finish()
@@ -197,21 +199,21 @@ impl<'a> Batch<'a> {
 
     /// Ends the batch of a call in this process, whose records may be written with those of others.
     #[must_use = "replies may be handed out only through it"]
-    pub(super) fn commit_soon(mut self) -> Soon<'a> {
-        self.share().map_or_else(|| Soon::Ended(self.finish()), Soon::Sharing)
+    pub(super) fn commit_shared(mut self) -> CommitHandle<'a> {
+        self.try_share().map_or_else(|| CommitHandle::Ended(self.finish()), CommitHandle::Shared)
     }
 
-    /// Leaves the records for a write together with others, if there are some and that is worth it.
-    fn share(&mut self) -> Option<Sharing<'a>> {
-        let State { log, held, company, .. } = &mut *self.state;
+    /// Leaves the records for a shared write, if there are some and that is worth it.
+    fn try_share(&mut self) -> Option<SharedWrite<'a>> {
+        let StoreState { log, held, group_commit, .. } = &mut *self.state;
         let log = log.as_mut()?;
         let shares = !self.denied
             && !self.write_now
             && log.written < log.lsn
-            && log.unwritten() < SHARED_MOST
+            && log.unwritten() < SHARED_WRITE_MAX_BYTES
             && self.closing.is_empty()
             && self.shared.fsync() != Fsync::Always
-            && company.expected(1 + self.served);
+            && group_commit.should_share(1 + self.served);
         if !shares {
             return None;
         }
@@ -219,7 +221,7 @@ impl<'a> Batch<'a> {
         held.extend(self.due.drain(..).map(|due| (lsn, due)));
         self.ended = true;
         let changed = self.changed();
-        Some(Sharing { shared: self.shared, lsn, changed })
+        Some(SharedWrite { shared: self.shared, lsn, changed })
     }
 
     pub(super) fn finish(&mut self) -> Commit {
@@ -233,7 +235,7 @@ impl<'a> Batch<'a> {
         // with the rest.
         if !self.denied {
             if let Err(error) = self.shared.write(&mut self.state) {
-                // What only read goes on also when nothing can be written.
+                // A caller that only read is answered even if nothing can be written.
                 if self.changed() {
                     commit = Commit::Failed(error.clone());
                 }
@@ -244,14 +246,15 @@ impl<'a> Batch<'a> {
             {
                 hold = log.written;
                 commit = Commit::At(hold);
-                self.shared.sync_bell.work();
+                self.shared.sync_signal.work();
             }
         }
-        let State { engine, log, outlets, held, .. } = &mut *self.state;
+        let StoreState { engine, log, targets, held, .. } = &mut *self.state;
         if let Some(log) = log {
             engine.log_sizes(log.bytes(), log.base_bytes);
         }
-        // Outlets never wait, so they may be used under the lock, which keeps deliveries in order.
+        // Delivery targets never block, so they are used under the lock, which keeps deliveries in
+        // order.
         for mut due in self.due.drain(..) {
             if let Some(error) = &failed {
                 due.fail(error);
@@ -259,35 +262,36 @@ impl<'a> Batch<'a> {
             if hold > 0 {
                 held.push_back((hold, due));
             } else {
-                due.hand_out(outlets);
+                due.hand_out(targets);
             }
         }
         for session in self.closing.drain(..) {
-            if let Some(Outlet::Port(port)) = outlets.get(&session) {
-                port.close(session);
+            if let Some(DeliveryTarget::Listener(listener)) = targets.get(&session) {
+                listener.close(session);
             }
         }
         commit
     }
 }
 
-impl Shared {
+impl StoreInner {
     /// Writes all records there are, and hands out what waited only for that. An error is for those
-    /// whose records are not written; commands that would change something are refused from then on.
-    pub(super) fn write(&self, state: &mut State) -> Result<(), Error> {
-        let State { engine, log, company, .. } = state;
+    /// whose records are not written; commands that would change something are refused from then
+    /// on.
+    pub(super) fn write(&self, state: &mut StoreState) -> Result<(), Error> {
+        let StoreState { engine, log, group_commit, .. } = state;
         let Some(log) = log else { return Ok(()) };
         let failed = log.write().err().map(|trouble| trouble.reply());
         if let Some(error) = &failed {
             engine.deny_writes(Some(error.clone()));
         }
-        company.written();
+        group_commit.record_write();
         self.after_write(state);
         failed.map_or(Ok(()), Err)
     }
 
-    /// Tells how far the log is written, and hands out what waited only for that.
-    pub(super) fn after_write(&self, state: &mut State) {
+    /// Publishes the position written, and hands out what waited only for that.
+    pub(super) fn after_write(&self, state: &mut StoreState) {
         let Some(log) = &state.log else { return };
         self.written.store(log.written, Ordering::Release);
         if !state.held.is_empty() {

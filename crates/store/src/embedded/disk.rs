@@ -29,11 +29,12 @@ pub(super) trait Disk: Send + Sync + fmt::Debug {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// The names of all files.
     fn names(&self) -> io::Result<Vec<String>>;
-    /// Makes what was created, renamed and removed last through a power cut.
+    /// Fsyncs the directory so that creates, renames and unlinks are durable.
     fn sync(&self) -> io::Result<()>;
-    /// Where it is, for people.
+    /// Returns the path, for messages.
     fn shown(&self) -> String;
-    /// Is this file still the one of that name? False once somebody has removed or replaced it.
+    /// Returns true if this file is still the one of that name: false once it was removed or
+    /// replaced.
     fn holds(&self, name: &str, file: &dyn DiskFile) -> bool;
     /// Takes the folder again after it was removed or replaced. Refuses one with another store in
     /// it: that must not be overwritten.
@@ -78,7 +79,7 @@ impl Folder {
     fn lock(path: &Path) -> io::Result<Self> {
         let lock = options().create(true).truncate(false).open(path.join(LOCK))?;
         let lock = locked(lock)?;
-        // For whoever finds it locked. That the disk is full is found out later.
+        // Shown to a process that finds the folder locked. A full disk is noticed later.
         let _ = lock.set_len(0).and_then(|()| writeln!(&lock, "{}", std::process::id()));
         Ok(Self { path: path.to_owned(), lock: Mutex::new(Some(lock)) })
     }

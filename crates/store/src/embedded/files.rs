@@ -1,4 +1,4 @@
-//! What the files of a store are called, and the one that says which of them count.
+//! File names of a store, and the manifest that lists the files in use.
 //!
 //! ```text
 //! manifest        which base and which logs make up the data, in order
@@ -7,7 +7,7 @@
 //! lock            locked by the process that uses the folder
 //! ```
 //! The manifest is replaced by a rename, so that there is always one that is whole. A file that it
-//! does not name is left over from something interrupted and is taken away.
+//! does not name is left over from an interruption and is deleted.
 
 use std::{fmt::Write as _, io, io::Read as _};
 
@@ -22,7 +22,7 @@ const MANIFEST_NEW: &str = "manifest.new";
 const MANIFEST_MOST: u64 = 1 << 16;
 const FORM: &str = "tidegate store 1";
 
-/// Which files make up the data.
+/// The files that make up the data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Manifest {
     /// The snapshot to begin with; none for a store that never had one.
@@ -118,7 +118,7 @@ impl Manifest {
         disk.sync()
     }
 
-    /// Takes away files that do not count. What cannot be taken away now is left for the next
+    /// Deletes files that are not in use. A file that cannot be deleted now is left for the next
     /// time.
     pub(super) fn tidy(&self, disk: &dyn Disk) {
         let Ok(names) = disk.names() else { return };
@@ -135,7 +135,7 @@ impl Manifest {
     }
 }
 
-/// Why there is no manifest to go by.
+/// The reason why there is no usable manifest.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ManifestFault {
     #[error("the file \"manifest\" is missing, but there is data in {0}")]
@@ -163,19 +163,19 @@ fn is_data(name: &str) -> bool {
     (name.starts_with("base-") || name.starts_with("log-")) && name.ends_with(".tide")
 }
 
-/// What a file is, in its header.
+/// The role of a file, in its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum FileRole {
     Base,
     Log,
 }
 
 /// The first bytes of a file.
-pub(super) fn header(role: Role, generation: u64) -> [u8; HEADER] {
+pub(super) fn header(role: FileRole, generation: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let magic: &[u8; 8] = match role {
-        Role::Base => b"TIDEBAS1",
-        Role::Log => b"TIDELOG1",
+        FileRole::Base => b"TIDEBAS1",
+        FileRole::Log => b"TIDELOG1",
     };
     let (first, rest) = header.split_at_mut(8);
     first.copy_from_slice(magic);
@@ -193,7 +193,7 @@ pub(super) fn create_log(
     generation: u64,
 ) -> io::Result<std::sync::Arc<dyn DiskFile>> {
     let file = disk.create(&log_name(generation))?;
-    file.write(0, &header(Role::Log, generation))?;
+    file.write(0, &header(FileRole::Log, generation))?;
     file.sync()?;
     disk.sync()?;
     Ok(file)

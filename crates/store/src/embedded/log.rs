@@ -1,4 +1,4 @@
-//! The log being written: effects become records, records reach the file before anybody is told.
+//! The log writer: effects become records; a reply is sent only after its record is in the file.
 //!
 //! Lives under the store's lock. A batch adds its records and writes them with one call before its
 //! replies go out, so a killed process loses nothing it has answered. When writing fails the bytes
@@ -15,16 +15,16 @@ use super::{
 
 /// Space that is reserved ahead in one go, so that a full disk is met before a command runs and
 /// not after. Smaller steps are tried when there is less left.
-const RESERVE: [u64; 4] = [4 << 20, 1 << 20, 256 << 10, 64 << 10];
+const RESERVE_BYTES: [u64; 4] = [4 << 20, 1 << 20, 256 << 10, 64 << 10];
 /// The least space that must be left ahead when a command runs: room for what most commands and
 /// scripts change.
-const AHEAD: u64 = 32 << 10;
+const AHEAD_BYTES: u64 = 32 << 10;
 /// A buffer of records that was larger than this once is not kept.
-const KEPT: usize = 1 << 20;
+const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
 /// The log being written.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct LogWriter {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) manifest: Manifest,
     pub(super) file: Arc<dyn DiskFile>,
@@ -47,33 +47,33 @@ pub(super) struct Log {
     /// Bytes of the base, and of logs before this one.
     pub(super) base_bytes: u64,
     pub(super) sealed_bytes: u64,
-    pub(super) trouble: Option<Trouble>,
+    pub(super) trouble: Option<LogFailure>,
 }
 
-/// Why nothing can be written now.
+/// The reason why nothing can be written now.
 #[derive(Debug, Clone)]
-pub(super) struct Trouble {
+pub(super) struct LogFailure {
     pub(super) reason: String,
-    pub(super) cure: Cure,
+    pub(super) cure: LogRecovery,
 }
 
-/// What ends a trouble.
+/// The recovery from a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cure {
+pub(super) enum LogRecovery {
     /// Writing the same bytes again, once there is room.
     WriteAgain,
     /// A new base and a new log: the file cannot be trusted any more.
     StartOver,
 }
 
-impl Trouble {
-    /// What clients are told, in Redis's words.
+impl LogFailure {
+    /// Returns the error for clients, in Redis's words.
     pub(super) fn reply(&self) -> Error {
         Error::new(format!("MISCONF Errors writing to the AOF file: {}", self.reason))
     }
 }
 
-/// Where a log begins.
+/// The begin of a log.
 pub(super) struct Start {
     pub(super) lsn: u64,
     /// Good bytes of the file.
@@ -82,7 +82,7 @@ pub(super) struct Start {
     pub(super) sealed_bytes: u64,
 }
 
-impl Log {
+impl LogWriter {
     pub(super) fn new(
         disk: Arc<dyn Disk>,
         manifest: Manifest,
@@ -115,7 +115,7 @@ impl Log {
 
     /// Makes sure that there is room for what a command usually changes. On failure the log is in
     /// trouble; records that found room before are written then.
-    pub(super) fn make_room(&mut self) -> Result<(), &Trouble> {
+    pub(super) fn make_room(&mut self) -> Result<(), &LogFailure> {
         if let Err(error) = self.room_for(0)
             && self.write().is_ok()
         {
@@ -130,12 +130,13 @@ impl Log {
     /// Makes sure that there is room for a command with arguments of `more` bytes. On failure that
     /// one command is refused.
     pub(super) fn make_room_for(&mut self, more: usize) -> Result<(), Error> {
-        self.room_for(more as u64)
-            .map_err(|error| Trouble { reason: reason(&error), cure: Cure::WriteAgain }.reply())
+        self.room_for(more as u64).map_err(|error| {
+            LogFailure { reason: reason(&error), cure: LogRecovery::WriteAgain }.reply()
+        })
     }
 
     fn room_for(&mut self, more: u64) -> io::Result<()> {
-        let needed = self.end + self.pending.len() as u64 + AHEAD + more;
+        let needed = self.end + self.pending.len() as u64 + AHEAD_BYTES + more;
         if needed > self.reserved && self.can_reserve && self.trouble.is_none() {
             return self.reserve(needed);
         }
@@ -144,7 +145,7 @@ impl Log {
 
     fn reserve(&mut self, needed: u64) -> io::Result<()> {
         let mut result = Ok(());
-        for step in RESERVE {
+        for step in RESERVE_BYTES {
             let length = needed.saturating_sub(self.reserved) + step;
             result = self.file.reserve(self.reserved, length);
             match &result {
@@ -176,7 +177,7 @@ impl Log {
     }
 
     /// Writes what was added to the file.
-    pub(super) fn write(&mut self) -> Result<(), &Trouble> {
+    pub(super) fn write(&mut self) -> Result<(), &LogFailure> {
         if self.trouble.is_none()
             && self.written < self.lsn
             && let Err(error) = self.write_pending()
@@ -194,7 +195,7 @@ impl Log {
         self.end += self.pending.len() as u64;
         self.written = self.lsn;
         self.pending.clear();
-        if self.pending.capacity() > KEPT {
+        if self.pending.capacity() > KEPT_BUFFER_BYTES {
             self.pending = Vec::new();
         }
         Ok(())
@@ -202,22 +203,22 @@ impl Log {
 
     /// Notes that nothing can be written, and why.
     pub(super) fn fail(&mut self, error: &io::Error) {
-        let cure = if is_full(error) { Cure::WriteAgain } else { Cure::StartOver };
+        let cure = if is_full(error) { LogRecovery::WriteAgain } else { LogRecovery::StartOver };
         tracing::error!(folder = %self.disk.shown(), %error, "the store cannot write its log and refuses writes");
         let reason = reason(error);
-        self.trouble = Some(Trouble { reason, cure });
+        self.trouble = Some(LogFailure { reason, cure });
     }
 
-    /// What was written cannot be brought to disk: the file is not trusted any more. What the disk
+    /// Handles a failed fsync: the file is not trusted any more. What the disk
     /// has of it is unknown, and a second fsync would not tell.
     pub(super) fn fail_sync(&mut self, error: &io::Error) {
         self.fail(error);
         if let Some(trouble) = &mut self.trouble {
-            trouble.cure = Cure::StartOver;
+            trouble.cure = LogRecovery::StartOver;
         }
     }
 
-    /// Somebody has removed or replaced the file: what is written to it is nowhere. Only a new base
+    /// Handles a file that was removed or replaced: what is written to it is lost. Only a new base
     /// keeps what there is.
     pub(super) fn vanish(&mut self) {
         let reason = "the data folder was removed or replaced".to_owned();
@@ -226,12 +227,12 @@ impl Log {
             "the store's log was removed or replaced: writes are refused until the folder is there \
              again, empty or as it was"
         );
-        self.trouble = Some(Trouble { reason, cure: Cure::StartOver });
+        self.trouble = Some(LogFailure { reason, cure: LogRecovery::StartOver });
     }
 
     /// Tries to write what could not be written before.
     pub(super) fn write_again(&mut self) -> io::Result<()> {
-        let needed = self.end + self.pending.len() as u64 + AHEAD;
+        let needed = self.end + self.pending.len() as u64 + AHEAD_BYTES;
         if self.can_reserve && needed > self.reserved {
             self.reserve(needed)?;
         }
@@ -264,7 +265,7 @@ impl Log {
         self.pending.clear();
     }
 
-    /// Begins anew with a base that holds everything up to `base_lsn`, and an empty log. Nothing
+    /// Starts over with a base that holds everything up to `base_lsn`, and an empty log. Nothing
     /// of the old file counts any more.
     pub(super) fn start_over(
         &mut self,

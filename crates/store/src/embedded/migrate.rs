@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{Engine, Migrated, Migration};
+use engine::{Engine, Migration, MigrationOutcome};
 
 /// No answer is longer than this.
 const LINE: u64 = 64 << 10;
@@ -21,8 +21,8 @@ pub(super) fn allow(engine: &mut Engine) {
                 tracing::warn!(%error, host = migration.host, "keys cannot be migrated");
                 match error.kind() {
                     // In the words of Redis this is found out when it writes.
-                    io::ErrorKind::ConnectionRefused => Migrated::Unsent,
-                    _ => Migrated::Unreachable,
+                    io::ErrorKind::ConnectionRefused => MigrationOutcome::Unsent,
+                    _ => MigrationOutcome::Unreachable,
                 }
             }
         }
@@ -45,10 +45,10 @@ fn connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-fn exchange(mut stream: TcpStream, migration: &Migration<'_>) -> Migrated {
+fn exchange(mut stream: TcpStream, migration: &Migration<'_>) -> MigrationOutcome {
     // The answers are short, so none is in the way of what is sent.
     if stream.write_all(migration.commands).is_err() {
-        return Migrated::Unsent;
+        return MigrationOutcome::Unsent;
     }
     let mut reader = BufReader::new(stream);
     let mut lines = Vec::new();
@@ -62,5 +62,5 @@ fn exchange(mut stream: TcpStream, migration: &Migration<'_>) -> Migrated {
             _ => break,
         }
     }
-    Migrated::Answered(lines)
+    MigrationOutcome::Answered(lines)
 }

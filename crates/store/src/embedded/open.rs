@@ -7,8 +7,8 @@ use engine::Engine;
 use super::{
     disk::{Disk, Folder},
     files::{self, HEADER, Manifest, ManifestFault},
-    log::{Log, Start},
-    replay::{self, Fault, Replayed, Target},
+    log::{LogWriter, Start},
+    replay::{self, ReplayError, ReplaySummary, ReplayTarget},
 };
 use crate::Error;
 
@@ -32,14 +32,14 @@ fn unusable(path: &Path, error: &io::Error) -> Error {
 }
 
 /// Fills the engine from a folder, and opens the log to go on with.
-pub(super) fn open(disk: Arc<dyn Disk>, engine: &mut Engine) -> Result<Log, Error> {
+pub(super) fn open(disk: Arc<dyn Disk>, engine: &mut Engine) -> Result<LogWriter, Error> {
     let shown = disk.shown();
     let refuse = |fault| refused(&shown, fault);
     let found = Manifest::read(disk.as_ref()).map_err(|fault| refuse(fault.into()))?;
     let Some(mut manifest) = found else { return create(disk) };
     let session = engine.connect_loader();
     let stop = AtomicBool::new(false);
-    let mut target = Target { engine, session, stop: &stop };
+    let mut target = ReplayTarget { engine, session, stop: &stop, part: None };
     let replayed = replay::replay(disk.as_ref(), &manifest, &mut target).map_err(refuse)?;
     engine.disconnect(session);
     tell(&shown, &manifest, &replayed);
@@ -59,20 +59,20 @@ pub(super) fn open(disk: Arc<dyn Disk>, engine: &mut Engine) -> Result<Log, Erro
     }
     manifest.tidy(disk.as_ref());
     let start = Start { lsn: replayed.lsn, end, base_bytes: replayed.base_bytes, sealed_bytes };
-    Ok(Log::new(disk, manifest, file, start))
+    Ok(LogWriter::new(disk, manifest, file, start))
 }
 
 /// Makes the files of a store that is new.
-fn create(disk: Arc<dyn Disk>) -> Result<Log, Error> {
+fn create(disk: Arc<dyn Disk>) -> Result<LogWriter, Error> {
     let io = |error| Error::invalid(format!("cannot write in {}: {error}", disk.shown()));
     let manifest = Manifest { base: None, logs: vec![1] };
     let file = files::create_log(disk.as_ref(), 1).map_err(io)?;
     manifest.write(disk.as_ref()).map_err(io)?;
     let start = Start { lsn: 0, end: HEADER as u64, base_bytes: 0, sealed_bytes: 0 };
-    Ok(Log::new(disk, manifest, file, start))
+    Ok(LogWriter::new(disk, manifest, file, start))
 }
 
-fn tell(shown: &str, manifest: &Manifest, replayed: &Replayed) {
+fn tell(shown: &str, manifest: &Manifest, replayed: &ReplaySummary) {
     if let Some(tear) = &replayed.tear {
         let file = manifest.logs.get(tear.log).map(|log| files::log_name(*log));
         tracing::warn!(
@@ -101,12 +101,12 @@ fn tell(shown: &str, manifest: &Manifest, replayed: &Replayed) {
 }
 
 /// The fault of a folder as the store's error.
-pub(super) fn refused(folder: &str, fault: Fault) -> Error {
+pub(super) fn refused(folder: &str, fault: ReplayError) -> Error {
     match fault {
-        Fault::Damaged { file, offset, why } => {
+        ReplayError::Damaged { file, offset, why } => {
             Error::Damaged { file: format!("{folder}/{file}"), offset, message: why }
         }
-        Fault::Manifest(fault @ (ManifestFault::Missing(_) | ManifestFault::Damaged)) => {
+        ReplayError::Manifest(fault @ (ManifestFault::Missing(_) | ManifestFault::Damaged)) => {
             let file = format!("{folder}/manifest");
             Error::Damaged { file, offset: 0, message: fault.to_string() }
         }

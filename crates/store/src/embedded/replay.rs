@@ -5,7 +5,7 @@
 //! data ends before it. Or something is damaged that was whole once: then nothing is loaded, and
 //! the fault names the file and the place.
 //!
-//! How the second is told from the third: behind a cut there is no whole record. There may be one
+//! Torn tail or damage: a torn tail has no valid record after it. There may be one
 //! after a power cut, because the disk writes blocks in any order; then blocks in between are
 //! missing, so they read as zeros, and no mark says that they had been on disk. A mark is written
 //! after each fsync, and what it vouches for can only be damaged, not cut.
@@ -18,37 +18,37 @@ use std::{
 
 use engine::{
     Engine, SessionId,
-    persist::{self, Decoded, Kind},
+    persist::{self, DecodedRecord, Part, PartPlan, RecordKind},
 };
 
 use super::{
     disk::Disk,
-    files::{self, HEADER, Manifest, ManifestFault, Role},
+    files::{self, FileRole, HEADER, Manifest, ManifestFault},
 };
 
-/// What was read.
+/// A summary of a replay.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Replayed {
+pub(super) struct ReplaySummary {
     /// The last record.
     pub(super) lsn: u64,
     /// Records in the logs.
     pub(super) records: u64,
     /// Commands that were run, from base and logs.
     pub(super) commands: u64,
-    /// How many of them answered with an error.
+    /// Number of them that answered with an error.
     pub(super) errors: u64,
     /// Bytes of the base.
     pub(super) base_bytes: u64,
     /// Good bytes of each log.
     pub(super) log_bytes: Vec<u64>,
-    /// Where the logs end early.
+    /// Torn tail of the logs.
     pub(super) tear: Option<Tear>,
 }
 
 /// A place where the logs end early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tear {
-    /// Which of the manifest's logs; those behind it hold nothing that counts.
+    /// Index into the manifest's logs; those after it hold nothing that counts.
     pub(super) log: usize,
     pub(super) offset: u64,
     /// Bytes behind it, in all logs.
@@ -60,15 +60,15 @@ pub(super) struct Tear {
 /// Bytes read of snapshots and logs.
 static READ: AtomicU64 = AtomicU64::new(0);
 
-/// How many bytes of snapshots and logs this process has read so far, all stores together: against
+/// Number of bytes of snapshots and logs this process has read so far, all stores together: against
 /// the size of a folder, how far opening or checking it is.
 pub fn bytes_read() -> u64 {
     READ.load(Ordering::Relaxed)
 }
 
-/// Why a folder cannot be read.
+/// The reason why a folder cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum ReplayError {
     #[error("{file} is damaged at byte {offset}: {why}")]
     Damaged { file: String, offset: u64, why: String },
     #[error("cannot read {file}")]
@@ -83,32 +83,34 @@ pub(super) enum Fault {
     Stopped,
 }
 
-/// Where effects go.
-pub(super) struct Target<'a> {
+/// The engine that effects are applied to.
+pub(super) struct ReplayTarget<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) session: SessionId,
     /// Set from another thread to stop half way.
     pub(super) stop: &'a AtomicBool,
+    /// The part of the keyspace that is wanted; none for all of it.
+    pub(super) part: Option<Part<'a>>,
 }
 
 /// Reads everything the manifest names.
 pub(super) fn replay(
     disk: &dyn Disk,
     manifest: &Manifest,
-    target: &mut Target<'_>,
-) -> Result<Replayed, Fault> {
-    let mut done = Replayed::default();
+    target: &mut ReplayTarget<'_>,
+) -> Result<ReplaySummary, ReplayError> {
+    let mut done = ReplaySummary::default();
     replay_into(disk, manifest, target, &mut done)?;
     Ok(done)
 }
 
-/// Reads everything the manifest names; what was read before a fault is told too.
+/// Reads everything the manifest names; returns also what was read before a fault.
 pub(super) fn replay_into(
     disk: &dyn Disk,
     manifest: &Manifest,
-    target: &mut Target<'_>,
-    done: &mut Replayed,
-) -> Result<(), Fault> {
+    target: &mut ReplayTarget<'_>,
+    done: &mut ReplaySummary,
+) -> Result<(), ReplayError> {
     if let Some(base) = manifest.base {
         replay_base(disk, base, target, done)?;
         done.lsn = base.lsn;
@@ -116,11 +118,11 @@ pub(super) fn replay_into(
     let mut proved = 0;
     for (index, generation) in manifest.logs.iter().enumerate() {
         let file = files::log_name(*generation);
-        let mut records = Records::open(disk, &file, Role::Log, *generation)?;
+        let mut records = Records::open(disk, &file, FileRole::Log, *generation)?;
         match replay_log(&mut records, target, done, &mut proved)? {
             Broken::No => done.log_bytes.push(records.offset),
             Broken::At { offset, why } => {
-                let place = Place { log: index, offset, why, next: done.lsn + 1, proved };
+                let place = LogBreak { log: index, offset, why, next: done.lsn + 1, proved };
                 done.log_bytes.push(offset);
                 done.tear = judge(disk, manifest, records, place)?;
                 return Ok(());
@@ -133,7 +135,7 @@ pub(super) fn replay_into(
         {
             let why = format!("record {} is missing", done.lsn + 1);
             let offset = records.offset;
-            let place = Place { log: index, offset, why, next: done.lsn + 1, proved };
+            let place = LogBreak { log: index, offset, why, next: done.lsn + 1, proved };
             done.tear = judge(disk, manifest, records, place)?;
             return Ok(());
         }
@@ -144,22 +146,22 @@ pub(super) fn replay_into(
 fn replay_base(
     disk: &dyn Disk,
     base: files::Base,
-    target: &mut Target<'_>,
-    done: &mut Replayed,
-) -> Result<(), Fault> {
+    target: &mut ReplayTarget<'_>,
+    done: &mut ReplaySummary,
+) -> Result<(), ReplayError> {
     let file = files::base_name(base.generation);
-    let mut records = Records::open(disk, &file, Role::Base, base.generation)?;
+    let mut records = Records::open(disk, &file, FileRole::Base, base.generation)?;
     let mut expected = 1;
     let mut parts: Vec<u8> = Vec::new();
     loop {
         let at = records.offset;
         let damaged =
-            |why: &str| Fault::Damaged { file: file.clone(), offset: at, why: why.into() };
+            |why: &str| ReplayError::Damaged { file: file.clone(), offset: at, why: why.into() };
         match records.next()? {
-            Next::Record { kind: Kind::Part, lsn, payload } if lsn == expected => {
+            NextRecord::Record { kind: RecordKind::Part, lsn, payload } if lsn == expected => {
                 parts.extend_from_slice(records.payload(payload));
             }
-            Next::Record { kind: Kind::Effects, lsn, payload } if lsn == expected => {
+            NextRecord::Record { kind: RecordKind::Effects, lsn, payload } if lsn == expected => {
                 let applied = if parts.is_empty() {
                     target.apply(records.payload(payload), done)
                 } else {
@@ -172,16 +174,18 @@ fn replay_base(
                 expected += 1;
             }
             // The end of a snapshot tells which record it goes up to.
-            Next::Record { kind: Kind::Mark, lsn, payload } if lsn == expected => {
+            NextRecord::Record { kind: RecordKind::Mark, lsn, payload } if lsn == expected => {
                 if records.payload(payload) != base.lsn.to_le_bytes() {
                     return Err(damaged("it is another snapshot than the manifest says"));
                 }
                 done.base_bytes = records.offset;
                 return Ok(());
             }
-            Next::Record { .. } => return Err(damaged("a record is missing or out of place")),
-            Next::End => return Err(damaged("it ends early")),
-            Next::Broken(why) => return Err(damaged(why)),
+            NextRecord::Record { .. } => {
+                return Err(damaged("a record is missing or out of place"));
+            }
+            NextRecord::End => return Err(damaged("it ends early")),
+            NextRecord::Broken(why) => return Err(damaged(why)),
         }
     }
 }
@@ -194,10 +198,10 @@ enum Broken {
 
 fn replay_log(
     records: &mut Records,
-    target: &mut Target<'_>,
-    done: &mut Replayed,
+    target: &mut ReplayTarget<'_>,
+    done: &mut ReplaySummary,
     proved: &mut u64,
-) -> Result<Broken, Fault> {
+) -> Result<Broken, ReplayError> {
     // Parts of a record that is not complete yet, and where it began.
     let mut parts: Vec<u8> = Vec::new();
     let mut began = None;
@@ -206,14 +210,14 @@ fn replay_log(
         let start = began.unwrap_or(at);
         let broken = |why: &str| Ok(Broken::At { offset: start, why: why.to_owned() });
         let (kind, lsn, payload) = match records.next()? {
-            Next::Record { kind, lsn, payload } => (kind, lsn, payload),
-            Next::End if began.is_some() => return broken("the record is not complete"),
-            Next::End => return Ok(Broken::No),
-            Next::Broken(why) => return broken(why),
+            NextRecord::Record { kind, lsn, payload } => (kind, lsn, payload),
+            NextRecord::End if began.is_some() => return broken("the record is not complete"),
+            NextRecord::End => return Ok(Broken::No),
+            NextRecord::Broken(why) => return broken(why),
         };
         let payload = records.payload(payload);
         match kind {
-            Kind::Mark => {
+            RecordKind::Mark => {
                 if let Ok(synced) = payload.try_into().map(u64::from_le_bytes) {
                     *proved = (*proved).max(synced);
                 }
@@ -224,12 +228,12 @@ fn replay_log(
             _ if lsn != done.lsn + 1 => {
                 return broken(&format!("record {lsn} stands where {} should", done.lsn + 1));
             }
-            Kind::Part => {
+            RecordKind::Part => {
                 began = Some(start);
                 parts.extend_from_slice(payload);
                 continue;
             }
-            Kind::Effects => {}
+            RecordKind::Effects => {}
         }
         let applied = if began.take().is_some() {
             let mut whole = std::mem::take(&mut parts);
@@ -240,7 +244,7 @@ fn replay_log(
         };
         if let Err(why) = applied {
             // Its checksum is right, so it was not cut off.
-            return Err(Fault::Damaged { file: records.file.clone(), offset: start, why });
+            return Err(ReplayError::Damaged { file: records.file.clone(), offset: start, why });
         }
         done.records += 1;
         done.lsn = lsn;
@@ -248,8 +252,8 @@ fn replay_log(
     }
 }
 
-/// A place where the logs do not go on.
-struct Place {
+/// A break: the position at which the logs do not go on.
+struct LogBreak {
     log: usize,
     offset: u64,
     why: String,
@@ -264,8 +268,8 @@ fn judge(
     disk: &dyn Disk,
     manifest: &Manifest,
     mut records: Records,
-    place: Place,
-) -> Result<Option<Tear>, Fault> {
+    place: LogBreak,
+) -> Result<Option<Tear>, ReplayError> {
     let file = records.file.clone();
     let behind = records.rest_from(place.offset)?;
     let mut bytes = behind.len() as u64;
@@ -275,21 +279,22 @@ fn judge(
     // The log was cut short before the next one, or has blocks that were never written.
     let hole = behind.is_empty() || has_zero_block(missing, place.offset);
     for generation in manifest.logs.iter().skip(place.log + 1) {
-        let mut later = Records::open(disk, &files::log_name(*generation), Role::Log, *generation)?;
+        let mut later =
+            Records::open(disk, &files::log_name(*generation), FileRole::Log, *generation)?;
         let rest = later.rest_from(HEADER as u64)?;
         bytes += rest.len() as u64;
         evidence.gather(&rest, place.next);
     }
     if evidence.proved >= place.next || (evidence.records && !hole) {
-        return Err(Fault::Damaged { file, offset: place.offset, why: place.why });
+        return Err(ReplayError::Damaged { file, offset: place.offset, why: place.why });
     }
     Ok(Some(Tear { log: place.log, offset: place.offset, bytes, hole: evidence.records }))
 }
 
-/// What is found behind a place where a log does not go on.
+/// Valid records found after a break in a log.
 struct Evidence {
     proved: u64,
-    /// Where the first whole record is, in the first bytes looked at.
+    /// Offset of the first valid record in the first bytes searched.
     first: Option<usize>,
     /// Is there a whole record at all?
     records: bool,
@@ -301,14 +306,14 @@ impl Evidence {
         while let Some(rest) = bytes.get(at..)
             && let Some(found) = persist::resync(rest, next.saturating_sub(1))
         {
-            let Decoded::Record { kind, payload, length, .. } =
+            let DecodedRecord::Record { kind, payload, length, .. } =
                 persist::decode(rest.get(found..).unwrap_or_default())
             else {
                 break;
             };
             self.first.get_or_insert(at + found);
             self.records = true;
-            if kind == Kind::Mark
+            if kind == RecordKind::Mark
                 && let Ok(synced) = payload.try_into().map(u64::from_le_bytes)
             {
                 self.proved = self.proved.max(synced);
@@ -332,28 +337,72 @@ fn has_zero_block(bytes: &[u8], offset: u64) -> bool {
 }
 
 /// The number of the first record of a log; none if it has none, or not a whole one.
-fn first_lsn(disk: &dyn Disk, generation: u64) -> Result<Option<u64>, Fault> {
-    let mut records = Records::open(disk, &files::log_name(generation), Role::Log, generation)?;
+fn first_lsn(disk: &dyn Disk, generation: u64) -> Result<Option<u64>, ReplayError> {
+    let mut records = Records::open(disk, &files::log_name(generation), FileRole::Log, generation)?;
     loop {
         match records.next()? {
-            Next::Record { kind: Kind::Mark, .. } => {}
-            Next::Record { lsn, .. } => return Ok(Some(lsn)),
-            Next::End | Next::Broken(_) => return Ok(None),
+            NextRecord::Record { kind: RecordKind::Mark, .. } => {}
+            NextRecord::Record { lsn, .. } => return Ok(Some(lsn)),
+            NextRecord::End | NextRecord::Broken(_) => return Ok(None),
         }
     }
 }
 
-impl Target<'_> {
-    fn apply(&mut self, effects: &[u8], done: &mut Replayed) -> Result<(), String> {
-        let applied = self.engine.apply(self.session, effects).map_err(|bad| bad.to_string())?;
+impl ReplayTarget<'_> {
+    fn apply(&mut self, effects: &[u8], done: &mut ReplaySummary) -> Result<(), String> {
+        let applied = match self.part {
+            None => self.engine.apply(self.session, effects),
+            Some(part) => self.engine.apply_part(self.session, effects, part),
+        };
+        let applied = applied.map_err(|bad| bad.to_string())?;
         done.commands += applied.commands;
         done.errors += applied.errors;
         Ok(())
     }
 
-    fn go_on(&self) -> Result<(), Fault> {
-        if self.stop.load(Ordering::Relaxed) { Err(Fault::Stopped) } else { Ok(()) }
+    fn go_on(&self) -> Result<(), ReplayError> {
+        go_on(self.stop)
     }
+}
+
+fn go_on(stop: &AtomicBool) -> Result<(), ReplayError> {
+    if stop.load(Ordering::Relaxed) { Err(ReplayError::Stopped) } else { Ok(()) }
+}
+
+/// Reports to a plan which keys the logs link; a base links none. Damage is left for the replay to
+/// find.
+pub(super) fn link(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    plan: &mut PartPlan,
+    stop: &AtomicBool,
+) -> Result<(), ReplayError> {
+    for generation in &manifest.logs {
+        let file = files::log_name(*generation);
+        let mut records = Records::open(disk, &file, FileRole::Log, *generation)?;
+        let mut parts: Vec<u8> = Vec::new();
+        while let NextRecord::Record { kind, payload, .. } = records.next()? {
+            go_on(stop)?;
+            let payload = records.payload(payload);
+            let linked = match kind {
+                RecordKind::Mark => continue,
+                RecordKind::Part => {
+                    parts.extend_from_slice(payload);
+                    continue;
+                }
+                RecordKind::Effects if parts.is_empty() => plan.link(payload),
+                RecordKind::Effects => {
+                    parts.extend_from_slice(payload);
+                    plan.link(&std::mem::take(&mut parts))
+                }
+            };
+            linked.map_err(|bad| {
+                let (offset, why) = (records.offset, bad.to_string());
+                ReplayError::Damaged { file: file.clone(), offset, why }
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// The records of one file, read in large pieces.
@@ -361,26 +410,31 @@ struct Records {
     reader: Box<dyn Read + Send>,
     file: String,
     buffer: Vec<u8>,
-    /// Where in the buffer the next record is.
+    /// Offset of the next record in the buffer.
     start: usize,
-    /// Where in the file it is.
+    /// Its offset in the file.
     offset: u64,
     at_end: bool,
 }
 
-/// What comes next in a file.
-enum Next {
-    Record { kind: Kind, lsn: u64, payload: Range<usize> },
+/// The next record of a file.
+enum NextRecord {
+    Record { kind: RecordKind, lsn: u64, payload: Range<usize> },
     End,
     Broken(&'static str),
 }
 
-/// How much is read at once.
-const PIECE: usize = 1 << 20;
+/// Bytes read at once.
+const READ_BYTES: usize = 1 << 20;
 
 impl Records {
-    fn open(disk: &dyn Disk, file: &str, role: Role, generation: u64) -> Result<Self, Fault> {
-        let io = |source| Fault::Io { file: file.to_owned(), source };
+    fn open(
+        disk: &dyn Disk,
+        file: &str,
+        role: FileRole,
+        generation: u64,
+    ) -> Result<Self, ReplayError> {
+        let io = |source| ReplayError::Io { file: file.to_owned(), source };
         let mut reader = disk.read(file).map_err(io)?;
         let mut found = [0; HEADER];
         let whole = match reader.read_exact(&mut found) {
@@ -390,7 +444,7 @@ impl Records {
         };
         if !whole {
             let why = "it does not begin as a file of this store".to_owned();
-            return Err(Fault::Damaged { file: file.to_owned(), offset: 0, why });
+            return Err(ReplayError::Damaged { file: file.to_owned(), offset: 0, why });
         }
         Ok(Self {
             reader,
@@ -402,28 +456,28 @@ impl Records {
         })
     }
 
-    fn next(&mut self) -> Result<Next, Fault> {
+    fn next(&mut self) -> Result<NextRecord, ReplayError> {
         loop {
             let wanted = match persist::decode(self.buffer.get(self.start..).unwrap_or_default()) {
-                Decoded::Record { kind, lsn, payload, length } => {
+                DecodedRecord::Record { kind, lsn, payload, length } => {
                     let end = self.start + length;
                     let payload = end - payload.len()..end;
                     self.start = end;
                     self.offset += length as u64;
-                    return Ok(Next::Record { kind, lsn, payload });
+                    return Ok(NextRecord::Record { kind, lsn, payload });
                 }
-                Decoded::Bad(persist::Fault::Length) => {
-                    return Ok(Next::Broken("a record has an impossible length"));
+                DecodedRecord::Bad(persist::RecordFault::Length) => {
+                    return Ok(NextRecord::Broken("a record has an impossible length"));
                 }
-                Decoded::Bad(persist::Fault::Checksum) => {
-                    return Ok(Next::Broken("the checksum of a record does not fit"));
+                DecodedRecord::Bad(persist::RecordFault::Checksum) => {
+                    return Ok(NextRecord::Broken("the checksum of a record does not fit"));
                 }
-                Decoded::End if self.at_end => return Ok(Next::End),
-                Decoded::Short(_) if self.at_end => {
-                    return Ok(Next::Broken("a record is not complete"));
+                DecodedRecord::End if self.at_end => return Ok(NextRecord::End),
+                DecodedRecord::Short(_) if self.at_end => {
+                    return Ok(NextRecord::Broken("a record is not complete"));
                 }
-                Decoded::End => 1,
-                Decoded::Short(wanted) => wanted,
+                DecodedRecord::End => 1,
+                DecodedRecord::Short(wanted) => wanted,
             };
             self.fill(wanted)?;
         }
@@ -434,22 +488,27 @@ impl Records {
     }
 
     /// Reads until so many bytes are there from `start` on, or the file ends.
-    fn fill(&mut self, wanted: usize) -> Result<(), Fault> {
+    fn fill(&mut self, wanted: usize) -> Result<(), ReplayError> {
         self.buffer.drain(..self.start);
         self.start = 0;
-        let missing = wanted.saturating_sub(self.buffer.len()).max(PIECE) as u64;
+        if self.buffer.capacity() > 4 * READ_BYTES && wanted <= READ_BYTES {
+            self.buffer.shrink_to(READ_BYTES);
+        }
+        let missing = wanted.saturating_sub(self.buffer.len()).max(READ_BYTES) as u64;
+        // Else it would grow by doubling.
+        self.buffer.reserve_exact(missing as usize + 64);
         let read = self.reader.by_ref().take(missing).read_to_end(&mut self.buffer);
-        let read = read.map_err(|source| Fault::Io { file: self.file.clone(), source })?;
+        let read = read.map_err(|source| ReplayError::Io { file: self.file.clone(), source })?;
         READ.fetch_add(read as u64, Ordering::Relaxed);
         self.at_end = (read as u64) < missing;
         Ok(())
     }
 
     /// All bytes from an offset on that has not been read past by more than the buffer.
-    fn rest_from(&mut self, offset: u64) -> Result<Vec<u8>, Fault> {
+    fn rest_from(&mut self, offset: u64) -> Result<Vec<u8>, ReplayError> {
         self.reader
             .read_to_end(&mut self.buffer)
-            .map_err(|source| Fault::Io { file: self.file.clone(), source })?;
+            .map_err(|source| ReplayError::Io { file: self.file.clone(), source })?;
         let back = usize::try_from(self.offset.saturating_sub(offset)).unwrap_or(usize::MAX);
         let start = self.start.saturating_sub(back);
         Ok(self.buffer.get(start..).unwrap_or_default().to_vec())

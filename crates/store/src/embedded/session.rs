@@ -1,30 +1,30 @@
-//! A session of one's own on the built-in store: for calls that wait, and to listen.
+//! Sessions on the built-in store: for blocking calls, and for subscriptions.
 
 use std::time::Duration;
 
-use engine::{Outcome, Reply, SessionId};
+use engine::{CommandOutcome, Reply, SessionId};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::mpsc;
 
 use super::{
-    Batch, Commit, Delivery, Embedded, Outlet,
-    busy::PATIENCE,
-    commit::Soon,
+    Commit, Delivery, DeliveryTarget, Embedded, LockedBatch,
+    busy::LOCK_TIMEOUT,
+    commit::CommitHandle,
     transaction,
     value::{Argv, reply_value},
 };
 use crate::subscribe::Publisher;
 
 /// A session that ends when this is dropped.
-pub(crate) struct Own {
+pub(crate) struct OwnSession {
     embedded: Embedded,
     id: SessionId,
 }
 
-impl Own {
-    async fn open(embedded: &Embedded, outlet: Outlet) -> RedisResult<Self> {
+impl OwnSession {
+    async fn open(embedded: &Embedded, target: DeliveryTarget) -> RedisResult<Self> {
         let mut batch = embedded.enter().await.map_err(told)?;
-        let id = batch.open(outlet);
+        let id = batch.open(target);
         drop(batch.commit());
         Ok(Self { embedded: embedded.clone(), id })
     }
@@ -36,13 +36,13 @@ impl Own {
         channels: &[&str],
         patterns: &[&str],
     ) -> RedisResult<Self> {
-        let own = Self::open(embedded, Outlet::Publisher(publisher)).await?;
+        let own = Self::open(embedded, DeliveryTarget::Publisher(publisher)).await?;
         let mut batch = embedded.enter().await.map_err(told)?;
         for (command, names) in [("SUBSCRIBE", channels), ("PSUBSCRIBE", patterns)] {
             if !names.is_empty() {
                 let argv: Vec<&[u8]> =
                     [command].iter().chain(names).map(|name| name.as_bytes()).collect();
-                if let Outcome::Reply(reply) = batch.execute(own.id, &argv) {
+                if let CommandOutcome::Reply(reply) = batch.execute(own.id, &argv) {
                     reply_value(reply).extract_error()?;
                 }
             }
@@ -52,10 +52,10 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnSession {
     fn drop(&mut self) {
         // A script that takes long is not waited for: it waits for nothing, so there is time.
-        let Some(mut batch) = self.embedded.shared.try_batch_for(PATIENCE) else {
+        let Some(mut batch) = self.embedded.shared.try_batch_for(LOCK_TIMEOUT) else {
             self.embedded.shared.leaving.lock().push(self.id);
             return;
         };
@@ -72,17 +72,20 @@ fn told(error: engine::Error) -> RedisError {
     }
 }
 
-/// A session whose calls may wait.
-pub(crate) struct Waiting {
-    own: Own,
+/// A session whose calls may block.
+pub(crate) struct BlockingSession {
+    own: OwnSession,
     receiver: mpsc::Receiver<Delivery>,
 }
 
-impl Waiting {
+impl BlockingSession {
     pub(crate) async fn open(embedded: &Embedded) -> RedisResult<Self> {
         // A call waits for one reply, and nothing else is sent to such a session.
         let (sender, receiver) = mpsc::channel(1);
-        Ok(Self { own: Own::open(embedded, Outlet::Channel(sender)).await?, receiver })
+        Ok(Self {
+            own: OwnSession::open(embedded, DeliveryTarget::Channel(sender)).await?,
+            receiver,
+        })
     }
 
     pub(crate) async fn command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
@@ -97,11 +100,11 @@ impl Waiting {
                 }
             };
             let outcome = argv.with(|argv| batch.execute(id, argv));
-            (outcome, batch.commit_soon())
+            (outcome, batch.commit_shared())
         };
         let reply = match outcome {
-            Outcome::Reply(reply) => commit.settle(&self.own.embedded, reply).await,
-            Outcome::Blocked { deadline_ms } => {
+            CommandOutcome::Reply(reply) => commit.settle(&self.own.embedded, reply).await,
+            CommandOutcome::Blocked { deadline_ms } => {
                 drop(commit);
                 self.wait(deadline_ms).await
             }
@@ -119,9 +122,9 @@ impl Waiting {
             let (reply, commit) = match self.own.embedded.enter().await {
                 Ok(mut batch) => {
                     let reply = transaction(&mut batch, self.own.id, pipeline);
-                    (reply, batch.commit_soon())
+                    (reply, batch.commit_shared())
                 }
-                Err(busy) => (Reply::Error(busy), Soon::Ended(Commit::Done)),
+                Err(busy) => (Reply::Error(busy), CommitHandle::Ended(Commit::Done)),
             };
             let reply = commit.settle(&self.own.embedded, reply).await;
             return Ok(vec![reply_value(reply).extract_error()?]);
@@ -134,7 +137,7 @@ impl Waiting {
     }
 
     /// Waits for the reply to a blocked call, until its deadline. If the caller goes away first,
-    /// the engine is told, so that no element is handed to nobody.
+    /// the engine's wait is cancelled, so that no element is lost.
     async fn wait(&mut self, deadline_ms: Option<i64>) -> Reply {
         let giving_up = GiveUp { own: &self.own };
         let delivery = match deadline_ms {
@@ -161,7 +164,7 @@ impl Waiting {
 
 /// Ends the waiting of a session when dropped.
 struct GiveUp<'a> {
-    own: &'a Own,
+    own: &'a OwnSession,
 }
 
 impl GiveUp<'_> {
@@ -169,7 +172,7 @@ impl GiveUp<'_> {
         self.end(self.own.embedded.enter_at_last().await)
     }
 
-    fn end(&self, mut batch: Batch<'_>) -> Option<Reply> {
+    fn end(&self, mut batch: LockedBatch<'_>) -> Option<Reply> {
         let reply = batch.timed_out(self.own.id);
         drop(batch.commit());
         reply

@@ -1,4 +1,4 @@
-//! Bringing the log to disk: once a second, or as fast as the disk can while replies wait for it.
+//! Fsync of the log: once a second, or as fast as the disk can while replies wait for it.
 //!
 //! The fsync runs outside the lock, so everything that was written while one was under way shares
 //! the next.
@@ -10,10 +10,10 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Delivery, Due, Shared, State, files};
+use super::{Delivery, PendingDelivery, StoreInner, StoreState, files};
 use crate::Fsync;
 
-/// How far the log is on disk, for those who wait.
+/// The durable position of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Durable {
     /// Records up to this one are on disk.
@@ -22,72 +22,72 @@ pub(super) struct Durable {
     pub(super) failed: u64,
 }
 
-/// Tells a thread that there is work, or that it is over.
+/// Signals a thread that there is work, or that it must stop.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
-    rung: Mutex<Rung>,
+pub(super) struct WorkSignal {
+    wakeup: Mutex<Wakeup>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Rung {
+pub(super) struct Wakeup {
     pub(super) work: bool,
-    /// Commands were left for whoever has the lock, and nobody has it.
+    /// Requests are queued and the lock is free.
     pub(super) serve: bool,
     pub(super) stop: bool,
 }
 
-impl Bell {
+impl WorkSignal {
     pub(super) fn work(&self) {
-        self.rung.lock().work = true;
+        self.wakeup.lock().work = true;
         self.changed.notify_one();
     }
 
     pub(super) fn serve(&self) {
-        self.rung.lock().serve = true;
+        self.wakeup.lock().serve = true;
         self.changed.notify_one();
     }
 
     pub(super) fn stop(&self) {
-        self.rung.lock().stop = true;
+        self.wakeup.lock().stop = true;
         self.changed.notify_all();
     }
 
-    /// Waits until the bell rings, at most so long; takes the work off.
-    pub(super) fn wait(&self, most: Duration) -> Rung {
-        let mut rung = self.rung.lock();
-        if !rung.work && !rung.serve && !rung.stop {
-            self.changed.wait_for(&mut rung, most);
+    /// Waits for a signal, at most so long, and clears it.
+    pub(super) fn wait(&self, most: Duration) -> Wakeup {
+        let mut wakeup = self.wakeup.lock();
+        if !wakeup.work && !wakeup.serve && !wakeup.stop {
+            self.changed.wait_for(&mut wakeup, most);
         }
-        let now = *rung;
-        (rung.work, rung.serve) = (false, false);
+        let now = *wakeup;
+        (wakeup.work, wakeup.serve) = (false, false);
         now
     }
 }
 
-/// How often the log is brought to disk when nobody waits for it.
-const EVERY: Duration = Duration::from_secs(1);
+/// Interval of fsync when no reply waits for it.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The thread's work until the bell says stop.
-pub(super) fn run(shared: &Shared, bell: &Bell) {
+/// Runs the sync thread until it is told to stop.
+pub(super) fn run(shared: &StoreInner, signal: &WorkSignal) {
     let mut looked = Instant::now();
     loop {
-        let rung = bell.wait(EVERY);
-        if rung.stop {
+        let wakeup = signal.wait(SYNC_INTERVAL);
+        if wakeup.stop {
             break;
         }
-        if looked.elapsed() >= EVERY {
+        if looked.elapsed() >= SYNC_INTERVAL {
             looked = Instant::now();
             shared.look_for_log();
         }
-        if rung.work || shared.fsync() == Fsync::Everysec {
+        if wakeup.work || shared.fsync() == Fsync::Everysec {
             shared.sync();
         }
     }
 }
 
-impl Shared {
-    /// Looks whether the log is still in its folder; refuses writes if it is not.
+impl StoreInner {
+    /// Checks that the log is still in its folder; refuses writes if it is not.
     pub(super) fn look_for_log(&self) {
         let (disk, file, logs) = {
             let state = self.lock();
@@ -109,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// Brings what is written so far to disk.
+    /// Fsyncs the log up to the last record written.
     pub(super) fn sync(&self) {
         let (sealed, file, lsn) = {
             let state = self.lock();
@@ -140,8 +140,8 @@ impl Shared {
         self.tell_durable(&state);
     }
 
-    /// Tells those who wait how far the log is.
-    pub(super) fn tell_durable(&self, state: &State) {
+    /// Publishes the durable position of the log.
+    pub(super) fn tell_durable(&self, state: &StoreState) {
         let Some(log) = &state.log else { return };
         let failed = if log.trouble.is_some() { log.lsn } else { 0 };
         self.durable.send_if_modified(|durable| {
@@ -150,14 +150,14 @@ impl Shared {
             *durable = now;
             changed
         });
-        for port in self.ports.lock().iter() {
-            port.synced();
+        for listener in self.listeners.lock().iter() {
+            listener.synced();
         }
     }
 }
 
-impl State {
-    /// Hands out what waited for the disk, and denies writes if there is trouble.
+impl StoreState {
+    /// Hands out deliveries that waited for the disk, and denies writes if the log failed.
     pub(super) fn after_sync(&mut self) {
         let Some(log) = &self.log else { return };
         let trouble = log.trouble.as_ref().map(|trouble| trouble.reply());
@@ -166,15 +166,15 @@ impl State {
         if self.engine.has_deliveries() {
             let output = self.engine.take_output();
             let deliveries = output.deliveries.into_iter();
-            let due = |(session, reply)| Due::Delivery(Delivery { session, reply });
+            let due = |(session, reply)| PendingDelivery::Delivery(Delivery { session, reply });
             self.held.extend(deliveries.map(|delivery| (log.synced, due(delivery))));
         }
         let synced = log.synced;
         self.hand_out(synced);
     }
 
-    /// Hands out what waited for records up to this one, and if there is trouble what waits for
-    /// later ones too.
+    /// Hands out deliveries that waited for records up to this one, and if the log failed those
+    /// that wait for later ones too.
     pub(super) fn hand_out(&mut self, up_to: u64) {
         let Some(log) = &self.log else { return };
         while let Some((lsn, _)) = self.held.front() {
@@ -186,7 +186,7 @@ impl State {
             if late && let Some(trouble) = &log.trouble {
                 due.fail(&trouble.reply());
             }
-            due.hand_out(&self.outlets);
+            due.hand_out(&self.targets);
         }
     }
 }

@@ -3,9 +3,10 @@
 //! A disk in memory stands in for the real one. It knows what was only written and what was
 //! synced, can fail at any operation, and can lose power.
 
+mod combining;
+mod compacting;
+mod group_commit;
 mod real_disk;
-mod serve;
-mod sharing;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,11 +14,11 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use engine::{Outcome, Reply};
+use engine::{CommandOutcome, Reply};
 use parking_lot::Mutex;
 
 use super::{
-    Commit, Compaction, Shared, compact,
+    Commit, Compaction, StoreInner, compact,
     disk::{Disk, DiskFile},
 };
 use crate::{Clock, Error, Fsync, Millis, Options};
@@ -272,14 +273,16 @@ impl DiskFile for MemoryFile {
 
 /// A store without threads: tests say when what happens.
 struct Bare {
-    shared: Arc<Shared>,
+    shared: Arc<StoreInner>,
     compaction: Compaction,
 }
 
 fn try_open(disk: &Memory, fsync: Fsync) -> Result<Bare, Error> {
     let (clock, _) = Clock::manual(Millis(1_767_225_600_000));
     let options = Options { fsync, ..Options::default() };
-    let (shared, compaction) = Shared::open(Some(Arc::new(disk.clone())), &options, clock)?;
+    let (shared, mut compaction) = StoreInner::open(Some(Arc::new(disk.clone())), &options, clock)?;
+    // In parts, however little there is.
+    compaction.least_part = 1;
     Ok(Bare { shared, compaction })
 }
 
@@ -293,7 +296,7 @@ impl Bare {
         let argv: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         let mut batch = self.shared.batch();
         let common = batch.common();
-        let Outcome::Reply(reply) = batch.execute(common, &argv) else { panic!("blocked") };
+        let CommandOutcome::Reply(reply) = batch.execute(common, &argv) else { panic!("blocked") };
         match batch.commit() {
             Commit::Done => reply,
             Commit::Failed(error) => Reply::Error(error),
@@ -317,20 +320,20 @@ impl Bare {
         }
     }
 
-    fn compact(&self) -> Result<(), compact::Failed> {
-        compact::compact(&self.shared, self.compaction.config.clone(), &AtomicBool::new(false))
+    fn compact(&self) -> Result<(), compact::CompactionError> {
+        compact::compact(&self.shared, &self.compaction, &AtomicBool::new(false))
     }
 
-    fn start_over(&self) -> Result<(), compact::Failed> {
+    fn start_over(&self) -> Result<(), compact::CompactionError> {
         compact::start_over(&self.shared, &AtomicBool::new(false))
     }
 
-    /// What the keeper does when there is trouble.
+    /// What the background does when there is trouble.
     fn mend(&self) {
         match self.shared.trouble() {
             None => {}
-            Some(super::Cure::WriteAgain) => self.shared.write_again(),
-            Some(super::Cure::StartOver) => drop(self.start_over()),
+            Some(super::LogRecovery::WriteAgain) => self.shared.write_again(),
+            Some(super::LogRecovery::StartOver) => drop(self.start_over()),
         }
     }
 }
@@ -789,7 +792,7 @@ fn records_of_any_bytes_are_read_without_a_panic() {
 fn a_client_can_neither_pause_nor_end_the_sessions_of_the_process_itself() {
     #[derive(Debug)]
     struct Nobody;
-    impl super::Port for Nobody {
+    impl super::Listener for Nobody {
         fn deliver(&self, _: super::Delivery) {}
         fn close(&self, _: super::SessionId) {}
         fn synced(&self) {}
@@ -808,5 +811,8 @@ fn a_client_can_neither_pause_nor_end_the_sessions_of_the_process_itself() {
     assert_eq!(store.run("SET a 1"), Reply::Ok);
     assert_eq!(store.get("a").as_deref(), Some("1"));
     let mut batch = store.shared.batch();
-    assert!(matches!(batch.execute(client, &[b"GET", b"a"]), Outcome::Blocked { .. }), "paused");
+    assert!(
+        matches!(batch.execute(client, &[b"GET", b"a"]), CommandOutcome::Blocked { .. }),
+        "paused"
+    );
 }

@@ -5,9 +5,9 @@ use redis::{RedisWrite, ToRedisArgs};
 /// One argument of a script whose arguments are of several kinds.
 #[derive(Clone, Debug)]
 pub enum Arg<'a> {
-    /// A text that somebody else keeps.
+    /// Borrowed string.
     Word(&'a str),
-    /// A text of its own.
+    /// Owned string.
     Text(String),
     /// A number, written out.
     Number(i64),

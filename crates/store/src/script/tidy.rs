@@ -55,7 +55,7 @@ fn lua_files(folder: &Path) -> Vec<String> {
 }
 
 fn header_faults(service: &str, script: &Script, fault: &mut impl FnMut(String)) {
-    let header = Header::read(script.body());
+    let header = HeaderComment::read(script.body());
     let title = format!("{service}/{} -- ", script.name());
     if header.title.strip_prefix(&title).is_none_or(|rest| rest.trim().is_empty()) {
         fault(format!("must open with `-- {title}WHAT IT DOES`, has {:?}", header.title));
@@ -76,16 +76,16 @@ fn header_faults(service: &str, script: &Script, fault: &mut impl FnMut(String))
     }
 }
 
-/// What a header says.
+/// The header comment of a script.
 #[derive(Debug, Default)]
-struct Header {
+struct HeaderComment {
     title: String,
     keys: Vec<(usize, String)>,
     args: Vec<(usize, String)>,
     has_reply: bool,
 }
 
-impl Header {
+impl HeaderComment {
     fn read(body: &str) -> Self {
         let lines = body.lines().skip_while(|line| line.starts_with("--!"));
         let mut lines = lines.map_while(|line| line.strip_prefix("--"));
@@ -145,11 +145,11 @@ fn text_faults(text: &str, fault: &mut impl FnMut(String)) {
         let before = at.checked_sub(1).and_then(|at| tokens.get(at));
         let banned = match token {
             // A command is the first argument of redis.call or redis.pcall.
-            Token::Text(text) if before == Some(&Token::Mark('(')) => {
+            TidyToken::Text(text) if before == Some(&TidyToken::Mark('(')) => {
                 let upper = text.to_ascii_uppercase();
                 BANNED[..7].iter().find(|(word, _)| *word == upper)
             }
-            Token::Word(word) => BANNED[7..].iter().find(|(banned, _)| banned == word),
+            TidyToken::Word(word) => BANNED[7..].iter().find(|(banned, _)| banned == word),
             _ => None,
         };
         if let Some((word, reason)) = banned {
@@ -162,7 +162,7 @@ fn text_faults(text: &str, fault: &mut impl FnMut(String)) {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Token {
+enum TidyToken {
     Word(String),
     Text(String),
     Mark(char),
@@ -171,7 +171,7 @@ enum Token {
 }
 
 /// Enough of Lua's lexer to tell words from strings and comments.
-fn tokens(source: &str) -> Vec<Token> {
+fn tokens(source: &str) -> Vec<TidyToken> {
     let mut tokens = Vec::new();
     let mut rest = source;
     while let Some(first) = rest.chars().next() {
@@ -181,7 +181,7 @@ fn tokens(source: &str) -> Vec<Token> {
                 None => comment.find('\n').map_or("", |end| &comment[end..]),
             };
         } else if let Some((text, after)) = long_bracket(rest) {
-            tokens.push(Token::Text(text.to_owned()));
+            tokens.push(TidyToken::Text(text.to_owned()));
             rest = after;
         } else if first == '"' || first == '\'' {
             let mut escaped = false;
@@ -192,18 +192,18 @@ fn tokens(source: &str) -> Vec<Token> {
                 ends
             });
             let end = end.unwrap_or(inner.len());
-            tokens.push(Token::Text(inner[..end].to_owned()));
+            tokens.push(TidyToken::Text(inner[..end].to_owned()));
             rest = inner.get(end + 1..).unwrap_or_default();
         } else if first.is_alphabetic() || first == '_' {
             let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-            tokens.push(Token::Word(rest[..end].to_owned()));
+            tokens.push(TidyToken::Word(rest[..end].to_owned()));
             rest = &rest[end..];
         } else if ["==", "~=", "<=", ">="].iter().any(|mark| rest.starts_with(mark)) {
-            tokens.push(Token::Compare);
+            tokens.push(TidyToken::Compare);
             rest = &rest[2..];
         } else {
             if !first.is_whitespace() {
-                tokens.push(Token::Mark(first));
+                tokens.push(TidyToken::Mark(first));
             }
             rest = &rest[first.len_utf8()..];
         }
@@ -222,12 +222,12 @@ fn long_bracket(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Names that are assigned to without being declared anywhere in the file.
-fn globals(tokens: &[Token]) -> BTreeSet<String> {
+fn globals(tokens: &[TidyToken]) -> BTreeSet<String> {
     let word = |at: usize| match tokens.get(at) {
-        Some(Token::Word(word)) => Some(word.as_str()),
+        Some(TidyToken::Word(word)) => Some(word.as_str()),
         _ => None,
     };
-    let mark = |at: usize, wanted: char| tokens.get(at) == Some(&Token::Mark(wanted));
+    let mark = |at: usize, wanted: char| tokens.get(at) == Some(&TidyToken::Mark(wanted));
     // A list `a, b, c` from a place on, and the place after it.
     let list = |mut at: usize| {
         let mut names = Vec::new();
@@ -259,9 +259,9 @@ fn globals(tokens: &[Token]) -> BTreeSet<String> {
     for at in 0..tokens.len() {
         let before = at.checked_sub(1).and_then(|at| tokens.get(at));
         match &tokens[at] {
-            Token::Mark('{') => braces.push(true),
-            Token::Mark('}') => drop(braces.pop()),
-            Token::Word(name) => match name.as_str() {
+            TidyToken::Mark('{') => braces.push(true),
+            TidyToken::Mark('}') => drop(braces.pop()),
+            TidyToken::Word(name) => match name.as_str() {
                 "function" => {
                     braces.push(false);
                     let named = word(at + 1).filter(|_| word(at.wrapping_sub(1)) != Some("local"));
@@ -270,7 +270,7 @@ fn globals(tokens: &[Token]) -> BTreeSet<String> {
                 "if" | "do" | "repeat" => braces.push(false),
                 "end" | "until" => drop(braces.pop()),
                 name => {
-                    let member = matches!(before, Some(Token::Mark('.' | ':')));
+                    let member = matches!(before, Some(TidyToken::Mark('.' | ':')));
                     let field = braces.last() == Some(&true);
                     let (names, after) = list(at);
                     if !member && !field && mark(after, '=') && !locals.contains(name) {
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_header_is_read_in_sections() {
-        let header = Header::read(
+        let header = HeaderComment::read(
             "--!df flags=x\n-- jobs/claim -- hand out\n--\n-- KEYS   1 ready   list  ids 1 2\n--        2 ..more  any\n\
              -- ARGV   1 now_ms  2 most\n--        3 ..ids\n-- REPLY  {'x'}\n--\n-- Keeps: 1 thing\nlocal x\n-- KEYS 3 no",
         );

@@ -42,7 +42,7 @@ impl Address {
     }
 }
 
-/// What follows the `?` of a URL.
+/// Parses the query of a URL.
 pub(crate) fn query(rest: &str) -> Result<BTreeMap<String, String>, Error> {
     let (_, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (query, _) = query.split_once('#').unwrap_or((query, ""));

@@ -3,8 +3,8 @@
 //!
 //! redis-rs follows the cluster's map, redirections and failovers, and repeats a request whose
 //! connection broke; so a call may be carried out more than once, which scripts here must bear.
-//! A pipeline that is not a transaction may touch any slots: it is taken apart by slot, and order is
-//! kept within a slot only.
+//! A pipeline that is not a transaction may touch any slots: it is taken apart by slot, and order
+//! is kept within a slot only.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,26 +30,26 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     Clock, Error, Millis, Options, Timeouts, error, key,
-    link::{Connected, Connector},
-    server::{self, Login, Tls, address::Address},
+    link::{Connector, FreshConnection},
+    server::{self, ServerLogin, TlsTrust, address::Address},
 };
 
 /// A cluster as one store. A cheap clone; the task ends with the last one.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     connection: ClusterConnection,
-    nodes: Arc<Nodes>,
-    /// What is wrong, as far as the last heartbeat or call knows.
+    nodes: Arc<ClusterNodes>,
+    /// The last failure, as far as the last heartbeat or call knows.
     wrong: Arc<ArcSwapOption<String>>,
     _task: Arc<AbortOnDropHandle<()>>,
 }
 
 /// The nodes, for connections of one's own.
-pub(crate) struct Nodes {
+pub(crate) struct ClusterNodes {
     seeds: Vec<(String, u16)>,
     /// The masters of the last map, asked before the seeds, which may be gone by now.
     known: Mutex<Vec<(String, u16)>>,
-    login: Login,
+    login: ServerLogin,
     timeouts: Timeouts,
 }
 
@@ -75,9 +75,9 @@ impl Cluster {
         if let Some(password) = &address.password {
             login = login.set_password(password);
         }
-        let login = Login { redis: login, tls: tls.then(|| Tls::new(options)) };
+        let login = ServerLogin { redis: login, tls: tls.then(|| TlsTrust::new(options)) };
         let timeouts = options.timeouts;
-        let nodes = Nodes { seeds: address.hosts, known: Mutex::default(), login, timeouts };
+        let nodes = ClusterNodes { seeds: address.hosts, known: Mutex::default(), login, timeouts };
         let mut connection = nodes.connection().await?;
         if clock.follows_server() {
             probe(&mut connection, &clock).await?;
@@ -261,7 +261,7 @@ async fn keep(
     }
 }
 
-impl Nodes {
+impl ClusterNodes {
     async fn connection(&self) -> Result<ClusterConnection, Error> {
         let seeds = self.seeds.iter().map(|(host, port)| self.login.info(host, *port));
         let seeds: Vec<_> = seeds.collect::<RedisResult<_>>()?;
@@ -341,12 +341,12 @@ fn owner(range: &Value, asked: &str) -> Option<Owner> {
     })
 }
 
-impl Connector for Nodes {
+impl Connector for ClusterNodes {
     fn connect(
         &self,
         config: AsyncConnectionConfig,
         slot: Option<u16>,
-    ) -> BoxFuture<'_, RedisResult<Connected>> {
+    ) -> BoxFuture<'_, RedisResult<FreshConnection>> {
         Box::pin(async move {
             let map = self.map().await?;
             let owner =
@@ -356,7 +356,7 @@ impl Connector for Nodes {
             let client = self.login.client(&owner.host, owner.port)?;
             let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
             let address = server::shown(client.get_connection_info());
-            Ok(Connected { connection, address })
+            Ok(FreshConnection { connection, address })
         })
     }
 

@@ -3,7 +3,7 @@
 //! Each connection starts with the question who is master: all Sentinels are asked, the newest
 //! answer of a majority counts, and the server itself must say that it is a master. In between,
 //! every Sentinel is listened to, and all are asked again with every heartbeat in case a message
-//! got lost. Invariant: once a switch is known, nobody is told that a write to the old master
+//! got lost. Invariant: once a switch is known, no caller gets an OK for a write to the old master
 //! succeeded; calls under way end as unavailable.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -18,31 +18,31 @@ use tokio::sync::watch;
 
 use crate::{
     Error, Options, Timeouts, error,
-    link::{self, Connected, Connector},
-    server::{self, Login, Tls, address::Address},
+    link::{self, Connector, FreshConnection},
+    server::{self, ServerLogin, TlsTrust, address::Address},
 };
 
 /// Connects to whom the Sentinels name.
 pub(crate) struct Sentinel {
     sentinels: Vec<Client>,
     name: String,
-    data: Login,
+    data: ServerLogin,
     timeouts: Timeouts,
     /// The newest answer seen.
-    newest: Mutex<Option<Answer>>,
-    /// Its address, told to all who have a connection.
+    newest: Mutex<Option<MasterAnswer>>,
+    /// Its address, for all connections to follow.
     place: watch::Sender<String>,
 }
 
-/// What a Sentinel says: who is master, and since which of its elections.
+/// The answer of a Sentinel: the master, and the epoch of its election.
 #[derive(Clone, PartialEq, Eq)]
-struct Answer {
+struct MasterAnswer {
     epoch: u64,
     host: String,
     port: u16,
 }
 
-impl Answer {
+impl MasterAnswer {
     fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
@@ -64,7 +64,7 @@ impl Sentinel {
                 ));
             }
         };
-        let tls = tls.then(|| Tls::new(options));
+        let tls = tls.then(|| TlsTrust::new(options));
         let mut login = RedisConnectionInfo::default().set_db(db);
         if let Some(username) = &address.username {
             login = login.set_username(username);
@@ -81,24 +81,24 @@ impl Sentinel {
                 _ => return Err(Error::invalid(format!("a Sentinel URL has no option {name:?}"))),
             };
         }
-        let asking = Login { redis: asking, tls: tls.clone() };
+        let asking = ServerLogin { redis: asking, tls: tls.clone() };
         let sentinels = address.hosts.iter().map(|(host, port)| asking.client(host, *port));
         Ok(Self {
             sentinels: sentinels.collect::<RedisResult<_>>()?,
             name: name.clone(),
-            data: Login { redis: login, tls },
+            data: ServerLogin { redis: login, tls },
             timeouts: options.timeouts,
             newest: Mutex::new(None),
             place: watch::Sender::new(String::new()),
         })
     }
 
-    /// Who is master, by the newest answer once a majority has answered, or all that can.
-    async fn resolve(&self) -> RedisResult<Answer> {
+    /// Finds the master, by the newest answer once a majority has answered, or all that can.
+    async fn resolve(&self) -> RedisResult<MasterAnswer> {
         let mut asked: FuturesUnordered<_> =
             self.sentinels.iter().map(|sentinel| self.ask(sentinel)).collect();
         let majority = self.sentinels.len() / 2 + 1;
-        let (mut answers, mut newest, mut failure) = (0, None::<Answer>, None);
+        let (mut answers, mut newest, mut failure) = (0, None::<MasterAnswer>, None);
         while let Some(answer) = asked.next().await {
             match answer {
                 Ok(answer) => {
@@ -125,7 +125,7 @@ impl Sentinel {
         }
     }
 
-    async fn ask(&self, sentinel: &Client) -> RedisResult<Answer> {
+    async fn ask(&self, sentinel: &Client) -> RedisResult<MasterAnswer> {
         let config = server::calls(self.timeouts);
         let asking = async {
             let mut connection =
@@ -150,13 +150,13 @@ impl Sentinel {
         };
         let epoch = known.get("config-epoch").and_then(|epoch| epoch.parse().ok());
         match (epoch, place) {
-            (Some(epoch), Some((host, port))) => Ok(Answer { epoch, host, port }),
+            (Some(epoch), Some((host, port))) => Ok(MasterAnswer { epoch, host, port }),
             _ => Err(RedisError::from((ErrorKind::Parse, "a Sentinel's answer is unreadable"))),
         }
     }
 
     /// Keeps the newer of an answer and what is known, tells all if that is new, and returns it.
-    fn learn(&self, answer: Answer) -> Answer {
+    fn learn(&self, answer: MasterAnswer) -> MasterAnswer {
         let mut newest = self.newest.lock();
         let known = newest.take().filter(|known| known.epoch >= answer.epoch).unwrap_or(answer);
         let address = known.address();
@@ -171,7 +171,7 @@ impl Sentinel {
         newest.insert(known).clone()
     }
 
-    /// Takes the Sentinels' next answer whatever its epoch, in case they were set up anew. Only
+    /// Takes the Sentinels' next answer whatever its epoch, in case they were reset. Only
     /// after a connection to the newest place failed.
     fn doubt(&self) {
         *self.newest.lock() = None;
@@ -238,7 +238,7 @@ impl Connector for Sentinel {
         &self,
         config: AsyncConnectionConfig,
         _slot: Option<u16>,
-    ) -> BoxFuture<'_, RedisResult<Connected>> {
+    ) -> BoxFuture<'_, RedisResult<FreshConnection>> {
         Box::pin(async move {
             let master = self.resolve().await?;
             let connecting = async {
@@ -259,7 +259,7 @@ impl Connector for Sentinel {
                 Err(_) => Err(error::timed_out("the master does not answer")),
             };
             let connection = connected.inspect_err(|_| self.doubt())?;
-            Ok(Connected { connection, address })
+            Ok(FreshConnection { connection, address })
         })
     }
 

@@ -5,7 +5,7 @@ use redis::{AsyncConnectionConfig, Client, RedisResult, aio::PubSub};
 
 use crate::{
     Error, Options,
-    link::{Connected, Connector},
+    link::{Connector, FreshConnection},
     server,
 };
 
@@ -26,12 +26,12 @@ impl Connector for Single {
         &self,
         config: AsyncConnectionConfig,
         _slot: Option<u16>,
-    ) -> BoxFuture<'_, RedisResult<Connected>> {
+    ) -> BoxFuture<'_, RedisResult<FreshConnection>> {
         Box::pin(async move {
             let connection =
                 self.client.get_multiplexed_async_connection_with_config(&config).await?;
             let address = server::shown(self.client.get_connection_info());
-            Ok(Connected { connection, address })
+            Ok(FreshConnection { connection, address })
         })
     }
 

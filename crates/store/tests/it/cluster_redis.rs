@@ -7,10 +7,10 @@ use std::{
 };
 
 use store::{
-    Error, Key, Kind, Layout, Options, Store, Timeouts,
-    counter::{Counters, Target},
+    Error, Key, Layout, Options, Store, StoreKind, Timeouts,
+    counter::{CounterTarget, Counters},
     events::{EventId, Feed},
-    lease::{Lease, Take},
+    lease::{FencedLease, Take},
     limit::{self, Charge, Rule},
     redis::{self, AsyncCommands},
 };
@@ -32,7 +32,7 @@ fn options() -> Options {
 async fn everything_a_service_uses_works_on_a_cluster() {
     let cluster = Cluster::start();
     let mut store = Store::open_with(&cluster.url(), options()).await.unwrap();
-    assert_eq!((store.health().kind, store.layout()), (Kind::Cluster, Layout::Cluster));
+    assert_eq!((store.health().kind, store.layout()), (StoreKind::Cluster, Layout::Cluster));
     store.ping().await.unwrap();
 
     // Commands and pipelines over all slots.
@@ -80,7 +80,7 @@ async fn everything_a_service_uses_works_on_a_cluster() {
     assert!(error.to_string().to_lowercase().contains("cross"), "{error}");
 
     // Scripts, also when a node has forgotten them.
-    let lease = Lease::new(&store, Key::raw("lock"), "a", Duration::from_secs(30));
+    let lease = FencedLease::new(&store, Key::raw("lock"), "a", Duration::from_secs(30));
     for _ in 0..2 {
         assert!(matches!(lease.take().await.unwrap(), Take::Held(_)));
         redis::cmd("SCRIPT").arg("FLUSH").query_async::<()>(&mut store).await.unwrap();
@@ -117,7 +117,10 @@ async fn everything_a_service_uses_works_on_a_cluster() {
     // Counters in all slots.
     let counters = Counters::new(&store, 1_000);
     for number in 0..100 {
-        counters.add(Target::Key { key: Key::raw(format!("count:{number}")), keep: None }, number);
+        counters.add(
+            CounterTarget::Key { key: Key::raw(format!("count:{number}")), keep: None },
+            number,
+        );
     }
     assert_eq!(counters.flush().await.unwrap(), 99, "adding nothing writes nothing");
     assert_eq!(store.get::<_, i64>("count:42").await.unwrap(), 42);

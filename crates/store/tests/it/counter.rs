@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use store::{
     Key,
-    counter::{Counters, Missing, Target},
+    counter::{CounterTarget, Counters, Missing},
     redis::AsyncCommands,
 };
 use tokio_util::sync::CancellationToken;
 
-fn field(name: &str) -> Target {
-    Target::Field { key: Key::raw("hash"), field: name.to_owned() }
+fn field(name: &str) -> CounterTarget {
+    CounterTarget::Field { key: Key::raw("hash"), field: name.to_owned() }
 }
 
-fn number(name: &str) -> Target {
-    Target::Key { key: Key::raw(name), keep: Some(Duration::from_secs(60)) }
+fn number(name: &str) -> CounterTarget {
+    CounterTarget::Key { key: Key::raw(name), keep: Some(Duration::from_secs(60)) }
 }
 
 testkit::each_store! {

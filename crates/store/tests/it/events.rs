@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use store::{
     Key, Millis, Store,
-    events::{Batch, EventId, Feed},
+    events::{EventBatch, EventId, Feed},
     redis::AsyncCommands,
 };
 use testkit::each_store::START;
@@ -18,8 +18,8 @@ async fn append(feed: &Feed, number: usize) -> EventId {
     feed.append("", &[("n", number.to_string())]).await.unwrap()
 }
 
-fn numbers(batch: &Batch) -> Vec<usize> {
-    let number = |event: &store::events::Event| {
+fn numbers(batch: &EventBatch) -> Vec<usize> {
+    let number = |event: &store::events::FeedEvent| {
         std::str::from_utf8(event.get("n").unwrap()).unwrap().parse().unwrap()
     };
     batch.events.iter().map(number).collect()
@@ -38,7 +38,7 @@ testkit::each_store! {
         let batch = feed.after(batch.events[3].id, 100).await.unwrap();
         assert_eq!(numbers(&batch), [4, 5, 6, 7, 8, 9]);
         assert!(!batch.missed);
-        assert_eq!(feed.after(ids[9], 100).await.unwrap(), Batch::default());
+        assert_eq!(feed.after(ids[9], 100).await.unwrap(), EventBatch::default());
         assert_eq!(feed.latest().await.unwrap(), Some(ids[9]));
     }
 
@@ -94,7 +94,7 @@ testkit::each_store! {
         append(&feed, 0).await;
         let mut follower = feed.follow(EventId::START).await.unwrap();
         assert_eq!(numbers(&follower.next(Duration::from_secs(30)).await.unwrap()), [0]);
-        assert_eq!(follower.next(Duration::from_millis(10)).await.unwrap(), Batch::default());
+        assert_eq!(follower.next(Duration::from_millis(10)).await.unwrap(), EventBatch::default());
         let waiting = tokio::spawn(async move {
             let batch = follower.next(Duration::from_secs(30)).await.unwrap();
             (follower, batch)

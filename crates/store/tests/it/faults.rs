@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use store::{
     Error, Key,
-    lease::{Lease, Take},
+    lease::{FencedLease, Take},
     redis::{self, AsyncCommands},
 };
 
@@ -36,7 +36,7 @@ testkit::each_store! {
     }
 
     async fn a_script_that_must_be_sent_first_is_lost_when_it_ran(t: TestStore) {
-        let lease = Lease::new(&t.store, Key::raw("lock"), "a", Duration::from_secs(30));
+        let lease = FencedLease::new(&t.store, Key::raw("lock"), "a", Duration::from_secs(30));
         t.faults.lose_next_replies(1);
         assert!(lease.take().await.unwrap_err().is_unavailable());
         assert!(t.store.clone().exists::<_, bool>("lock").await.unwrap());

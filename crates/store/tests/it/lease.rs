@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use store::{
     Key, Store,
-    lease::{Candidate, Held, Lease, Take},
+    lease::{FencedLease, LeaderCandidate, LeaseGrant, Take},
     redis::AsyncCommands,
 };
 use testkit::each_store::START;
@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 const TTL: Duration = Duration::from_secs(30);
 
-fn lease(store: &Store, owner: &str) -> Lease {
-    Lease::new(store, Key::raw("lock"), owner, TTL)
+fn lease(store: &Store, owner: &str) -> FencedLease {
+    FencedLease::new(store, Key::raw("lock"), owner, TTL)
 }
 
-async fn take(lease: &Lease) -> Option<Held> {
+async fn take(lease: &FencedLease) -> Option<LeaseGrant> {
     match lease.take().await.unwrap() {
         Take::Held(held) => Some(held),
         Take::Busy { .. } => None,
@@ -46,7 +46,7 @@ testkit::each_store! {
         let first = take(&a).await.unwrap();
         t.clock.advance(Duration::from_secs(10));
         let second = take(&a).await.unwrap();
-        assert_eq!(second, Held { token: first.token, until: START + Duration::from_secs(40) });
+        assert_eq!(second, LeaseGrant { token: first.token, until: START + Duration::from_secs(40) });
     }
 
     async fn renewing_holds_on(t: TestStore) {
@@ -99,8 +99,8 @@ testkit::each_store! {
     }
 
     async fn a_leader_leads_until_its_lease_runs_out(t: TestStore) {
-        let a = Candidate::new(lease(&t.store, "a"));
-        let b = Candidate::new(lease(&t.store, "b"));
+        let a = LeaderCandidate::new(lease(&t.store, "a"));
+        let b = LeaderCandidate::new(lease(&t.store, "b"));
         let first = a.tick().await.unwrap().unwrap();
         assert_eq!(b.tick().await.unwrap(), None);
         assert_eq!(a.leading(), Some(first));
@@ -119,7 +119,7 @@ testkit::each_store! {
     }
 
     async fn a_cancelled_leader_gives_the_lease_back(t: TestStore) {
-        let a = std::sync::Arc::new(Candidate::new(lease(&t.store, "a")));
+        let a = std::sync::Arc::new(LeaderCandidate::new(lease(&t.store, "a")));
         let mut changes = a.watch();
         let cancel = CancellationToken::new();
         let task = tokio::spawn({

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use store::{
     Error, Key, Millis, Store,
-    limit::{self, Charge, Rule, Verdict},
+    limit::{self, Charge, LimitVerdict, Rule},
     redis::AsyncCommands,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-async fn take(store: &Store, id: &str, rule: Rule) -> Verdict {
+async fn take(store: &Store, id: &str, rule: Rule) -> LimitVerdict {
     limit::take(store, id, &[Charge::one(Key::raw("l"), rule)]).await.unwrap()
 }
 

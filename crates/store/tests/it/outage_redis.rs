@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use store::{
-    Clock, Error, Key, Message, Options, Store, Timeouts,
+    Clock, Error, Key, Options, PubsubMessage, Store, Timeouts,
     events::{EventId, Feed},
     redis::AsyncCommands,
 };
@@ -100,13 +100,13 @@ async fn a_subscription_comes_back_with_a_gap() {
     let mut listener = store.subscribe(&["c"], &["p:*"]).await.unwrap();
     server.restart();
     let gap = tokio::time::timeout(Duration::from_secs(30), listener.recv()).await.unwrap();
-    assert_eq!(gap, Some(Message::Gap));
+    assert_eq!(gap, Some(PubsubMessage::Gap));
     let mut publisher = Store::open(&server.url()).await.unwrap();
     assert_eq!(publisher.publish::<_, _, i64>("c", "1").await.unwrap(), 1);
     assert_eq!(publisher.publish::<_, _, i64>("p:x", "2").await.unwrap(), 1);
     for expected in ["1", "2"] {
         let message = tokio::time::timeout(Duration::from_secs(30), listener.recv()).await.unwrap();
-        let Some(Message::Published { payload, .. }) = message else { panic!("{message:?}") };
+        let Some(PubsubMessage::Published { payload, .. }) = message else { panic!("{message:?}") };
         assert_eq!(payload, expected);
     }
 }

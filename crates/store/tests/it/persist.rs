@@ -48,7 +48,9 @@ fn writer() {
             tasks.push(tokio::spawn(async move {
                 let counter = format!("counter:{writer}");
                 let list = format!("list:{writer}");
-                let start: i64 = store.get::<_, Option<i64>>(&counter).await.unwrap().unwrap_or(0);
+                // A pipeline is two records: a kill between them leaves a number pushed and not
+                // counted, which is not to be pushed again.
+                let start: i64 = store.llen(&list).await.unwrap();
                 for n in start + 1.. {
                     if n % 3 == 0 {
                         store::redis::pipe()
@@ -132,7 +134,11 @@ async fn check(path: &Path, acked: &Acked) -> RedisResult<()> {
         // The one in flight may be half there where it was not a transaction: pushed, not counted.
         let whole: Vec<i64> = (1..=counter).collect();
         let more: Vec<i64> = (1..=counter + 1).collect();
-        assert!(list == whole || (list == more && (counter + 1) % 3 != 0), "writer {writer}");
+        assert!(
+            list == whole || (list == more && (counter + 1) % 3 != 0),
+            "writer {writer}: {counter} are counted, the list ends with {:?}",
+            list.iter().rev().take(5).collect::<Vec<_>>()
+        );
     }
     Ok(())
 }
@@ -145,6 +151,11 @@ fn kill_loop(fsync: &str, times: usize) {
     let mut acked = Acked::default();
     let mut rng = fastrand::Rng::with_seed(times as u64);
     let most = if fsync == "always" { 40 } else { 400 };
+    // As a kill in the middle of the first pipeline of a writer leaves it.
+    runtime.block_on(async {
+        let mut store = open(&path, Fsync::No).await.unwrap();
+        store.rpush::<_, _, ()>("list:0", 1).await.unwrap();
+    });
     for _ in 0..times {
         run_and_kill(&path, fsync, rng.usize(1..most), &mut acked);
         runtime.block_on(check(&path, &acked)).unwrap();

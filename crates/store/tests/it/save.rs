@@ -142,3 +142,40 @@ async fn shutdown_asks_whoever_owns_the_process() {
     tokio::time::timeout(Duration::from_secs(30), waits).await.unwrap().unwrap();
     assert_eq!(field(&mut store, "rdb_saves").await, "1", "saved before the end");
 }
+
+/// Memory of this process in bytes, by its name in `/proc/self/status`.
+fn memory(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+#[tokio::test]
+async fn compacting_takes_half_of_the_memory_of_the_data_at_most() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = open(&folder, Fsync::No).await;
+    let before = memory("VmRSS");
+    let text = "x".repeat(2_000);
+    // Strings and collections, some of them large.
+    for thousand in 0..30 {
+        let mut pipe = redis::pipe();
+        for n in 0..1_000 {
+            match n % 4 {
+                0 => pipe.rpush(format!("list:{}", thousand % 6), &text).ignore(),
+                1 => pipe.hset(format!("hash:{}", thousand % 10), thousand * 1_000 + n, &text),
+                _ => pipe.set(format!("key:{thousand}:{n}"), &text).ignore(),
+            };
+        }
+        pipe.query_async::<()>(&mut store).await.unwrap();
+    }
+    let filled = memory("VmRSS");
+    let data = filled - before;
+    assert!(data > 50 << 20, "{data}");
+    // The peak counts from here on.
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let mut own = store.blocking().await.unwrap();
+    assert_eq!(ask::<String>(&mut own, "SAVE").await.unwrap(), "OK");
+    let more = memory("VmHWM").saturating_sub(filled);
+    assert!(more <= data / 2, "{} MiB of data, {} MiB on top", data >> 20, more >> 20);
+    assert_eq!(store.llen::<_, u64>("list:0").await.unwrap(), 1_250);
+}

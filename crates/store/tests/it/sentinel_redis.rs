@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use store::{Clock, Error, Kind, Message, Options, Store, Timeouts, redis::AsyncCommands};
+use store::{
+    Clock, Error, Options, PubsubMessage, Store, StoreKind, Timeouts, redis::AsyncCommands,
+};
 use testkit::{Sentinel, until};
 
 fn options() -> Options {
@@ -61,7 +63,7 @@ async fn missing(store: &mut Store, acknowledged: &[u64]) -> Vec<u64> {
 async fn a_killed_master_is_replaced_and_its_return_takes_no_writes() {
     let mut sentinel = Sentinel::start();
     let mut store = Store::open_with(&sentinel.url(), options()).await.unwrap();
-    assert_eq!(store.health().kind, Kind::Sentinel);
+    assert_eq!(store.health().kind, StoreKind::Sentinel);
     let first = store.health().address;
     assert_eq!(first, format!("127.0.0.1:{}", sentinel.servers()[0].port()));
     let mut listener = store.subscribe(&["c"], &[]).await.unwrap();
@@ -94,7 +96,7 @@ async fn a_killed_master_is_replaced_and_its_return_takes_no_writes() {
     assert_eq!(missing(&mut store, &acknowledged).await, Vec::<u64>::new());
     assert_eq!(store.get::<_, i64>("before").await.unwrap(), 1);
 
-    assert_eq!(listener.recv().await, Some(Message::Gap), "the subscription moved too");
+    assert_eq!(listener.recv().await, Some(PubsubMessage::Gap), "the subscription moved too");
     until("it hears the new master", async || {
         (store.clone().publish::<_, _, i64>("c", "x").await.unwrap() >= 1).then_some(())
     })

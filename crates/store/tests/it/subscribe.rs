@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use store::{Error, Message, Store, Subscription, redis::AsyncCommands, subscribe::BUFFER};
+use store::{Error, PubsubMessage, Store, Subscription, redis::AsyncCommands, subscribe::BUFFER};
 
 testkit::each_store! {
     async fn messages_arrive_in_order_on_channels_and_patterns(t: TestStore) {
@@ -33,7 +33,7 @@ testkit::each_store! {
         let mut listener = t.store.subscribe(&["c"], &[]).await.unwrap();
         let bytes: &[u8] = b"\0\r\n\xff";
         t.store.clone().publish::<_, _, i64>("c", bytes).await.unwrap();
-        let Message::Published { payload, .. } = next(&mut listener).await else { panic!("a gap") };
+        let PubsubMessage::Published { payload, .. } = next(&mut listener).await else { panic!("a gap") };
         assert_eq!(&payload[..], bytes);
     }
 
@@ -47,8 +47,8 @@ testkit::each_store! {
         let mut seen = Vec::new();
         loop {
             match next(&mut listener).await {
-                Message::Gap => break,
-                Message::Published { payload, .. } => {
+                PubsubMessage::Gap => break,
+                PubsubMessage::Published { payload, .. } => {
                     seen.push(String::from_utf8(payload.to_vec()).unwrap().parse::<usize>().unwrap());
                     // The reader may have kept up after all; then nothing is missing.
                     if seen.len() == total {
@@ -85,12 +85,12 @@ async fn publish(store: &mut Store, channel: &str, text: &str) -> i64 {
     store.publish(channel, text).await.unwrap()
 }
 
-async fn next(listener: &mut Subscription) -> Message {
+async fn next(listener: &mut Subscription) -> PubsubMessage {
     tokio::time::timeout(Duration::from_secs(30), listener.recv()).await.unwrap().unwrap()
 }
 
-fn message(channel: &str, pattern: Option<&str>, payload: &str) -> Message {
-    Message::Published {
+fn message(channel: &str, pattern: Option<&str>, payload: &str) -> PubsubMessage {
+    PubsubMessage::Published {
         channel: channel.to_owned(),
         pattern: pattern.map(str::to_owned),
         payload: payload.to_owned().into(),

@@ -3,15 +3,15 @@
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::Global;
-use crate::config::load::{find, shown};
-use crate::config::{SECTIONS, reference};
-use crate::failure::Outcome;
-use crate::output::{Output, Tone};
+use web::cli::Context;
+use web::cli::Outcome;
+use web::cli::Tone;
+use web::config::load::{find, shown};
+use web::config::{reference, sections};
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum ConfigVerb {
     /// Print every setting as TOML
     Show {
         /// Say where each value came from
@@ -34,29 +34,31 @@ struct Shown {
     live: bool,
 }
 
-pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
+pub(crate) fn run(verb: ConfigVerb, context: &Context<'_>) -> Outcome {
+    let output = context.output;
     match verb {
-        Verb::Show { origin } => show(global, output, origin),
-        Verb::Check => {
-            let loaded = global.load()?;
+        ConfigVerb::Show { origin } => show(context, origin),
+        ConfigVerb::Check => {
+            let loaded = context.load()?;
             let from = loaded.file.map_or_else(
                 || "no file; defaults, environment and flags".to_owned(),
                 |path| path.display().to_string(),
             );
             output.line(&format!("{} {from}", output.paint(Tone::Good, "good:")))
         }
-        Verb::Reference => output.text(&reference::page()),
+        ConfigVerb::Reference => output.text(&reference::page(context.services)),
     }
 }
 
-fn show(global: &Global, output: &Output, origin: bool) -> Outcome {
-    let loaded = global.load()?;
+fn show(context: &Context<'_>, origin: bool) -> Outcome {
+    let output = context.output;
+    let loaded = context.load()?;
     if output.json {
         let all: Vec<Shown> = loaded
             .values
             .iter()
             .filter_map(|(name, given)| {
-                let setting = find(name)?;
+                let setting = find(context.services, name)?;
                 Some(Shown {
                     name: setting.name,
                     value: shown(&given.text),
@@ -69,9 +71,9 @@ fn show(global: &Global, output: &Output, origin: bool) -> Outcome {
         return output.value(&all);
     }
     let mut text = String::new();
-    for (section, _) in SECTIONS {
-        text.push_str(&format!("[{section}]\n"));
-        let prefix = format!("{section}.");
+    for section in sections(context.services) {
+        text.push_str(&format!("[{}]\n", section.name));
+        let prefix = format!("{}.", section.name);
         for (name, given) in loaded.values.iter().filter(|(name, _)| name.starts_with(&prefix)) {
             let field = name.trim_start_matches(&prefix);
             let line = format!("{field} = {}", toml::Value::String(shown(&given.text)));

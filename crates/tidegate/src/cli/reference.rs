@@ -2,14 +2,12 @@
 
 use std::fmt::Write;
 
-use clap::{Command, CommandFactory};
-
-use super::Cli;
+use clap::Command;
 
 /// The page.
 fn page() -> String {
     let mut page = String::from(INTRODUCTION);
-    let mut root = Cli::command().term_width(100);
+    let mut root = super::command().term_width(100);
     root.build();
     // Writing to a String cannot fail, here and below.
     let _ = write!(page, "\n## tidegate\n\n```text\n{}```\n", help(&mut root.clone()));
@@ -75,8 +73,8 @@ through the data folder or named with `--server`, with the token from the data f
 |---|---|
 | 0 | done |
 | 1 | tried and failed |
-| 2 | asked for in a wrong way: flags, settings, input |
-| 3 | there is no such thing |
+| 2 | wrong usage: flags, settings, input |
+| 3 | not found |
 | 4 | the credential is missing, wrong, or not enough |
 | 5 | the server or the store cannot be reached |
 ";

@@ -2,20 +2,19 @@
 
 use std::path::PathBuf;
 
-use api::error::chain;
 use clap::Subcommand;
 use serde_json::json;
 use store::embedded;
+use web::error::chain;
 
-use super::Global;
-use crate::failure::{Failure, Outcome};
-use crate::output::Output;
-use crate::port;
-use crate::progress::{Progress, size_of};
+use crate::resp_listener;
+use web::cli::Context;
+use web::cli::{Failure, Outcome};
+use web::cli::{Progress, size_of};
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum StoreVerb {
     /// Serve the built-in store over RESP, without dashboard and services
     #[command(before_help = "Examples:
   tidegate store serve
@@ -36,22 +35,18 @@ pub(crate) enum Verb {
     },
 }
 
-pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
+pub(crate) fn run(verb: StoreVerb, context: &Context<'_>) -> Outcome {
     match verb {
-        Verb::Serve => port::serve(global, output),
-        Verb::Check { folder, repair } => check(folder, repair, global, output),
+        StoreVerb::Serve => resp_listener::serve(context),
+        StoreVerb::Check { folder, repair } => check(folder, repair, context),
     }
 }
 
-fn check(
-    folder: Option<PathBuf>,
-    repair: Option<PathBuf>,
-    global: &Global,
-    output: &Output,
-) -> Outcome {
+fn check(folder: Option<PathBuf>, repair: Option<PathBuf>, context: &Context<'_>) -> Outcome {
+    let output = context.output;
     let folder = match folder {
         Some(folder) => folder,
-        None => configured(global)?,
+        None => configured(context)?,
     };
     let before = embedded::bytes_read();
     let progress = Progress::of_bytes(output, "reading", size_of(&folder), move || {
@@ -110,8 +105,8 @@ fn check(
 }
 
 /// The folder of the built-in store that the settings name.
-fn configured(global: &Global) -> Outcome<PathBuf> {
-    global.load()?.config.store_folder().ok_or_else(|| {
+fn configured(context: &Context<'_>) -> Outcome<PathBuf> {
+    context.load()?.config.store_folder().ok_or_else(|| {
         Failure::usage("the settings name no folder of a built-in store")
             .next("tidegate store check FOLDER")
     })

@@ -2,29 +2,28 @@
 
 use std::time::{Duration, Instant};
 
-use api::auth::Auth;
 use clap::Subcommand;
 use serde_json::{Value, json};
+use web::auth::Auth;
 
-use super::Global;
-use crate::admin_token;
-use crate::client::{self, Client};
-use crate::config::Config;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::output::Output;
 use crate::serve;
+use web::cli::Context;
+use web::cli::admin_token;
+use web::cli::client::{self, Client};
+use web::cli::{Exit, Failure, Outcome};
+use web::config::Config;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum TokenVerb {
     /// List all tokens
     Ls,
     /// Make a token; its secret is printed this once
     Create {
-        /// What it may do: worker, viewer, operator or admin
+        /// Role: worker, viewer, operator or admin
         #[arg(long, value_parser = ["worker", "viewer", "operator", "admin"])]
         role: String,
-        /// What it is for
+        /// Name, to tell it from others
         #[arg(long)]
         name: String,
         /// Narrow a worker's token: jobs:type=NAME or jobs:namespace=NAME (repeatable)
@@ -38,21 +37,22 @@ pub(crate) enum Verb {
     },
     /// Make a new admin token in the data folder; the old one is revoked on every instance
     ///
-    /// Needs no token: whoever owns the data folder owns the installation. The new token is in the
+    /// Needs no token: the owner of the data folder owns the installation. The new token is in the
     /// file admin-token there. Works while the server runs and while it does not.
     ResetAdmin,
 }
 
 /// Makes a new admin token. A running server owns the built-in store, so it is left to notice the
 /// new file; any other store, or one without a server, is changed from here.
-fn reset_admin(global: &Global, output: &Output) -> Outcome {
-    let config = global.load()?.config;
+fn reset_admin(context: &Context<'_>) -> Outcome {
+    let output = context.output;
+    let config = context.load()?.config;
     let old = admin_token::read(&config.server.data).ok().and_then(admin_token::usable);
-    let serves = client::ready(global).is_ok();
+    let serves = client::ready(context).is_ok();
     let embedded = config.store_url().starts_with("embedded:");
     let secret = if embedded && serves {
         let secret = admin_token::replace(&config.server.data)?;
-        wait_until_known(global, &config)?;
+        wait_until_known(context, &config)?;
         secret
     } else {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -63,7 +63,7 @@ fn reset_admin(global: &Global, output: &Output) -> Outcome {
             // The store first: without it the old token could not be revoked.
             let store = serve::open_store(&config).await?;
             let secret = admin_token::replace(&config.server.data)?;
-            let auth = Auth::new(old.as_ref(), &serve::instance(&config));
+            let auth = Auth::new(old.as_ref(), &serve::instance(&config), context.services);
             auth.replace_admin_token(&store, &secret).await.map_err(|error| {
                 Failure::failed(format!("the old token may still work: {}", error.message()))
                     .next("tidegate token reset-admin   (once more)")
@@ -82,10 +82,10 @@ fn reset_admin(global: &Global, output: &Output) -> Outcome {
 }
 
 /// Waits until the running server takes the token that is now in the data folder.
-fn wait_until_known(global: &Global, config: &Config) -> Outcome {
+fn wait_until_known(context: &Context<'_>, config: &Config) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        match Client::with_admin_token(global, config)?.get("/api/v1/me") {
+        match Client::with_admin_token(context.global, config)?.get("/api/v1/me") {
             Ok(_) => return Ok(()),
             Err(failure) if failure.exit == Exit::Auth && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(100));
@@ -95,18 +95,19 @@ fn wait_until_known(global: &Global, config: &Config) -> Outcome {
     }
 }
 
-pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
-    if matches!(verb, Verb::ResetAdmin) {
-        return reset_admin(global, output);
+pub(crate) fn run(verb: TokenVerb, context: &Context<'_>) -> Outcome {
+    if matches!(verb, TokenVerb::ResetAdmin) {
+        return reset_admin(context);
     }
-    let client = Client::new(global)?;
+    let client = Client::new(context)?;
+    let output = context.output;
     match verb {
-        Verb::Ls => {
+        TokenVerb::Ls => {
             let answer = client.get("/api/v1/tokens")?;
             if output.json {
-                return output.value(&answer["tokens"]);
+                return output.value(&answer["items"]);
             }
-            let rows: Vec<Vec<String>> = answer["tokens"]
+            let rows: Vec<Vec<String>> = answer["items"]
                 .as_array()
                 .into_iter()
                 .flatten()
@@ -119,7 +120,7 @@ pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
                 .collect();
             output.table(&["ID", "ROLE", "NAME", "SCOPES"], &rows)
         }
-        Verb::Create { role, name, scope } => {
+        TokenVerb::Create { role, name, scope } => {
             let body = json!({ "role": role, "name": name, "scopes": scope });
             let answer = client.post("/api/v1/tokens", &body)?;
             if output.json {
@@ -128,8 +129,8 @@ pub(crate) fn run(verb: Verb, global: &Global, output: &Output) -> Outcome {
             output.note("The secret, shown this once:");
             output.line(answer["secret"].as_str().unwrap_or_default())
         }
-        Verb::ResetAdmin => Ok(()), // above: it needs no client
-        Verb::Revoke { id } => {
+        TokenVerb::ResetAdmin => Ok(()), // above: it needs no client
+        TokenVerb::Revoke { id } => {
             let answer = client.delete(&format!("/api/v1/tokens/{id}"))?;
             if output.json {
                 return output.value(&answer);

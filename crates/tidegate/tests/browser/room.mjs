@@ -4,20 +4,20 @@ export class Line {
     Object.assign(this, { tour, id, path: `/api/v1/admin/queues/${id}` });
   }
 
-  // A queue in which one visitor is inside and nobody else is let in by itself.
+  // A queue with one active visitor, in which nobody else is admitted.
   static async make(tour, id, settings = {}) {
     const line = new Line(tour, id);
     await tour.api("POST", "/api/v1/admin/queues", {
-      id, name: "Spring Sale", max_active_users: 1, admission: { count: 600, per_seconds: 60 }, ...settings,
+      id, name: "Spring Sale", max_active: 1, admission: { count: 600, per_seconds: 60 }, ...settings,
     });
     await line.join();
     return line;
   }
 
-  // Somebody joins; answers the token of the place.
+  // Enqueues a visitor; returns the token of the position.
   async join() {
-    const place = await this.tour.api("POST", `/api/v1/queues/${this.id}/enqueue`, {}, "");
-    return place.token;
+    const position = await this.tour.api("POST", `/api/v1/queues/${this.id}/enqueue`, {}, "");
+    return position.token;
   }
 
   async joinMany(count) {

@@ -13,7 +13,7 @@ use crate::site::Site;
 const VISITOR: &str = "127.0.0.2";
 
 /// Everything a visitor may try, with a new address in it each time.
-fn hostile(n: u32) -> Vec<Vec<u8>> {
+pub(crate) fn hostile(n: u32) -> Vec<Vec<u8>> {
     let address = format!("198.51.100.{n}");
     let lines = [
         format!("Forwarded: for={address}"),
@@ -41,8 +41,19 @@ fn hostile(n: u32) -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends a request as a visitor; returns status and body.
-fn visit(base: &str, line: &str, headers: &[u8], body: &str) -> (u16, String) {
+/// Sends a request as a visitor; returns the status and the whole reply.
+pub(crate) fn visit(base: &str, line: &str, headers: &[u8], body: &str) -> (u16, String) {
+    let host = base.trim_start_matches("http://");
+    let head = format!("host: {host}\r\ncontent-length: {}\r\n", body.len()).into_bytes();
+    let head = match headers {
+        [] => head,
+        headers => [&head, headers, b"\r\n"].concat(),
+    };
+    exchange(base, line, &head, body)
+}
+
+/// Sends a request as a visitor, with these lines as its whole head.
+pub(crate) fn exchange(base: &str, line: &str, head: &[u8], body: &str) -> (u16, String) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let connected = runtime.block_on(async {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -53,16 +64,8 @@ fn visit(base: &str, line: &str, headers: &[u8], body: &str) -> (u16, String) {
     let mut socket: TcpStream = connected;
     socket.set_nonblocking(false).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let host = base.trim_start_matches("http://");
-    let mut sent = format!(
-        "{line} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {}\r\n",
-        body.len()
-    )
-    .into_bytes();
-    if !headers.is_empty() {
-        sent.extend_from_slice(headers);
-        sent.extend_from_slice(b"\r\n");
-    }
+    let mut sent = format!("{line} HTTP/1.1\r\nconnection: close\r\n").into_bytes();
+    sent.extend_from_slice(head);
     sent.extend_from_slice(format!("\r\n{body}").as_bytes());
     socket.write_all(&sent).unwrap();
     let mut got = Vec::new();
@@ -76,7 +79,7 @@ fn visit(base: &str, line: &str, headers: &[u8], body: &str) -> (u16, String) {
 fn server() -> Tidegate {
     let limits = [
         "--set",
-        "room.joins_per_minute=5",
+        "room.enqueues_per_minute=5",
         "--set",
         "auth.login_tries=5",
         "--set",
@@ -117,7 +120,7 @@ fn a_visitor_is_who_it_is_behind(base: &str, gate: &Tidegate) {
     }
     assert_eq!(tried, 5, "one address may fail 5 times");
 
-    let entries = gate.json("/api/v1/audit")["entries"].clone();
+    let entries = gate.json("/api/v1/audit")["items"].clone();
     let logins: Vec<_> = entries
         .as_array()
         .unwrap()

@@ -35,7 +35,7 @@ fn the_demo_lives_and_leaves_nothing_behind() {
         number("processed") > 20 && number("failed") > 0 && number("schedules") == 3
     });
     let workers = gate.json("/api/v1/jobs/workers");
-    assert_eq!(workers["workers"].as_array().map(Vec::len), Some(5), "{workers}");
+    assert_eq!(workers["items"].as_array().map(Vec::len), Some(5), "{workers}");
     let paused = gate.json("/api/v1/admin/queues/members-presale");
     assert_eq!(paused["status"], "paused", "{paused}");
 

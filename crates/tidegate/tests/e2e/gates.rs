@@ -41,7 +41,7 @@ fn shipped(name: &str, gate: &Tidegate, origin: &Site) -> String {
 }
 
 impl Proxy {
-    fn nginx(gate: &Tidegate, origin: &Site) -> Proxy {
+    pub(crate) fn nginx(gate: &Tidegate, origin: &Site) -> Proxy {
         Proxy::nginx_with(&shipped("nginx.conf", gate, origin))
     }
 
@@ -70,7 +70,7 @@ impl Proxy {
         Proxy::start(nginx, port, folder)
     }
 
-    fn caddy(gate: &Tidegate, origin: &Site) -> Proxy {
+    pub(crate) fn caddy(gate: &Tidegate, origin: &Site) -> Proxy {
         Proxy::caddy_with(&shipped("Caddyfile", gate, origin), "shop.example")
     }
 
@@ -80,8 +80,10 @@ impl Proxy {
         let folder = tempfile::tempdir().unwrap();
         let named = format!("\n{host} {{");
         assert!(site.contains(&named));
-        let site = site.replace(&named, &format!("\nhttp://127.0.0.1:{port} {{"));
-        let file = format!("{{\n\tadmin off\n\tauto_https off\n}}\n{site}");
+        // Whatever host is named, as nginx with one server does.
+        let site = site.replace(&named, &format!("\nhttp://:{port} {{"));
+        let options = "admin off\n\tauto_https off\n\tdefault_bind 127.0.0.1";
+        let file = format!("{{\n\t{options}\n}}\n{site}");
         let path = folder.path().join("Caddyfile");
         std::fs::write(&path, file).unwrap();
         let mut caddy = Command::new("caddy");
@@ -204,7 +206,15 @@ fn behind_a_gate(base: &str, gate: &Tidegate) {
     let program = send("POST", &format!("{base}/cart"), &[], "x");
     assert_eq!(program.status, 429, "{}", program.body);
     assert!(!program.header("retry-after").is_empty());
-    assert!(program.body.contains("QUEUED"), "{}", program.body);
+    let told: serde_json::Value = serde_json::from_str(&program.body).unwrap();
+    assert_eq!(
+        (&told["error"]["code"], &told["error"]["details"]["queue"]),
+        (&"QUEUED".into(), &"site".into()),
+        "{told}"
+    );
+    assert_eq!(told["error"]["details"]["next_position"], 1, "{told}");
+    assert_eq!(told["error"]["details"]["enqueue"], "/_wr/api/v1/queues/site/enqueue", "{told}");
+    assert!(!told["request_id"].as_str().unwrap().is_empty(), "{told}");
     let forged = format!("{}x", pass);
     assert_eq!(navigate(&format!("{base}/"), &forged).status, 302);
 
@@ -242,7 +252,7 @@ fn path_of(location: &str) -> &str {
     location.find("/_wr/").map_or(location, |at| &location[at..])
 }
 
-fn with_queue(args: &[&str]) -> Tidegate {
+pub(crate) fn with_queue(args: &[&str]) -> Tidegate {
     let gate = Tidegate::start("embedded:", args);
     let made = gate.run(&["room", "create", "site", "--max-active", "1", "--rate", "100/s"]);
     assert!(made.status.success(), "{}", text(&made.stderr));
@@ -297,7 +307,7 @@ fn the_server_works_behind(base: &str, gate: &Tidegate) {
     let queue = r#"{"id":"behind"}"#;
     let made = send("POST", &format!("{base}/api/v1/admin/queues"), &made, queue);
     assert_eq!(made.status, 201, "{}", made.body);
-    let entries = gate.json("/api/v1/audit")["entries"].clone();
+    let entries = gate.json("/api/v1/audit")["items"].clone();
     assert_eq!(entries[0]["client"], "127.0.0.1", "{entries}");
 
     // Events are handed on as they come.
@@ -340,7 +350,7 @@ fn one_command_guards_a_site() {
     let base = gate.guarded();
     let shown = gate.run(&["room", "show", "site", "--json"]);
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
-    assert_eq!(shown["max_active_users"], 1);
+    assert_eq!(shown["max_active"], 1);
     assert_eq!(shown["admission"]["count"], 6000);
     assert_eq!(shown["admission"]["per_seconds"], 60);
     behind_a_gate(&base, &gate);
@@ -349,7 +359,7 @@ fn one_command_guards_a_site() {
 /// Limit and rate of the guard's queue.
 fn limits(gate: &Tidegate) -> (u64, u64) {
     let shown = gate.json("/api/v1/admin/queues/site");
-    (shown["max_active_users"].as_u64().unwrap(), shown["admission"]["count"].as_u64().unwrap())
+    (shown["max_active"].as_u64().unwrap(), shown["admission"]["count"].as_u64().unwrap())
 }
 
 #[track_caller]
@@ -369,7 +379,7 @@ fn what_an_operator_changed_outlives_a_restart(store: &str) {
     let gate = start(gate.stop(), "5");
     assert_eq!(limits(&gate), (9, 60));
     let log = gate.log();
-    assert!(log.contains("stays as it is") && log.contains("guard.max_active"), "{log}");
+    assert!(log.contains("not applied") && log.contains("guard.max_active"), "{log}");
 
     // One of them is another one now, and counts.
     let gate = start(gate.stop(), "7");
@@ -418,6 +428,43 @@ fn a_guard_has_its_rules_from_the_configuration_file() {
     assert_eq!(paying.status, 200);
     assert!(paying.body.to_ascii_lowercase().contains("x-wr-queue: checkout"), "{}", paying.body);
     assert_eq!(gate.json("/api/v1/admin/queues/checkout")["active"], 1);
+}
+
+#[test]
+fn the_guard_has_an_address_for_visitors_and_one_for_its_dashboard() {
+    let folder = tempfile::tempdir().unwrap();
+    let help = text(&command(folder.path(), &["room", "guard", "--help"]).output().unwrap().stdout);
+    let line = |flag: &str| {
+        let after = help.split(flag).nth(1).unwrap_or_else(|| panic!("{flag}: {help}"));
+        after.lines().take(2).collect::<Vec<_>>().join(" ")
+    };
+    assert!(line("--listen <ADDRESS>").contains("visitors"), "{help}");
+    assert!(line("--dashboard <ADDRESS>").contains("dashboard and API"), "{help}");
+
+    let origin = Site::echo();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy = taken.local_addr().unwrap().to_string();
+    let start = |listen: &str, dashboard: &[&str]| {
+        let args = ["room", "guard", "--origin", &origin.url(), "--set", "resp.listen=off"];
+        let mut guard = command(folder.path(), &args);
+        guard.args(["--listen", listen]).args(dashboard).output().unwrap()
+    };
+    let told = text(&start("127.0.0.1:0", &["--dashboard", &busy]).stderr);
+    assert!(
+        told.contains(&format!("listens on {busy}, where dashboard and API would be")),
+        "{told}"
+    );
+    assert!(told.contains("--dashboard 127.0.0.1:0") && told.contains("http.listen"), "{told}");
+    let told = text(&start(&busy, &["--dashboard", "127.0.0.1:0"]).stderr);
+    assert!(told.contains("where the guarded site would be"), "{told}");
+    assert!(told.contains("--listen 127.0.0.1:0") && told.contains("guard.listen"), "{told}");
+
+    // Before the verb the flag means the same.
+    let got = command(folder.path(), &["--listen", &busy, "room", "guard"])
+        .args(["--origin", &origin.url(), "--dashboard", "127.0.0.1:0", "--set", "resp.listen=off"])
+        .output()
+        .unwrap();
+    assert!(text(&got.stderr).contains("where the guarded site would be"), "{}", text(&got.stderr));
 }
 
 #[test]

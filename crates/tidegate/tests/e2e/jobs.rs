@@ -244,7 +244,7 @@ fn a_result_is_what_the_command_printed() {
     let exact = r#"{"z":1,"a":123456789012345678901234567890,"c":1.10, "z":[ 1e999 ]}"#;
     gate.dispatch(&["echo", exact, "--id", "exact"]);
     assert_eq!(gate.drain("echo", "cat")[0]["outcome"], "completed");
-    let (_, body) = gate.get("/api/v1/job/exact");
+    let (_, body) = gate.get("/api/v1/jobs/exact");
     assert!(body.contains(&format!("\"data\":{exact}")), "{body}");
     for json in [&[][..], &["--json"]] {
         let shown = gate.jobs(&[&["show", "exact"], json].concat());
@@ -514,7 +514,7 @@ fn types_pause_schedules_run_and_lines_of_json_are_dispatched() {
     assert!(text(&gate.jobs(&["schedules"]).stdout).contains("paused"));
     assert_eq!(text(&gate.jobs(&["schedules", "resume", "tick"]).stdout), "tick resumed\n");
     assert_eq!(text(&gate.jobs(&["schedules", "rm", "tick"]).stdout), "tick removed\n");
-    let preview = gate.jobs(&["schedules", "preview", "0 0 1 1 *", "--count", "2"]);
+    let preview = gate.jobs(&["schedules", "preview", "0 0 1 1 *", "--limit", "2"]);
     let preview = text(&preview.stdout);
     assert_eq!(
         preview.lines().filter(|line| line.contains("-01-01T00:00:00Z")).count(),

@@ -119,10 +119,8 @@ fn told_503_while(gate: &Tidegate, held: Vec<TcpStream>) {
     assert!(warnings <= 4, "{log}");
 }
 
-#[test]
-fn more_connections_than_files_are_told_503_at_once() {
-    // Silent connections stay for the whole test.
-    let gate = Tidegate::start_with_files(128, &["--set", "http.header_timeout=2m"]);
+/// Opens connections to a port until the server refuses new ones at its own; returns those it holds.
+fn hold_until_refused(gate: &Tidegate, port: &str, most: usize) -> Vec<TcpStream> {
     let address = gate.base.trim_start_matches("http://");
     let mut held: Vec<TcpStream> = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -134,9 +132,17 @@ fn more_connections_than_files_are_told_503_at_once() {
             continue;
         }
         refused = 0;
-        held.push(TcpStream::connect(address).unwrap());
-        assert!(Instant::now() < deadline && held.len() < 200, "{}", held.len());
+        held.push(TcpStream::connect(port).unwrap());
+        assert!(Instant::now() < deadline && held.len() < most, "{}", held.len());
     }
+    held
+}
+
+#[test]
+fn more_connections_than_files_are_told_503_at_once() {
+    // Silent connections stay for the whole test.
+    let gate = Tidegate::start_with_files(128, &["--set", "http.header_timeout=2m"]);
+    let held = hold_until_refused(&gate, gate.base.trim_start_matches("http://"), 200);
     told_503_while(&gate, held);
 }
 
@@ -145,19 +151,6 @@ fn a_server_whose_files_are_used_up_elsewhere_still_answers_503() {
     let gate = Tidegate::start_with_files(128, &[]);
     let line = gate.banner.lines().find_map(|line| line.trim().strip_prefix("RESP")).unwrap();
     let resp = line.trim().trim_start_matches("redis://").to_owned();
-    let address = gate.base.trim_start_matches("http://");
-    let mut held: Vec<TcpStream> = Vec::new();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    // Several refusals in a row: the connections of earlier questions are closed by then.
-    let mut refused = 0;
-    while refused < 5 {
-        if status_of(address) == 503 {
-            refused += 1;
-            continue;
-        }
-        refused = 0;
-        held.push(TcpStream::connect(&resp).unwrap());
-        assert!(Instant::now() < deadline && held.len() < 400, "{}", held.len());
-    }
+    let held = hold_until_refused(&gate, &resp, 400);
     told_503_while(&gate, held);
 }

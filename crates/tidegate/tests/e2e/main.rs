@@ -1,6 +1,7 @@
 //! The real binary, on a free port, as a person or a program meets it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod boundary;
 mod browser;
 mod cli;
 mod client_address;
@@ -8,6 +9,7 @@ mod clients;
 mod contract;
 mod credentials;
 mod demo;
+mod disk;
 mod gates;
 mod jobs;
 mod limits;
@@ -15,6 +17,7 @@ mod many;
 mod newcomer;
 mod packaging;
 mod process;
+mod replies;
 mod room;
 mod served;
 mod site;

@@ -55,7 +55,7 @@ fn story(url: &str) {
     let admin = two.token();
 
     // A queue made at one is there at two; visitors join at both and stand in one line.
-    let new = json!({"id": "sale", "max_active_users": 1, "target_url": "https://shop.example/",
+    let new = json!({"id": "sale", "max_active": 1, "target_url": "https://shop.example/",
         "admission": {"count": 600, "per_seconds": 60}});
     well(&one, &admin, "POST /api/v1/admin/queues", new);
     let join = |gate: &Tidegate| {
@@ -70,12 +70,12 @@ fn story(url: &str) {
     until("Ann may come in", || status(&two, &ann), |place| place["status"] == "admitted");
     assert_eq!(status(&one, &bob)["position"], 1);
     assert_eq!(status(&two, &eve)["position"], 2);
-    let session = well(&one, &ann, "POST /api/v1/queues/sale/claim", Value::Null);
+    let session = well(&one, &ann, "POST /api/v1/queues/sale/start-session", Value::Null);
 
     // A job dispatched at two is claimed at one; another stays in line.
     well(&two, &admin, "POST /api/v1/jobs", json!({"type": "mail", "id": "first"}));
     well(&two, &admin, "POST /api/v1/jobs", json!({"type": "mail", "id": "second"}));
-    let claim = json!({"worker": "w1", "types": ["mail"], "most": 1, "lease_ms": 600_000});
+    let claim = json!({"worker_id": "w1", "types": ["mail"], "limit": 1, "lease_ms": 600_000});
     let lease = well(&one, &admin, "POST /api/v1/jobs/claim", claim);
     let lease = &lease["leases"][0];
     assert_eq!(lease["job"]["id"], "first", "{lease}");
@@ -87,14 +87,14 @@ fn story(url: &str) {
     well(&two, &ann, &format!("POST /api/v1/sessions/{id}/complete"), Value::Null);
     until("Bob may come in", || status(&two, &bob), |place| place["status"] == "admitted");
     assert_eq!(status(&two, &eve)["position"], 1);
-    let session = well(&two, &bob, "POST /api/v1/queues/sale/claim", Value::Null);
+    let session = well(&two, &bob, "POST /api/v1/queues/sale/start-session", Value::Null);
     assert_eq!(session["status"], "active");
     let stats = well(&two, &admin, "GET /api/v1/admin/queues/sale/stats", Value::Null);
     assert_eq!(stats["total_active"], 1, "never more than the limit: {stats}");
 
-    let done = json!({"worker": "w1", "token": lease["token"], "result": {"sent": true}});
-    well(&two, &admin, "POST /api/v1/job/first/complete", done);
-    let claim = json!({"worker": "w2", "types": ["mail"], "most": 5, "wait_ms": 10_000});
+    let done = json!({"worker_id": "w1", "token": lease["token"], "result": {"sent": true}});
+    well(&two, &admin, "POST /api/v1/jobs/first/complete", done);
+    let claim = json!({"worker_id": "w2", "types": ["mail"], "limit": 5, "wait_ms": 10_000});
     let lease = well(&two, &admin, "POST /api/v1/jobs/claim", claim);
     assert_eq!(lease["leases"].as_array().map(Vec::len), Some(1), "{lease}");
     assert_eq!(lease["leases"][0]["job"]["id"], "second");
@@ -103,7 +103,7 @@ fn story(url: &str) {
     well(&two, &admin, "POST /api/v1/jobs", soon);
     until(
         "a delayed job comes due under a new leader",
-        || well(&two, &admin, "GET /api/v1/job/third", Value::Null),
+        || well(&two, &admin, "GET /api/v1/jobs/third", Value::Null),
         |job| job["status"] == "waiting",
     );
 
@@ -113,9 +113,9 @@ fn story(url: &str) {
     loop {
         let path = format!("GET /api/v1/store/keys?limit=500&cursor={cursor}");
         let page = well(&two, &admin, &path, Value::Null);
-        let keys = page["keys"].as_array().unwrap();
+        let keys = page["items"].as_array().unwrap();
         seen.extend(keys.iter().map(|key| key["key"].as_str().unwrap().to_owned()));
-        page["cursor"].as_str().unwrap().clone_into(&mut cursor);
+        page["next_cursor"].as_str().unwrap_or("0").clone_into(&mut cursor);
         if cursor == "0" {
             break;
         }
@@ -130,7 +130,7 @@ fn story(url: &str) {
     assert!(counted.abs_diff(seen.len() as u64) <= 10, "{counted} keys, {} seen", seen.len());
     let key = seen.iter().find(|key| key.ends_with("jobs:data:first")).unwrap();
     let path = format!("GET /api/v1/store/key?key={}", key.replace('{', "%7B").replace('}', "%7D"));
-    assert_eq!(well(&two, &admin, &path, Value::Null)["kind"], "string");
+    assert_eq!(well(&two, &admin, &path, Value::Null)["type"], "string");
 }
 
 #[test]

@@ -43,6 +43,15 @@ pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
     command
 }
 
+/// A command in a mount namespace of its own, after `before` has run there.
+pub(crate) fn in_namespace(before: &str, command: &Command) -> Command {
+    let mut inside = Command::new("unshare");
+    inside.args(["--map-root-user", "--mount", "sh", "-c"]);
+    inside.arg(format!("{before} && exec \"$0\" \"$@\""));
+    inside.arg(command.get_program()).args(command.get_args());
+    inside
+}
+
 /// Runs a command to its end.
 pub(crate) fn run(folder: &Path, args: &[&str]) -> Output {
     command(folder, args).output().unwrap()
@@ -65,7 +74,7 @@ impl Tidegate {
 
     pub(crate) fn guard_in(folder: tempfile::TempDir, args: &[&str]) -> Tidegate {
         let mut command = command(folder.path(), &["room", "guard", "--listen", "127.0.0.1:0"]);
-        command.args(["--set", "http.listen=127.0.0.1:0", "--set", "resp.listen=off"]).args(args);
+        command.args(["--dashboard", "127.0.0.1:0", "--set", "resp.listen=off"]).args(args);
         Tidegate::spawn(folder, command)
     }
 
@@ -94,6 +103,31 @@ impl Tidegate {
         limited.args(["--listen", "127.0.0.1:0", "--set", "resp.listen=127.0.0.1:0"]).args(args);
         limited.env_clear().env("PATH", std::env::var("PATH").unwrap());
         Tidegate::spawn(folder, limited)
+    }
+
+    /// Starts with the built-in store on a disk of its own, of so many bytes, at `disk` in its folder.
+    /// Nobody else sees that disk: it is in a mount namespace of the process.
+    pub(crate) fn start_on_disk(bytes: u64) -> Tidegate {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("disk");
+        std::fs::create_dir(&disk).unwrap();
+        let store = format!("embedded:{}", disk.join("store").display());
+        let plain = Tidegate::serving(folder.path(), &["serve", "--store", &store], &[]);
+        let mut command =
+            in_namespace(&format!("mount -t tmpfs -o size={bytes} none disk"), &plain);
+        command.current_dir(folder.path()).env_clear().env("PATH", std::env::var("PATH").unwrap());
+        Tidegate::spawn(folder, command)
+    }
+
+    /// Mounts the disk of [`Tidegate::start_on_disk`] again, with these options.
+    pub(crate) fn remount(&self, options: &str) {
+        let status = Command::new("nsenter")
+            .args(["--user", "--mount", "--preserve-credentials", "--target"])
+            .arg(self.child.id().to_string())
+            .args(["mount", "-o", &format!("remount,{options}")])
+            .arg(self.path().join("disk"))
+            .status();
+        assert!(status.unwrap().success());
     }
 
     fn launch(folder: tempfile::TempDir, verb: &[&str], args: &[&str]) -> Tidegate {

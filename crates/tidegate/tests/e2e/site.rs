@@ -1,6 +1,6 @@
 //! Sites to stand behind a gate: one that tells what it was asked, and a little shop for browsers.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 
 use crate::process::text;
@@ -73,16 +73,37 @@ fn serve(mut socket: TcpStream, answer: fn(&Asked) -> String) {
                 return;
             }
         }
-        let length = head
-            .lines()
-            .filter_map(|line| line.split_once(": "))
-            .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-            .map_or(0, |(_, value)| value.parse().unwrap());
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body).unwrap();
+        // A request that breaks off is not answered.
+        let Some(body) = read_body(&mut reader, &head) else { return };
         if socket.write_all(answer(&Asked { head, body }).as_bytes()).is_err() {
             return;
         }
+    }
+}
+
+/// The body that a head announces; `None` if it breaks off.
+fn read_body(reader: &mut impl BufRead, head: &str) -> Option<Vec<u8>> {
+    let find = |wanted: &str| {
+        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+        lines.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
+    };
+    let mut body = Vec::new();
+    if find("transfer-encoding").is_none() {
+        body.resize(find("content-length").map_or(0, |value| value.parse().unwrap()), 0);
+        reader.read_exact(&mut body).ok()?;
+        return Some(body);
+    }
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let length = usize::from_str_radix(line.trim(), 16).ok()?;
+        let mut chunk = vec![0; length + 2];
+        reader.read_exact(&mut chunk).ok()?;
+        chunk.truncate(length);
+        if chunk.is_empty() {
+            return Some(body);
+        }
+        body.extend(chunk);
     }
 }
 

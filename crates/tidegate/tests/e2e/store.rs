@@ -63,3 +63,16 @@ fn settings_of_the_store_reach_it_and_shutdown_ends_the_process() {
     assert_eq!(rest, b"", "the end of the connection is the answer");
     assert_eq!(gate.wait(), 0, "{}", gate.log());
 }
+
+#[test]
+fn wrong_passwords_on_the_resp_port_are_counted_in_the_metrics() {
+    let gate = Tidegate::start("embedded:", &[]);
+    let address = gate.banner.split("redis://").nth(1).unwrap().split_whitespace().next().unwrap();
+    let mut stream = TcpStream::connect(address.trim_end_matches('/')).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    ask(&mut stream, "AUTH wrong", "-WRONGPASS");
+    ask(&mut stream, "HELLO 3 AUTH somebody wrong", "-WRONGPASS");
+    let (status, text) = gate.get("/metrics");
+    assert_eq!(status, 200, "{text}");
+    assert!(text.contains("tidegate_resp_auth_failures_total 2\n"), "{text}");
+}

@@ -67,3 +67,51 @@ fn a_certificate_is_used_and_read_again_while_the_server_runs() {
     assert_eq!(curl(&new, &gate, &[]), "2 200");
     assert!(curl(&old, &gate, &[]).contains("certificate"));
 }
+
+/// What redis-cli says about a PING over TLS, trusting this certificate.
+fn ping(trusted: &Path, address: &str) -> String {
+    let (host, port) = address.split_once(':').unwrap();
+    let got = Command::new("redis-cli")
+        .args(["-h", host, "-p", port, "--tls", "--cacert"])
+        .arg(trusted)
+        .arg("PING")
+        .output()
+        .unwrap();
+    format!("{}{}", text(&got.stdout), text(&got.stderr)).trim().to_owned()
+}
+
+#[test]
+fn the_resp_port_speaks_tls_with_the_same_certificate_and_reads_it_again() {
+    let (first, second) = (Certificates::make().unwrap(), Certificates::make().unwrap());
+    let used = tempfile::tempdir().unwrap();
+    let put = |from: &Path| {
+        for name in ["server.pem", "server.key"] {
+            std::fs::copy(from.join(name), used.path().join(name)).unwrap();
+        }
+    };
+    put(first.folder());
+    let setting =
+        |name: &str, file: &str| format!("http.{name}={}", used.path().join(file).display());
+    let (cert, key) = (setting("tls_cert", "server.pem"), setting("tls_key", "server.key"));
+    let folder = tempfile::tempdir().unwrap();
+    let without = ["serve", "--store", "embedded:", "--set", "resp.tls=true"];
+    let refused = crate::process::run(folder.path(), &without);
+    assert!(text(&refused.stderr).contains("http.tls_cert"), "{}", text(&refused.stderr));
+
+    let args = ["--set", &cert, "--set", &key, "--set", "resp.tls=true"];
+    let gate = Tidegate::start("embedded:", &args);
+    let address = gate.banner.split("rediss://").nth(1).unwrap().split_whitespace().next().unwrap();
+    let (old, new) = (first.folder().join("server.pem"), second.folder().join("server.pem"));
+    assert_eq!(ping(&old, address), "PONG");
+    let stranger = ping(&new, address);
+    assert!(stranger.contains("certificate verify failed"), "{stranger}");
+    let (host, port) = address.split_once(':').unwrap();
+    let plain = Command::new("redis-cli").args(["-h", host, "-p", port, "PING"]).output().unwrap();
+    assert!(!text(&plain.stdout).contains("PONG"), "it answers without TLS");
+
+    put(second.folder());
+    gate.signal("-HUP");
+    gate.wait_for_log("certificate reloaded");
+    assert_eq!(ping(&new, address), "PONG");
+    assert!(ping(&old, address).contains("certificate verify failed"));
+}

@@ -26,7 +26,7 @@ export default async function (tour) {
   const waiting = [await at(), await at(PHONE), await at({ colorScheme: "dark" })];
   for (const [index, page] of waiting.entries()) {
     await page.goto("/tickets?show=7");
-    await page.getByRole("heading", { level: 1, name: "You are in line" }).waitFor();
+    await page.getByRole("heading", { level: 1, name: "You are waiting in the queue" }).waitFor();
     must(page.url().startsWith(`${tour.guard}/_wr/site/wait`), `waits on the site's own address: ${page.url()}`);
     must((await position(page)) === index + 1, `place ${index + 1}, not ${await position(page)}`);
   }
@@ -40,7 +40,7 @@ export default async function (tour) {
 
   // Asking for the site again, or for another page of it, costs nobody the place.
   await last.goto("/tickets");
-  await last.getByRole("heading", { level: 1, name: "You are in line" }).waitFor();
+  await last.getByRole("heading", { level: 1, name: "You are waiting in the queue" }).waitFor();
   must((await position(last)) === 3, "third still");
   await last.evaluate(() => { window.stillHere = true; });
 
@@ -74,7 +74,7 @@ export default async function (tour) {
 
   // An operator makes room for one more, in the queue the guard made. All browsers here have one address.
   must((await position(last)) === 1, "first in line");
-  await tour.api("PATCH", "/api/v1/admin/queues/site", { max_active_users: 2, max_active_per_address: 0 });
+  await tour.api("PATCH", "/api/v1/admin/queues/site", { max_active: 2, max_active_per_address: 0 });
   await last.waitForURL(`${tour.guard}/tickets`);
   await inShop(last).waitFor();
   const stats = await tour.api("GET", "/api/v1/admin/queues/site/stats");

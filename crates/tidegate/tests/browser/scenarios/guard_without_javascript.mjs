@@ -16,7 +16,7 @@ export default async function (tour) {
   await inShop(first);
   await second.goto("/tickets?show=7");
   await third.goto("/tickets?show=7");
-  await third.getByRole("heading", { level: 1, name: "You are in line" }).waitFor();
+  await third.getByRole("heading", { level: 1, name: "You are waiting in the queue" }).waitFor();
   must((await position(third)) === 2, "second in line");
   await shot(third, "guard-no-script");
 

@@ -6,7 +6,7 @@ export default async function (tour) {
   await page.goto("/settings");
   await page.getByRole("heading", { name: "Configuration" }).waitFor();
   await tour.look(page, "settings");
-  const { tokens } = await tour.api("GET", "/api/v1/tokens");
+  const { items: tokens } = await tour.api("GET", "/api/v1/tokens");
   await page.getByRole("button", { name: /New token|Make a token|Create/ }).first().click();
   const dialog = page.getByRole("dialog").last();
   await dialog.getByLabel("Name", { exact: true }).fill("on call");
@@ -18,7 +18,7 @@ export default async function (tour) {
   await tour.look(page, "settings-secret");
   await secret.getByRole("button", { name: "Done" }).click();
   await page.getByText("on call").first().waitFor();
-  must((await tour.api("GET", "/api/v1/tokens")).tokens.length === tokens.length + 1, "one token more");
+  must((await tour.api("GET", "/api/v1/tokens")).items.length === tokens.length + 1, "one token more");
 
   await page.goto("/audit");
   await page.getByText("token.create").first().waitFor();

@@ -9,7 +9,7 @@ export default async function (tour) {
 
   const dispatch = (job) => tour.api("POST", "/api/v1/jobs", job);
   const worker = await tour.tokenOf("worker");
-  const claim = (types, most = 1) => tour.api("POST", "/api/v1/jobs/claim", { worker: "press-1", types, most, wait_ms: 5000, capabilities: ["pdf"], region: "eu" }, worker);
+  const claim = (types, limit = 1) => tour.api("POST", "/api/v1/jobs/claim", { worker_id: "press-1", types, limit, wait_ms: 5000, capabilities: ["pdf"], region: "eu" }, worker);
   for (let n = 0; n < 12; n += 1) await dispatch({ type: "email.send", payload: { to: `guest-${n}@mail.example`, password: "hunter2" }, retry: { attempts: 0 } });
   await dispatch({ type: "fax.send", target: { capabilities: ["fax"] } });
   await dispatch({ type: "report", delay_ms: 3_600_000 });
@@ -19,7 +19,7 @@ export default async function (tour) {
   const { leases } = await claim(["email.send"], 4);
   must(leases.length === 4, `four were claimed, not ${leases.length}`);
   const jobs = leases.map(({ job, token }) => ({ id: job.id, token }));
-  const say = (job, verb, body) => tour.api("POST", `/api/v1/job/${job.id}/${verb}`, { worker: "press-1", token: job.token, ...body }, worker);
+  const say = (job, verb, body) => tour.api("POST", `/api/v1/jobs/${job.id}/${verb}`, { worker_id: "press-1", token: job.token, ...body }, worker);
   await say(jobs[0], "progress", { percent: 40, message: "page 2 of 5" });
   await say(jobs[1], "complete", { result: { pages: 5 } });
   for (const job of jobs.slice(2)) await say(job, "fail", { error: { name: "SmtpError", message: "550 <script>alert(1)</script> no such mailbox" } });
@@ -40,14 +40,14 @@ export default async function (tour) {
   await tour.look(page, "jobs-found");
   await tab(/^Delayed/).click();
   await page.getByRole("link", { name: "report" }).waitFor();
-  await tab(/^Running/).click();
+  await tab(/^Active/).click();
   await page.getByRole("link", { name: "email.send" }).waitFor();
   await tab(/^Finished/).click();
-  await page.getByText("done").first().waitFor();
+  await page.getByText("completed").first().waitFor();
   await tour.look(page, "jobs-finished");
 
   // A job done at the first try says so.
-  must((await page.locator("tbody tr", { hasText: "done" }).locator("[data-label=Tries]").innerText()) === "1 of 1", "one try of one");
+  must((await page.locator("tbody tr", { hasText: "completed" }).locator("[data-label=Attempts]").innerText()) === "1 of 1", "one try of one");
 
   // Lists live: counts at once, rows when nobody points at them or has chosen some.
   await tab(/^Delayed/).click();
@@ -62,7 +62,7 @@ export default async function (tour) {
   await dispatch({ type: "soonest", delay_ms: 1_800_000 });
   await until("the count goes on", async () => (await count(/^Delayed/)) === "3");
   await page.mouse.move(0, 0);
-  await page.getByText("1 chosen").waitFor();
+  await page.getByText("1 selected").waitFor();
   must((await rows.count()) === 2, "the rows stand still");
   must((await page.locator("input.pick").first().inputValue()) === chosen, "the chosen row is where it was");
   must(await page.locator("input.pick").first().isChecked(), "and still chosen");
@@ -73,12 +73,12 @@ export default async function (tour) {
 
   // Dead letters are replayed, all at once.
   await tab(/^Dead/).click();
-  await page.getByLabel("Choose all on this page").check();
-  await page.getByText("2 chosen").waitFor();
+  await page.getByLabel("Select all on this page").check();
+  await page.getByText("2 selected").waitFor();
   await tour.look(page, "jobs-dead");
   await page.getByRole("button", { name: "Replay", exact: true }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Replay" }).click();
-  await page.getByRole("status").getByText("In line again: 2").waitFor();
+  await page.getByRole("status").getByText("Requeued: 2").waitFor();
   await page.getByText("No dead letters").waitFor();
   must((await tour.api("GET", "/api/v1/jobs/stats")).waiting === 11, "both are in line again");
 
@@ -102,11 +102,11 @@ export default async function (tour) {
 
   // Cancel many that wait.
   await page.goto("/jobs/waiting?type=email.send");
-  await page.getByLabel("Choose all on this page").check();
+  await page.getByLabel("Select all on this page").check();
   await page.getByRole("button", { name: "Cancel", exact: true }).first().click();
   await page.getByRole("dialog").getByRole("button", { name: "Cancel", exact: true }).last().click();
   await page.getByText(/Cancelled \d+/).waitFor();
-  await page.getByText("Nothing waits").waitFor();
+  await page.getByText("No waiting jobs").waitFor();
 
   // Types, schedules, workers, jobs nobody can take.
   await page.goto("/jobs");
@@ -121,9 +121,9 @@ export default async function (tour) {
   await tab(/^Workers/).click();
   await page.getByText("press-1").waitFor();
   await tour.look(page, "jobs-workers");
-  await tab("Nobody can take").click();
+  await tab("Unroutable").click();
   await page.getByText("capability fax").waitFor();
-  await tour.look(page, "jobs-stranded");
+  await tour.look(page, "jobs-unroutable");
 
   const viewer = await tour.login(await tour.tokenOf("viewer"));
   await viewer.goto(`/jobs/job/${jobs[2].id}`);

@@ -16,10 +16,10 @@ export default async function (tour) {
   const dialog = page.getByRole("dialog", { name: "New queue" });
   await dialog.locator("[name=id]").fill("summer-tour");
   await dialog.locator("[name=name]").fill("Summer tour");
-  await dialog.getByLabel("Where they go").fill("https://tickets.example/");
-  await dialog.getByLabel("Inside at once").fill("5");
+  await dialog.getByLabel("Target URL").fill("https://tickets.example/");
+  await dialog.getByLabel("Maximum active").fill("5");
   await tour.look(page, "room-new-queue");
-  await dialog.getByRole("button", { name: "Make" }).click();
+  await dialog.getByRole("button", { name: "Create" }).click();
   await page.waitForURL("**/room/summer-tour");
   await page.getByRole("heading", { level: 1, name: "Summer tour" }).waitFor();
 
@@ -31,7 +31,7 @@ export default async function (tour) {
   await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
   await page.getByRole("button", { name: "Resume" }).waitFor();
   await join(tour, 30);
-  await page.locator(".dots").getByRole("img", { name: /30 in line/ }).waitFor();
+  await page.locator(".dots").getByRole("img", { name: /30 waiting/ }).waitFor();
   await tour.look(page, "queue-paused");
 
   // Admit by hand counts the limit of five.
@@ -39,38 +39,38 @@ export default async function (tour) {
   await page.getByRole("dialog").getByRole("button", { name: "Resume" }).click();
   await page.getByRole("button", { name: "Pause" }).waitFor();
   await page.getByRole("button", { name: "Admit …" }).click();
-  const admit = page.getByRole("dialog", { name: "Let people in" });
-  await admit.getByLabel("How many").fill("20");
+  const admit = page.getByRole("dialog", { name: "Admit visitors" });
+  await admit.getByLabel("Number of visitors").fill("20");
   await tour.look(page, "queue-admit");
-  await admit.getByRole("button", { name: "Let in" }).click();
+  await admit.getByRole("button", { name: "Admit" }).click();
   await until("five are let in", async () => (await tour.api("GET", "/api/v1/admin/queues/summer-tour/stats")).total_admitted_now === 5);
 
   await page.getByRole("button", { name: "Rate …" }).click();
   const rate = page.getByRole("dialog", { name: "Change the rate" });
   await rate.getByLabel("Visitors").fill("7");
   await rate.getByRole("button", { name: "Change" }).click();
-  await page.getByText("7 every 60 s").waitFor();
+  await page.getByText("7 per 60 s").waitFor();
   await page.getByRole("button", { name: "Message …" }).click();
-  const message = page.getByRole("dialog", { name: "Tell those who wait" });
+  const message = page.getByRole("dialog", { name: "Message to waiting visitors" });
   await message.getByLabel("Message").fill("<b>Doors</b> open at eight");
-  await message.getByRole("button", { name: "Tell them" }).click();
+  await message.getByRole("button", { name: "Send" }).click();
   await page.getByText("<b>Doors</b> open at eight").waitFor();
   await tour.look(page, "queue-live");
 
   // The other views, each living.
   const tab = (name) => page.getByRole("navigation", { name: "Views of the queue" }).getByRole("link", { name });
-  await tab("In line").click();
+  await tab("Waiting").click();
   const rows = page.locator("tbody tr");
   await until("25 wait", async () => (await rows.count()) === 25);
   await tour.look(page, "queue-line");
-  await rows.first().getByRole("button", { name: /Take away place/ }).click();
-  await page.getByRole("dialog").getByRole("button", { name: "Take away" }).click();
+  await rows.first().getByRole("button", { name: /Revoke position/ }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Revoke" }).click();
   await until("24 wait", async () => (await rows.count()) === 24);
-  await tab("May come in").click();
+  await tab("Admitted").click();
   await until("five are at the door", async () => (await rows.count()) === 5);
   await tour.look(page, "queue-door");
   await tab("Sessions").click();
-  await page.getByText("Nobody is inside").waitFor();
+  await page.getByText("No active sessions").waitFor();
   const [visitor] = await join(tour, 1);
   must(visitor.status === 201, `joining answers ${visitor.status}`);
   await tab("Events").click();
@@ -88,7 +88,7 @@ export default async function (tour) {
   // Who may only look sees no acts.
   const viewer = await tour.login(await tour.tokenOf("viewer"));
   await viewer.goto("/room/summer-tour");
-  await viewer.getByText("Next in line").waitFor();
+  await viewer.getByText("Next to be admitted").waitFor();
   must((await viewer.getByRole("button", { name: /Admit|Pause|Rate|Message/ }).count()) === 0, "a viewer has no acts");
 
   // The end needs its name typed.
@@ -100,9 +100,9 @@ export default async function (tour) {
   await sure.getByRole("button", { name: "Delete" }).click();
   await page.waitForURL("**/room");
   await page.getByText("No queues yet").waitFor();
-  await viewer.getByText("The queue is gone").waitFor();
+  await viewer.getByText("Queue not found").waitFor();
 
-  const { entries } = await tour.api("GET", "/api/v1/audit");
+  const { items: entries } = await tour.api("GET", "/api/v1/audit");
   const done = entries.map((entry) => entry.action);
   for (const act of ["pause", "resume", "admit", "rate", "message", "delete"]) {
     must(done.some((action) => action.includes(act)), `${act} is in the trail: ${done}`);

@@ -17,7 +17,7 @@ export default async function (tour) {
   const link = page.locator("td.key a", { hasText: "summer-tour" }).first();
   await link.waitFor();
   await page.getByLabel("Type", { exact: true }).selectOption("hash");
-  await page.waitForURL(/kind=hash/);
+  await page.waitForURL(/type=hash/);
   await tour.look(page, "store-found");
   await page.locator("td.key a").first().click();
   await page.getByRole("heading", { name: "Value" }).waitFor();
@@ -32,7 +32,7 @@ export default async function (tour) {
   await page.getByText("Key removed").waitFor();
 
   const viewer = await tour.login(await tour.tokenOf("viewer"));
-  await viewer.goto("/store?kind=hash");
+  await viewer.goto("/store?type=hash");
   await viewer.locator("td.key a").first().click();
   await viewer.getByRole("heading", { name: "Value" }).waitFor();
   must((await viewer.getByRole("button", { name: "Remove" }).count()) === 0, "a viewer removes nothing");

@@ -8,7 +8,7 @@ export default async function (tour) {
   const others = await line.joinMany(6);
   const page = await tour.visitor({ viewport: { width: 390, height: 844 } });
   await page.goto("/_wr/spring-sale?return_to=%2Fdocs%3Ffrom%3Droom");
-  await page.getByRole("heading", { level: 1, name: "You are in line" }).waitFor();
+  await page.getByRole("heading", { level: 1, name: "You are waiting in the queue" }).waitFor();
   must((await position(page)) === 7, `seventh, not ${await position(page)}`);
   must(new URL(page.url()).pathname === "/_wr/spring-sale/wait", "a clean address");
   await tour.look(page, "waiting");
@@ -45,19 +45,19 @@ export default async function (tour) {
   await line.act("message", { text: { en: "The doors open again at 20:00.", de: "Um 20 Uhr geht es weiter." } });
   await page.getByRole("note").getByText("The doors open again at 20:00.").waitFor();
   await line.act("pause");
-  await page.getByRole("heading", { level: 1, name: "The line is paused" }).waitFor();
+  await page.getByRole("heading", { level: 1, name: "The queue is paused" }).waitFor();
   await tour.look(page, "waiting-paused");
   await page.getByRole("link", { name: "Deutsch" }).click();
   await page.getByRole("heading", { level: 1, name: "Die Warteschlange pausiert" }).waitFor();
   await page.getByText("Um 20 Uhr geht es weiter.").waitFor();
   await line.act("resume");
-  await page.getByRole("heading", { level: 1, name: "Sie sind in der Warteschlange" }).waitFor();
+  await page.getByRole("heading", { level: 1, name: "Sie warten in der Warteschlange" }).waitFor();
   await tour.look(page, "waiting-german");
 
   // The turn comes: those ahead leave, there is room, and the page goes on by itself.
   for (const token of others.slice(3)) await line.leave(token);
   await until("first in line", async () => (await position(page)) === 1);
-  await line.change({ max_active_users: 2 });
+  await line.change({ max_active: 2 });
   await page.waitForURL("**/docs?from=room");
   const cookies = await page.context().cookies();
   const pass = cookies.find((cookie) => cookie.name === "wr_spring_sale");

@@ -12,7 +12,7 @@ export default async function (tour) {
     tour.looks += 1;
   };
   await page.goto("/_wr/no-script?return_to=%2Fdocs");
-  await page.getByRole("heading", { level: 1, name: "Estás en la cola" }).waitFor();
+  await page.getByRole("heading", { level: 1, name: "Estás esperando en la cola" }).waitFor();
   must((await position(page)) === 3, "third");
   await shot("waiting-no-script");
 
@@ -22,11 +22,11 @@ export default async function (tour) {
   await page.getByRole("heading", { level: 1, name: "Has salido de la cola" }).waitFor();
   await shot("waiting-no-script-left");
   await page.getByRole("button", { name: "Volver a la cola" }).click();
-  await page.getByRole("heading", { level: 1, name: "Estás en la cola" }).waitFor();
+  await page.getByRole("heading", { level: 1, name: "Estás esperando en la cola" }).waitFor();
   must((await position(page)) === 3, "third again");
 
   for (const token of others) await line.leave(token);
   await until("the page looks again by itself", async () => (await position(page).catch(() => 0)) === 1, 40);
-  await line.change({ max_active_users: 2 });
+  await line.change({ max_active: 2 });
   await page.waitForURL("**/docs", { timeout: 40_000 });
 }

@@ -1,0 +1,151 @@
+//! Schedules: jobs that run again and again.
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use jobs::{NewJob, ScheduleView};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::InSchedule;
+use super::admin::{ActionOutcome, ActionReply, done};
+use super::new_id;
+use super::view::{IdempotencyKey, JobBody, NewJobBody};
+use crate::error::JobsApiError;
+use crate::service::JobsState;
+use web::ApiError;
+use web::Routes;
+use web::error::ErrorBody;
+use web::extract::{Json, Path, Query};
+use web::page::{Page, PageQuery};
+use web::time::Timestamp;
+
+/// The routes.
+pub(super) fn routes() -> Routes<JobsState> {
+    Routes {
+        viewer: OpenApiRouter::new().routes(routes!(schedules)).routes(routes!(preview)),
+        operator: OpenApiRouter::new()
+            .routes(routes!(put_schedule, delete_schedule))
+            .routes(routes!(pause_schedule))
+            .routes(routes!(resume_schedule)),
+        ..Routes::default()
+    }
+}
+
+/// A schedule.
+#[derive(Debug, Serialize, ToSchema)]
+struct ScheduleRow {
+    /// Its job.
+    job: JobBody,
+    /// Time of its next occurrence.
+    next_at: Timestamp,
+    /// Does it let its occurrences pass by?
+    paused: bool,
+}
+
+impl From<ScheduleView> for ScheduleRow {
+    fn from(view: ScheduleView) -> ScheduleRow {
+        ScheduleRow { job: view.job.into(), next_at: view.next.into(), paused: view.paused }
+    }
+}
+
+/// List the schedules, the next to come due first.
+#[utoipa::path(get, path = "/api/v1/jobs/schedules", tag = "jobs", params(PageQuery),
+    operation_id = "list_schedules",
+    responses((status = 200, description = "A page of schedules.", body = Page<ScheduleRow>)))]
+async fn schedules(
+    State(state): State<JobsState>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<ScheduleRow>>, JobsApiError> {
+    let (offset, limit) = (page.offset()?, page.limit()?);
+    let found = state.jobs.schedules(offset, limit).await?;
+    Ok(Json(Page::at(offset, limit, found.into_iter().map(ScheduleRow::from).collect())))
+}
+
+/// Store a schedule, or change the one of this id. The body is a job with `cron`. Its id makes the
+/// call safe to repeat, so an `Idempotency-Key` is refused.
+#[utoipa::path(put, path = "/api/v1/jobs/schedules/{id}", tag = "jobs", request_body = NewJobBody,
+    params(("id" = String, Path, description = "Id of the schedule.")),
+    responses((status = 200, description = "Stored.", body = ActionReply),
+        (status = 409, description = "A job of this id is no schedule.", body = ErrorBody)))]
+async fn put_schedule(
+    State(state): State<JobsState>,
+    Path(id): Path<String>,
+    key: IdempotencyKey,
+    Json(body): Json<NewJobBody>,
+) -> Result<impl IntoResponse, JobsApiError> {
+    if key.key.is_some() {
+        return Err(ApiError::invalid_field(
+            "Idempotency-Key",
+            "a schedule has its id in the path, which makes the call safe to repeat; leave the key out",
+        )
+        .into());
+    }
+    let id = new_id(id)?;
+    let stored = state.jobs.schedule(NewJob::try_from(body)?.id(id.clone())).await?;
+    let outcome = if stored.new { ActionOutcome::Stored } else { ActionOutcome::Changed };
+    Ok(done("schedule.put", &id, outcome))
+}
+
+/// Stop a schedule for good. What it has in line or running goes on.
+#[utoipa::path(delete, path = "/api/v1/jobs/schedules/{id}", tag = "jobs",
+    params(InSchedule),
+    responses((status = 200, description = "Gone.", body = ActionReply)))]
+async fn delete_schedule(
+    State(state): State<JobsState>,
+    InSchedule { id }: InSchedule,
+) -> Result<impl IntoResponse, JobsApiError> {
+    state.jobs.unschedule(&id).await?;
+    Ok(done("schedule.delete", &id, ActionOutcome::Removed))
+}
+
+/// Let a schedule pass its occurrences by until it is resumed.
+#[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/pause", tag = "jobs",
+    params(InSchedule),
+    responses((status = 200, description = "Paused.", body = ActionReply)))]
+async fn pause_schedule(
+    State(state): State<JobsState>,
+    InSchedule { id }: InSchedule,
+) -> Result<impl IntoResponse, JobsApiError> {
+    state.jobs.pause_schedule(&id).await?;
+    Ok(done("schedule.pause", &id, ActionOutcome::Paused))
+}
+
+/// Let a paused schedule run again, from its next occurrence on.
+#[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/resume", tag = "jobs",
+    params(InSchedule),
+    responses((status = 200, description = "Resumed.", body = ActionReply)))]
+async fn resume_schedule(
+    State(state): State<JobsState>,
+    InSchedule { id }: InSchedule,
+) -> Result<impl IntoResponse, JobsApiError> {
+    state.jobs.resume_schedule(&id).await?;
+    Ok(done("schedule.resume", &id, ActionOutcome::Resumed))
+}
+
+/// An expression to try.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PreviewQuery {
+    /// The cron expression.
+    cron: String,
+    /// The IANA time zone it is read in; UTC if left out.
+    timezone: Option<String>,
+    /// Number of occurrences to return: 5 if left out, 100 at most.
+    #[param(minimum = 1, maximum = 100, default = 5)]
+    limit: Option<usize>,
+}
+
+/// Preview the next occurrences of a cron expression without storing anything.
+#[utoipa::path(get, path = "/api/v1/jobs/preview", tag = "jobs", params(PreviewQuery),
+    operation_id = "preview_schedule",
+    responses((status = 200, description = "The next occurrences.", body = Page<Timestamp>)))]
+async fn preview(
+    State(state): State<JobsState>,
+    Query(query): Query<PreviewQuery>,
+) -> Result<Json<Page<Timestamp>>, JobsApiError> {
+    let limit = query.limit.unwrap_or(5);
+    let preview = state.jobs.preview(&query.cron, query.timezone.as_deref(), limit)?;
+    Ok(Json(Page::whole(preview.next.into_iter().map(|at| Timestamp(jobs::Millis(at))).collect())))
+}

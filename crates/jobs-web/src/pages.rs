@@ -1,0 +1,374 @@
+//! The overview of the job queue: counts by state, throughput, latency, active jobs, types. Lists of
+//! jobs are in `pages/list.rs`, one job in `pages/job.rs`; schedules, workers and unroutable jobs have
+//! a file each.
+
+pub(crate) mod job;
+pub(crate) mod list;
+pub(crate) mod schedules;
+pub(crate) mod unroutable;
+pub(crate) mod workers;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::extract::State;
+use jobs::{Job, JobCounts, JobId, JobList, JobTarget, Jobs, Status};
+use maud::{Markup, html};
+
+use crate::service::JobsState;
+use web::chart::{self, Line, Scale};
+use web::format;
+use web::icon::Icon;
+use web::series::{EVERY, float};
+use web::ui::{self, Shell};
+
+/// Jobs and types shown of each list on the first page.
+const SHOWN: usize = 10;
+/// Ended jobs whose times make the latency chart.
+const RUNS: usize = 40;
+
+/// Renders the tabs: path segment, label, count.
+fn tabs(here: &str, stats: Option<&JobCounts>) -> Markup {
+    let all: [(&str, &str, Option<usize>); 9] = [
+        ("", "Overview", None),
+        ("waiting", "Waiting", stats.map(|stats| stats.waiting)),
+        ("active", "Active", stats.map(|stats| stats.active)),
+        ("delayed", "Delayed", stats.map(|stats| stats.delayed)),
+        ("finished", "Finished", stats.map(|stats| stats.finished)),
+        ("dead", "Dead letters", stats.map(|stats| stats.dead)),
+        ("schedules", "Schedules", stats.map(|stats| stats.cron)),
+        ("workers", "Workers", stats.map(|stats| stats.workers)),
+        ("unroutable", "Unroutable", None),
+    ];
+    html! {
+        nav.tabs aria-label="Jobs" {
+            @for (name, word, count) in all {
+                a href=(if name.is_empty() { "/jobs".to_owned() } else { format!("/jobs/{name}") })
+                    aria-current=[(name == here).then_some("page")] {
+                    (word) @if let Some(count) = count { span.count { (format::short(float(count as u64))) } }
+                }
+            }
+        }
+    }
+}
+
+/// The tabs with their counts, live.
+pub(crate) async fn tabs_part(state: &JobsState, here: &str) -> Markup {
+    let stats = state.jobs.stats().await.ok();
+    tabs(here, stats.as_ref())
+}
+
+/// A page about jobs: tabs and what is under them, which lives when there is a topic.
+async fn frame(
+    state: &JobsState,
+    shell: &Shell,
+    tab: &str,
+    topic: Option<&str>,
+    body: &Markup,
+) -> Markup {
+    let head = ui::Head::new(
+        "Jobs",
+        "Waiting, active, delayed, completed, failed and dead jobs, and the workers that run them.",
+    )
+    .actions(html! { span.live-dot { "Live" } });
+    let body = html! {
+        div data-live={ "job-tabs?" (tab) } { (tabs_part(state, tab).await) }
+        @match topic { Some(topic) => { div data-live=(topic) { (body) } } None => { (body) } }
+    };
+    shell.page(&state.app, "/jobs", &head, &body)
+}
+
+pub(crate) async fn page(State(state): State<JobsState>, shell: Shell) -> Markup {
+    let acts = shell.may_operate();
+    let body = part(&state, acts).await;
+    frame(&state, &shell, "", Some(if acts { "jobs?acts" } else { "jobs" }), &body).await
+}
+
+/// Renders the live part, with or without the actions of operators.
+pub(crate) async fn part(state: &JobsState, acts: bool) -> Markup {
+    with_jobs(state, async |jobs| whole(state, jobs, acts).await).await
+}
+
+/// Renders something about jobs, or the error.
+async fn with_jobs(
+    state: &JobsState,
+    render: impl AsyncFnOnce(&Jobs) -> Result<Markup, jobs::Error>,
+) -> Markup {
+    match render(&state.jobs).await {
+        Ok(markup) => markup,
+        Err(error) => html! { div.notice.bad role="alert" { (error) } },
+    }
+}
+
+async fn whole(state: &JobsState, jobs: &Jobs, acts: bool) -> Result<Markup, jobs::Error> {
+    let stats = jobs.stats().await?;
+    let active = jobs.list(JobList::Active, 0, SHOWN).await?;
+    let dead = jobs.list(JobList::Dead, 0, SHOWN).await?;
+    let types = types(jobs, &stats).await?;
+    let unroutable = jobs.unroutable().await?;
+    let series = state.app.series();
+    let number = |count: usize| format::count(count as u64);
+    let (done, failed) = (rate(&series.line("jobs.processed")), rate(&series.line("jobs.failed")));
+    let oldest = series.last("jobs.oldest").filter(|_| stats.waiting > 0);
+    let oldest = oldest.map_or_else(
+        || "none".to_owned(),
+        |seconds| format!("oldest {}", format::duration(Duration::from_secs_f64(seconds))),
+    );
+    let mean = match stats.processing_ms.checked_div(stats.processed) {
+        None => "–".to_owned(),
+        Some(mean) => format::millis(i64::try_from(mean).unwrap_or(0)),
+    };
+    Ok(html! {
+        @if !unroutable.is_empty() {
+            @let count: usize = unroutable.iter().map(|lane| lane.waiting.iter().sum::<usize>()).sum();
+            div.notice.warn.said role="status" {
+                b { (format::count(count as u64)) @if count == 1 { " job waits" } @else { " jobs wait" } " for a worker, but no live worker matches. " }
+                a href="/jobs/unroutable" { "See what they need" }
+            }
+        }
+        div.tiles {
+            (ui::tile_to("/jobs/waiting", "Waiting", &number(stats.waiting), "", &oldest, &chart::spark(&series.line("jobs.waiting"), 1)))
+            (ui::tile_to("/jobs/active", "Active", &number(stats.active), "", &format!("{} {}", stats.workers, if stats.workers == 1 { "worker" } else { "workers" }), &chart::spark(&series.line("jobs.active"), 2)))
+            (ui::tile_to("/jobs/delayed", "Delayed", &number(stats.delayed), "", "scheduled for later, or retrying", &chart::spark(&series.line("jobs.delayed"), 3)))
+            (ui::tile_to("/jobs/dead", "Dead letters", &number(stats.dead), "", "failed every attempt", &chart::spark(&series.line("jobs.dead"), 4)))
+            (ui::tile_to("/jobs/finished", "Completed", &format::count(stats.processed), "", &format!("mean run {mean}"), &chart::spark(&done, 1)))
+        }
+        div.grid {
+            (ui::card("w6", "Throughput", &chart::chart("Jobs per second", &[
+                Line { name: "completed", unit: "/s", values: done },
+                Line { name: "failed attempts", unit: "/s", values: failed },
+            ], Scale::Number)))
+            (ui::card("w6", "Latency", &chart::chart("Seconds", &[
+                Line { name: "p50", unit: "s", values: series.line("jobs.p50") },
+                Line { name: "p95", unit: "s", values: series.line("jobs.p95") },
+            ], Scale::Number)))
+            (ui::card_flush("w6", "Active", &html! { a.small href="/jobs/active" { "All" } }, &running(jobs, &active).await?))
+            (ui::card_flush("w6", "Types", &html! {}, &type_list(&types, acts)))
+            (ui::card_flush("", "Dead letters", &html! { a.small href="/jobs/dead" { "All" } }, &dead_list(jobs, &dead).await?))
+        }
+    })
+}
+
+/// Lists active jobs with their progress.
+async fn running(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup, jobs::Error> {
+    if rows.is_empty() {
+        let text = "Jobs that a worker has claimed appear here.";
+        return Ok(ui::empty(crate::ICON, "No active jobs", text, &html! {}));
+    }
+    let mut list = Vec::with_capacity(rows.len());
+    for (id, job) in rows {
+        let job_type = job.as_ref().map_or("unreadable", |job| job.job_type.as_str());
+        list.push((id, job_type, jobs.progress(id).await?));
+    }
+    Ok(html! {
+        ul.list {
+            @for (id, job_type, progress) in &list {
+                li data-key=(id.as_str()) {
+                    span.grow { a.row href={ "/jobs/job/" (id.as_str()) } { (job_type) } " " span.dim.mono.small { (id.as_str()) } }
+                    @if let Some(progress) = progress {
+                        span.dim.small.clip { (progress.message.as_deref().unwrap_or_default()) }
+                        span.bar-wrap { (chart::level(progress.percent / 100.0, &format!("{:.0} %", progress.percent))) }
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// Lists dead letters with their errors.
+async fn dead_list(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup, jobs::Error> {
+    if rows.is_empty() {
+        let text = "Jobs that failed every attempt appear here.";
+        return Ok(ui::empty(Icon::CHECK, "No dead letters", text, &html! {}));
+    }
+    let mut list = Vec::with_capacity(rows.len());
+    for (id, job) in rows {
+        list.push((id, job, jobs.result(id).await?));
+    }
+    Ok(html! {
+        ul.list {
+            @for (id, job, result) in &list {
+                li data-key=(id.as_str()) {
+                    span.nowrap { a.row href={ "/jobs/job/" (id.as_str()) } { (job.as_ref().map_or("unreadable", |job| job.job_type.as_str())) } }
+                    span.grow.dim.small.wrap-any { (why(result.as_ref())) }
+                    @if let Some(result) = result { span.dim.small.nowrap { (format::moment(result.completed_at)) } }
+                }
+            }
+        }
+    })
+}
+
+/// Formats the error of a job on one line.
+fn why(result: Option<&jobs::JobResult>) -> String {
+    result.and_then(|result| result.error.as_ref()).map(ToString::to_string).unwrap_or_default()
+}
+
+/// A job type: number of waiting jobs, live workers, paused or not.
+#[derive(Debug, Default)]
+struct TypeRow {
+    waiting: usize,
+    workers: usize,
+    paused: bool,
+}
+
+async fn types(jobs: &Jobs, stats: &JobCounts) -> Result<BTreeMap<String, TypeRow>, jobs::Error> {
+    let mut types: BTreeMap<String, TypeRow> = BTreeMap::new();
+    for lane in jobs.lanes().await? {
+        let row = types.entry(lane.route.job_type.as_str().to_owned()).or_default();
+        row.waiting += lane.waiting.iter().sum::<usize>();
+    }
+    for worker in jobs.workers().await?.iter().filter(|worker| worker.alive) {
+        for job_type in worker.types.iter().flatten() {
+            types.entry(job_type.clone()).or_default().workers += 1;
+        }
+    }
+    for job_type in &stats.paused {
+        types.entry(job_type.clone()).or_default().paused = true;
+    }
+    Ok(types)
+}
+
+fn type_list(types: &BTreeMap<String, TypeRow>, acts: bool) -> Markup {
+    if types.is_empty() {
+        return ui::empty(
+            crate::ICON,
+            "No jobs yet",
+            "A type appears with its first job.",
+            &html! {},
+        );
+    }
+    html! {
+        div.table-wrap tabindex="0" { table.table {
+            thead { tr { th { "Type" } th.r { "Waiting" } th.r { "Workers" } th { span.sr { "Actions" } } } }
+            tbody {
+                @for (job_type, row) in types.iter().take(3 * SHOWN) {
+                    tr data-key=(job_type) {
+                        td { a.row href={ "/jobs/waiting?type=" (web::middleware::percent(job_type)) } { (job_type) } @if row.paused { " " (ui::badge("warn", "paused")) } }
+                        td.r { (format::count(row.waiting as u64)) }
+                        td.r { @if row.workers == 0 { span.dim { "–" } } @else { (row.workers) } }
+                        td.r { @if acts { (pause_type(job_type, row.paused)) } }
+                    }
+                }
+            }
+        } }
+    }
+}
+
+fn pause_type(job_type: &str, paused: bool) -> Markup {
+    let path = format!("/api/v1/jobs/types/{}", web::middleware::percent(job_type));
+    html! {
+        @if paused {
+            button.btn.s type="button" data-act={ "POST " (path) "/resume" } data-done={ "Resumed " (job_type) } { (Icon::PLAY) "Resume" }
+        } @else {
+            button.btn.s type="button" data-act={ "POST " (path) "/pause" } data-done={ "Paused " (job_type) }
+                data-confirm={ "Pause " (job_type) "? No job of this type starts until it is resumed; active jobs continue." } data-confirm-verb="Pause" { (Icon::PAUSE) "Pause" }
+        }
+    }
+}
+
+/// The colour of a state.
+fn tone(status: Status) -> &'static str {
+    match status {
+        Status::Completed => "good",
+        Status::Active => "accent",
+        Status::Delayed | Status::Cron => "warn",
+        Status::Failed | Status::Dead => "bad",
+        Status::Waiting => "",
+    }
+}
+
+/// Formats the target of a job; empty if any worker will do.
+fn needs(target: &JobTarget) -> String {
+    let mut words = Vec::new();
+    match &target.worker {
+        jobs::TargetWorker::Any => {}
+        jobs::TargetWorker::Only(worker_id) => words.push(format!("worker {worker_id}")),
+        jobs::TargetWorker::Nobody => words.push("a worker that cannot be named".to_owned()),
+    }
+    let joint = if target.mode == jobs::MatchMode::All { " and " } else { " or " };
+    for (what, list, joint) in [
+        ("stack", &target.stack, " or "),
+        ("capability", &target.capabilities, joint),
+        ("region", &target.region, " or "),
+    ] {
+        if !list.is_empty() {
+            words.push(format!("{what} {}", list.join(joint)));
+        }
+    }
+    words.join(", ")
+}
+
+/// Steps of a count that only grows, per second.
+fn rate(values: &[f64]) -> Vec<f64> {
+    let step = |pair: &[f64]| match pair {
+        [before, after] => (after - before).max(0.0) / EVERY.as_secs_f64(),
+        _ => 0.0,
+    };
+    values.windows(2).map(step).collect()
+}
+
+/// The value below which this share of some times lies, in seconds.
+fn quantile(sorted_ms: &[u64], share: f64) -> f64 {
+    let last = sorted_ms.len().saturating_sub(1);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index of a short list"
+    )]
+    let index = (last as f64 * share).round() as usize;
+    sorted_ms.get(index).map_or(0.0, |ms| float(*ms) / 1000.0)
+}
+
+/// Returns the run times of the latest completed jobs in milliseconds, shortest first.
+async fn latest_runs(jobs: &Jobs) -> Vec<u64> {
+    let ended = jobs.list(JobList::Finished, 0, RUNS).await.unwrap_or_default();
+    let results = futures_util::future::join_all(ended.iter().map(|(id, _)| jobs.result(id))).await;
+    let mut runs: Vec<u64> =
+        results.into_iter().filter_map(|result| Some(result.ok()??.processing_time)).collect();
+    runs.sort_unstable();
+    runs
+}
+
+/// Samples the job queue for the charts.
+pub(crate) async fn sample(jobs: &Jobs) -> Vec<(String, f64)> {
+    let Ok(stats) = jobs.stats().await else { return Vec::new() };
+    let first = jobs.list(JobList::Waiting, 0, 1).await.unwrap_or_default();
+    let created = first.first().and_then(|(_, job)| Some(job.as_ref()?.created_at.0));
+    let oldest = created.map_or(0, |at| (jobs.now().0 - at).max(0));
+    let count = |n: usize| float(n as u64);
+    let runs = latest_runs(jobs).await;
+    [
+        ("waiting", count(stats.waiting)),
+        ("active", count(stats.active)),
+        ("delayed", count(stats.delayed)),
+        ("dead", count(stats.dead)),
+        ("processed", float(stats.processed)),
+        ("failed", float(stats.failed)),
+        ("p50", quantile(&runs, 0.5)),
+        ("p95", quantile(&runs, 0.95)),
+        ("oldest", float(oldest.unsigned_abs()) / 1000.0),
+    ]
+    .into_iter()
+    .map(|(name, value)| (format!("jobs.{name}"), value))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_become_rates_and_times_become_quantiles() {
+        assert_eq!(rate(&[10.0, 14.0, 14.0, 3.0]), [2.0, 0.0, 0.0]);
+        let runs: Vec<u64> = (0..=100).map(|n| n * 10).collect();
+        assert_eq!((quantile(&runs, 0.5), quantile(&runs, 0.95)), (0.5, 0.95));
+        assert_eq!(quantile(&[], 0.5), 0.0);
+    }
+
+    #[test]
+    fn a_target_is_formatted() {
+        let target = JobTarget::default().capability("gpu").capability("ssd").region("eu").all();
+        assert_eq!(needs(&target), "capability gpu and ssd, region eu");
+        assert_eq!(needs(&JobTarget::default()), "");
+    }
+}

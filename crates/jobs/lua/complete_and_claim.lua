@@ -1,0 +1,36 @@
+--!df flags=allow-undeclared-keys
+-- jobs/complete_and_claim -- writes the results of the jobs that a worker has done, and hands it the next.
+-- uses: unpack_all, chunked, emit, release_slots, mark_parents, release_term, finish, rank, unpark,
+--       queue_open, queue_remove, queue_close, repeat_claim, ready_sets, next_lane, may_start,
+--       lock_job, relist_lane, trim_front, count_starts, claim_jobs
+--
+-- KEYS   1 active     set     ids that run
+--        2 claims     hash    id -> 'token worker type' of who runs it
+--        3 claim_leases zset    tokens of claims; score = until when their jobs are held
+--        4 claim_counts hash    token -> how many jobs run under that term
+--        5 events     stream  what happened
+--        6 parked     zset    types whose lanes are put aside; score = when to look again
+--        7 waiting    list    waiting ids, as v1 knows them; the truth about who waits
+--        8 paused     set     types that must not start
+--        9 index      hash    state of the index, the latest claim per worker
+--        10 unindexed list    waiting ids that have no lane yet
+--        11 leases    zset    ids that run under a lease of their own
+--        12 finished  list    'ms id' of ended jobs, newest first
+--        13 parents   set     ids that other jobs wait for
+--        14 settled   list    ended ids that other jobs wait for
+--        15 processed string  how many jobs succeeded
+--        16 spent     string  how many milliseconds they took
+--        17 cancelled hash    ids that shall stop
+--        18 deadlines zset    ids that run and have a timeout; score = until when
+-- ARGV   1 now_ms  2 prefix  3 events_max  4 worker_id  5 request  6 limit  7 lock_ttl_s
+--        8 lease_until_ms  9 request_slot  10 pools  11 types  12 version or ''
+--        13 ..rest
+--        pools and types as `claim` takes them; then result_ttl_s, done, wake and spent_ms, and what
+--        succeeded, as `finish` takes it
+-- REPLY  as `claim`
+--
+-- Undeclared keys: as in `claim`, and those of the jobs that are done.
+--
+-- Keeps: what `complete` keeps, then what `claim` keeps: a place that is freed can be taken.
+local at = 13 + tonumber(ARGV[10]) + tonumber(ARGV[11])
+return claim_jobs(finish(11, at + 4, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]))

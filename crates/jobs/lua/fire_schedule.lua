@@ -1,0 +1,61 @@
+-- jobs/fire_schedule -- claims occurrences of one schedule and puts them in line.
+-- uses: unpack_all, chunked, emit, queue_open, rank, read_lanes, list_lane, queue_push, queue_close
+--
+-- KEYS   1 waiting   list    waiting ids
+--        2 index     hash    state of the index
+--        3 unindexed list    waiting ids that have no lane yet
+--        4 cron      zset    ids of schedules; score = next occurrence in ms
+--        5 delayed   zset    ids for later
+--        6 claims    hash    id -> 'token worker type' of who runs it
+--        7 events    stream  what happened
+--        8 lock      string  the worker that runs the schedule's own job
+--        9 ..keys            those of the lane, then data and status per occurrence
+-- ARGV   1 now_ms  2 wake  3 events_max  4 schedule  5 due_ms  6 next_ms  7 place  8 ..rest
+--        the lane, as `read_lanes` reads it; of each occurrence: id, data
+-- REPLY  {'fired', how many} | {'skipped'} (the one before it has not ended) | {'moved'}
+--
+-- Keeps: whoever moves the score from due_ms to next_ms, and nobody else, puts the occurrences in
+-- line, in the same step. The schedule's own job is put in line only if it is not there.
+local now, schedule = tonumber(ARGV[1]), ARGV[4]
+local due = redis.call('ZSCORE', KEYS[4], schedule)
+if not due or tonumber(due) ~= tonumber(ARGV[5]) then return { 'moved' } end
+local queue_state = queue_open(KEYS[1], KEYS[2], KEYS[3], now, {})
+local lanes, keys, args = read_lanes(1, 8, 7)
+if ARGV[6] == '' then
+  redis.call('ZREM', KEYS[4], schedule)
+else
+  redis.call('ZADD', KEYS[4], ARGV[6], schedule)
+end
+local entries, ids, skipped = {}, {}, false
+for j = 1, (#ARGV - args) / 2 do
+  local id, data = ARGV[args + 2 * j - 1], ARGV[args + 2 * j]
+  local data_key, status_key = KEYS[keys + 2 * j - 1], KEYS[keys + 2 * j]
+  local status = redis.call('GET', status_key)
+  local busy
+  if id == schedule then
+    -- A job that says it is active, but that nobody holds, was left behind by its worker.
+    busy = status == 'waiting'
+      or status == 'active' and (redis.call('HEXISTS', KEYS[6], id) == 1
+        or redis.call('EXISTS', KEYS[8]) == 1)
+      or status == 'delayed' and redis.call('ZSCORE', KEYS[5], id)
+  else
+    busy = status
+  end
+  if busy then
+    skipped = true
+  else
+    redis.call('SET', data_key, data)
+    redis.call('SET', status_key, 'waiting')
+    local n = #entries
+    entries[n + 1], entries[n + 2], entries[n + 3] = id, 1, ARGV[7]
+    ids[#ids + 1] = id
+  end
+end
+queue_push(queue_state, lanes, entries, ARGV[2])
+emit(KEYS[7], ARGV[3], 'due', now, ids, schedule)
+queue_close(queue_state)
+if skipped and #ids == 0 then
+  emit(KEYS[7], ARGV[3], 'skipped', now, { schedule })
+  return { 'skipped' }
+end
+return { 'fired', #ids }

@@ -1,0 +1,22 @@
+-- repeat_claim(reply, recorded, request, worker_id, prefix) -- fills the reply to a request that was
+-- made before and whose reply got lost: the jobs it claimed that its worker still runs. `recorded` is
+-- the latest request of the slot; answers false if that is another one.
+local function repeat_claim(reply, recorded, request, worker_id, prefix)
+  if not recorded or string.sub(recorded, 1, #request + 1) ~= request .. '\n' then return false end
+  local token, own = nil, nil
+  for word in string.gmatch(string.sub(recorded, #request + 2), '[^\n]+') do
+    if not token then
+      token = word
+      own = token .. ' ' .. worker_id .. ' '
+      reply[6] = token
+    else
+      local claim = redis.call('HGET', KEYS[2], word)
+      if claim and string.sub(claim, 1, #own) == own then
+        reply[1] = 'claimed'
+        reply[#reply + 1] = word
+        reply[#reply + 1] = redis.call('GET', prefix .. 'jobs:data:' .. word)
+      end
+    end
+  end
+  return true
+end

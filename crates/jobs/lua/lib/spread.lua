@@ -1,4 +1,0 @@
--- spread(list, from, to) -- the elements of a list as arguments, in either dialect of Lua.
-local function spread(list, from, to)
-  return (table.unpack or unpack)(list, from, to)
-end

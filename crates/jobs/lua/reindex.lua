@@ -1,0 +1,27 @@
+-- jobs/reindex -- makes the entries of lanes true, or clears lanes.
+-- uses: rank
+--
+-- KEYS   1 ..keys  of each entry: lane, and the lanes that hold jobs of its pool and of its type
+-- ARGV   1 mode  2 ..members
+-- REPLY  {'reindexed', how many lanes hold jobs}
+--
+-- Modes: 'true' lists a lane by its first job, and takes it off when it has none; 'clear' empties it
+-- and takes it off.
+--
+-- Keeps: a lane that is listed holds jobs, and no job is lost: it is in line whatever its lane says.
+local held = 0
+for n = 1, #ARGV - 1 do
+  local member, key = ARGV[n + 1], 3 * n - 2
+  if ARGV[1] == 'clear' then redis.call('DEL', KEYS[key]) end
+  local first = redis.call('LINDEX', KEYS[key], '0')
+  if first then
+    local score = rank(string.match(member, '^%w+ (%d+)'), first)
+    redis.call('ZADD', KEYS[key + 1], score, member)
+    redis.call('ZADD', KEYS[key + 2], score, member)
+    held = held + 1
+  else
+    redis.call('ZREM', KEYS[key + 1], member)
+    redis.call('ZREM', KEYS[key + 2], member)
+  end
+end
+return { 'reindexed', held }

@@ -1,0 +1,9 @@
+//! The HTTP side without a socket: each test calls the router.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod api;
+mod limits;
+mod proxy;
+mod secrets;
+mod stream;
+mod waiting_page;

@@ -1,0 +1,195 @@
+//! The OpenAPI 3.1 document, made from the routes themselves; the golden copy is
+//! `crates/tidegate/openapi.json`, and a test compares.
+
+use std::collections::HashMap;
+
+use axum::http::{Method, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::schema::ArrayItems;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::tag::TagBuilder;
+use utoipa::openapi::{
+    ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr,
+    ResponseBuilder, Schema, Server,
+};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::error::{ApiError, ErrorBody, ErrorDetail};
+use crate::routes::operations;
+use crate::service::Services;
+
+/// The shared error answers, by component name.
+const ANSWERS: &[(&str, &str)] = &[
+    ("Invalid", "The request is not what this route takes; `details.field` names the field."),
+    ("Unauthorized", "No valid credential. Send `Authorization: Bearer <token>`."),
+    ("Forbidden", "The credential is valid, its role is not enough."),
+    ("NotFound", "There is nothing under this name."),
+    ("Slow", "The body took longer to arrive than the server waits."),
+    ("TooLarge", "The body is larger than the server takes."),
+    ("WrongType", "The body is not of the media type this route takes."),
+    ("RateLimited", "Too many requests; `Retry-After` says when to try again."),
+    ("Internal", "The server failed; its log has the cause under the request id."),
+    ("Unavailable", "The store is out of reach or the server is stopping; try again."),
+    ("Full", "The store is full; nothing was changed."),
+];
+
+/// Completes the document collected from the sections.
+pub(crate) fn complete(mut document: OpenApi, services: Services) -> OpenApi {
+    document.info = InfoBuilder::new()
+        .title("Tidegate")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(
+            "Flow control for whatever arrives faster than it can be served.\n\nEvery error has the same shape: \
+             `{\"error\":{\"code\",\"message\",\"details\"},\"request_id\"}`.",
+        ))
+        .license(Some(LicenseBuilder::new().name("MIT").identifier(Some("MIT")).build()))
+        .build();
+    document.servers = Some(vec![Server::new("/")]);
+    let mut components = ComponentsBuilder::from(document.components.take().unwrap_or_default())
+        .schema(ErrorBody::name(), ErrorBody::schema())
+        .schema(ErrorDetail::name(), ErrorDetail::schema())
+        .security_scheme(
+            "token",
+            SecurityScheme::Http(
+                HttpBuilder::new()
+                    .scheme(HttpAuthScheme::Bearer)
+                    .description(Some("The admin token, or one made with `tidegate token create`."))
+                    .build(),
+            ),
+        )
+        .security_scheme(
+            "session",
+            SecurityScheme::ApiKey(ApiKey::Cookie(ApiKeyValue::with_description(
+                "tidegate_session",
+                "The dashboard's session, for pages of the same origin only.",
+            ))),
+        );
+    for (name, text) in ANSWERS {
+        let content =
+            ContentBuilder::new().schema(Some(Ref::from_schema_name(ErrorBody::name()))).build();
+        components = components.response(
+            *name,
+            ResponseBuilder::new().description(*text).content("application/json", content).build(),
+        );
+    }
+    document.components = Some(components.build());
+    document.tags = Some(
+        [
+            ("health", "Is it up, is it ready, and why not."),
+            ("access", "Who you are, and the tokens of others."),
+            ("audit", "Who changed what, and when."),
+        ]
+        .into_iter()
+        .chain(services.iter().map(|service| (service.name(), service.summary())))
+        .map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build())
+        .collect(),
+    );
+    name_pages(document)
+}
+
+/// Names each page of a list after its items, and lets it refer to them: `Page_KeyRow`, which has
+/// the whole of `KeyRow` inside, becomes `KeyRowPage`.
+fn name_pages(mut document: OpenApi) -> OpenApi {
+    const PREFIX: &str = "Page_";
+    const SCHEMAS: &str = "#/components/schemas/";
+    if let Some(components) = &mut document.components {
+        let schemas = std::mem::take(&mut components.schemas);
+        components.schemas = schemas
+            .into_iter()
+            .map(|(name, mut schema)| {
+                let Some(item) = name.strip_prefix(PREFIX) else { return (name, schema) };
+                if let RefOr::T(Schema::Object(object)) = &mut schema
+                    && let Some(RefOr::T(Schema::Array(array))) = object.properties.get_mut("items")
+                {
+                    array.items =
+                        ArrayItems::RefOrSchema(Box::new(Ref::from_schema_name(item).into()));
+                }
+                (format!("{item}Page"), schema)
+            })
+            .collect();
+    }
+    let operations = document.paths.paths.values_mut().flat_map(operations);
+    let responses = operations.flat_map(|operation| operation.responses.responses.values_mut());
+    for response in responses {
+        let RefOr::T(response) = response else { continue };
+        for content in response.content.values_mut() {
+            if let RefOr::T(content) = content
+                && let Some(RefOr::Ref(reference)) = &mut content.schema
+            {
+                let page = reference.ref_location.strip_prefix(SCHEMAS);
+                if let Some(item) = page.and_then(|name| name.strip_prefix(PREFIX)) {
+                    reference.ref_location = format!("{SCHEMAS}{item}Page");
+                }
+            }
+        }
+    }
+    document
+}
+
+/// The document as JSON, written once.
+pub(crate) fn json(document: &OpenApi) -> Bytes {
+    Bytes::from(document.to_pretty_json().unwrap_or_default())
+}
+
+/// The answer to `GET /api/openapi.json`.
+pub(crate) fn response(json: &Bytes) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json.clone()).into_response()
+}
+
+/// The names in the query of each operation, by path and method, as the document tells them.
+#[derive(Debug, Default)]
+pub(crate) struct KnownQueries(HashMap<String, Vec<(Method, Vec<String>)>>);
+
+/// Collects the names in the query of each operation.
+pub(crate) fn queries(document: &OpenApi) -> KnownQueries {
+    let mut known = HashMap::new();
+    for (path, item) in &document.paths.paths {
+        let operations = [
+            (Method::GET, &item.get),
+            (Method::PUT, &item.put),
+            (Method::POST, &item.post),
+            (Method::DELETE, &item.delete),
+            (Method::PATCH, &item.patch),
+        ];
+        let names = |operation: &Operation| {
+            let parameters = operation.parameters.iter().flatten();
+            parameters
+                .filter_map(|parameter| match parameter {
+                    RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query => {
+                        Some(parameter.name.clone())
+                    }
+                    _ => None,
+                })
+                .collect()
+        };
+        let operations = operations
+            .into_iter()
+            .filter_map(|(method, operation)| Some((method, names(operation.as_ref()?))));
+        known.insert(path.clone(), operations.collect());
+    }
+    KnownQueries(known)
+}
+
+impl KnownQueries {
+    /// Refuses a name that the operation does not have: a misspelt one must not be ignored.
+    pub(crate) fn check(&self, route: &str, method: &Method, query: &str) -> Result<(), ApiError> {
+        let Some(operations) = self.0.get(route) else { return Ok(()) };
+        let Some((_, known)) = operations.iter().find(|(known, _)| known == method) else {
+            return Ok(());
+        };
+        for (name, _) in form_urlencoded::parse(query.as_bytes()) {
+            if !known.iter().any(|known| *known == name) {
+                let message = match known.as_slice() {
+                    [] => format!("this call takes nothing in its query, and got {name}"),
+                    known => {
+                        format!("there is no {name} in this query; there are {}", known.join(", "))
+                    }
+                };
+                return Err(ApiError::invalid_field(&name, message));
+            }
+        }
+        Ok(())
+    }
+}

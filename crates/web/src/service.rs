@@ -1,0 +1,299 @@
+//! The interface between the product and a service: all that one knows of the other.
+//!
+//! A service is two things. [`Service`] describes it before anything is open: its name, settings,
+//! command, OpenAPI document. [`Service::open`] turns that into a [`RunningService`] on a store: its
+//! routes and pages, live fragments, samples, health, background work. The binary has one list of
+//! [`Service`]s and knows nothing else about any of them.
+//!
+//! To add a service, see docs/adding-a-service.md.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use futures_util::future::BoxFuture;
+use maud::Markup;
+use store::Store;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use utoipa::openapi::OpenApi;
+
+use crate::app::App;
+use crate::cli::{Action, Context, Failure, Outcome};
+use crate::config::load::Problem;
+use crate::config::{Config, Section, Values};
+use crate::doctor::{Diagnosis, Finding};
+use crate::health::Check;
+use crate::routes::Routes;
+use crate::serve::tls::Tls;
+use crate::ui::NavItem;
+
+/// The services of a product, in the order of its menu.
+pub type Services = &'static [&'static dyn Service];
+
+/// A service before it is opened.
+pub trait Service: fmt::Debug + Send + Sync + 'static {
+    /// One word, the same everywhere: in `--only`, as the command, as the tag in the OpenAPI
+    /// document, as the start of its topics and of its lines in charts.
+    fn name(&self) -> &'static str;
+
+    /// One sentence about it, for the OpenAPI document.
+    fn summary(&self) -> &'static str;
+
+    /// Tells whether `--only` can leave it out.
+    fn is_optional(&self) -> bool {
+        true
+    }
+
+    /// Its entry in the menu.
+    fn nav(&self) -> NavItem;
+
+    /// The tables of its settings.
+    fn sections(&self) -> &'static [&'static Section] {
+        &[]
+    }
+
+    /// Checks rules that span several settings.
+    fn check_settings(&self, values: &Values) -> Result<(), Problem> {
+        let _ = values;
+        Ok(())
+    }
+
+    /// Environment variables that begin like a setting of its and are none.
+    fn variables(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Prefixes of keys that nobody may read through the key browser or the RESP listener.
+    fn secret_keys(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Checks a scope of a new worker's token; `None` when the scope is not one of this service.
+    fn check_scope(&self, scope: &str) -> Option<Result<(), String>> {
+        let _ = scope;
+        None
+    }
+
+    /// The scopes it knows, for messages and for the form of a new token: `jobs:type=NAME`.
+    fn scopes(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Its part of the OpenAPI document, also where it does not run.
+    fn document(&self) -> OpenApi {
+        OpenApi::default()
+    }
+
+    /// Its command, named as the service is; `None` when it has none.
+    fn command(&self) -> Option<clap::Command> {
+        None
+    }
+
+    /// Runs its command.
+    fn run_command(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Outcome<Action> {
+        let _ = (matches, context);
+        Err(Failure::usage(format!("{} has no command", self.name())))
+    }
+
+    /// Runs a process that this service starts for itself, known by its first argument.
+    fn run_helper(&self, argument: &OsStr) -> Option<ExitCode> {
+        let _ = argument;
+        None
+    }
+
+    /// Looks for what could go wrong before it is opened.
+    fn doctor<'a>(&'a self, diagnosis: &'a Diagnosis<'a>) -> BoxFuture<'a, Vec<Finding>> {
+        let _ = diagnosis;
+        Box::pin(async { Vec::new() })
+    }
+
+    /// Opens it on a store.
+    fn open<'a>(&'a self, opening: Opening<'a>) -> BoxFuture<'a, Outcome<Arc<dyn RunningService>>>;
+}
+
+/// The context in which a service is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct Opening<'a> {
+    /// The store.
+    pub store: &'a Store,
+    /// The settings of the frame.
+    pub config: &'a Config,
+    /// All settings, for the service's own.
+    pub values: &'a Values,
+    /// Name of this instance.
+    pub instance: &'a str,
+}
+
+/// A sample of a chart: name of the line, value.
+pub type Sample = (String, f64);
+
+/// A service that is open on a store.
+pub trait RunningService: fmt::Debug + Send + Sync + 'static {
+    /// Its API routes and dashboard pages.
+    fn routes(&self, app: &App) -> Routes;
+
+    /// Puts middleware around its own routes, authentication included.
+    fn wrap(&self, routes: Router<App>, app: &App) -> Router<App> {
+        let _ = app;
+        routes
+    }
+
+    /// The live fragments of its pages.
+    fn fragments(&self) -> Fragments {
+        Fragments::default()
+    }
+
+    /// Its tiles on the overview.
+    fn tiles(&self, app: &App) -> Option<Markup> {
+        let _ = app;
+        None
+    }
+
+    /// Returns its samples for the charts, every two seconds.
+    fn samples<'a>(&'a self, app: &'a App) -> BoxFuture<'a, Vec<Sample>> {
+        let _ = app;
+        Box::pin(async { Vec::new() })
+    }
+
+    /// Brings its gauges up to date before `/metrics` is read.
+    fn update_metrics(&self) {}
+
+    /// Checks that it can do its work, for `/readyz`.
+    fn health(&self) -> BoxFuture<'_, Vec<Check>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    /// Takes over the settings that may change while it runs.
+    fn reload(&self, values: &Values) {
+        let _ = values;
+    }
+
+    /// Opens listeners of its own, beside the dashboard and the API.
+    fn listen<'a>(&'a self, setup: ListenSetup<'a>) -> BoxFuture<'a, Outcome<Vec<ListenerTask>>> {
+        let _ = setup;
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// Does its background work until told to stop.
+    fn run(self: Arc<Self>, app: App, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        let _ = app;
+        Box::pin(async move { stop.cancelled().await })
+    }
+
+    /// Starts made-up traffic for `tidegate demo`.
+    fn demo(self: Arc<Self>, app: &App, tasks: &TaskTracker, stop: &CancellationToken) {
+        let _ = (app, tasks, stop);
+    }
+}
+
+/// The context in which a service opens its own listeners.
+#[derive(Debug)]
+pub struct ListenSetup<'a> {
+    /// The app, for the frame's middleware.
+    pub app: &'a App,
+    /// All settings.
+    pub values: &'a Values,
+    /// The certificate of the HTTP side.
+    pub tls: Option<&'a Arc<Tls>>,
+}
+
+/// A listener that is bound and about to run.
+pub struct ListenerTask {
+    /// Its word in the banner.
+    pub label: &'static str,
+    /// Its address, for the banner.
+    pub address: String,
+    /// Serves until told to stop, then finishes what is under way within the time given.
+    pub run: Box<dyn FnOnce(CancellationToken, Duration) -> BoxFuture<'static, ()> + Send>,
+}
+
+impl fmt::Debug for ListenerTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListenerTask")
+            .field("label", &self.label)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A service together with its description.
+#[derive(Debug, Clone)]
+pub struct OpenService {
+    /// The description.
+    pub service: &'static dyn Service,
+    /// The service on its store.
+    pub running: Arc<dyn RunningService>,
+}
+
+type Render<S> = Arc<dyn Fn(S, String) -> BoxFuture<'static, Markup> + Send + Sync>;
+
+/// Live fragments of pages by name. A topic such as `queue?sale` names the fragment `queue` and its
+/// argument `sale`. `S` is the state they are rendered with; [`Fragments::with_state`] fills it in.
+#[derive(Clone)]
+pub struct Fragments<S = App>(BTreeMap<&'static str, Render<S>>);
+
+impl<S> fmt::Debug for Fragments<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl<S> Default for Fragments<S> {
+    fn default() -> Fragments<S> {
+        Fragments(BTreeMap::new())
+    }
+}
+
+impl<S: 'static> Fragments<S> {
+    /// Adds a fragment. The function gets the state and the argument of the topic.
+    #[must_use]
+    pub fn add<R, F>(mut self, name: &'static str, render: R) -> Fragments<S>
+    where
+        R: Fn(S, String) -> F + Send + Sync + 'static,
+        F: Future<Output = Markup> + Send + 'static,
+    {
+        self.0.insert(name, Arc::new(move |state, argument| Box::pin(render(state, argument))));
+        self
+    }
+
+    /// Makes the state of each rendering from the app.
+    #[must_use]
+    pub fn with_state(self, state: impl Fn(App) -> S + Clone + Send + Sync + 'static) -> Fragments {
+        let bind = |render: Render<S>| -> Render<App> {
+            let state = state.clone();
+            Arc::new(move |app, argument| render(state(app), argument))
+        };
+        Fragments(self.0.into_iter().map(|(name, render)| (name, bind(render))).collect())
+    }
+}
+
+impl Fragments {
+    /// Joins other fragments to these.
+    #[must_use]
+    pub(crate) fn merge(mut self, other: Fragments) -> Fragments {
+        self.0.extend(other.0);
+        self
+    }
+
+    /// Tells whether a topic names one of these.
+    pub(crate) fn has(&self, topic: &str) -> bool {
+        self.0.contains_key(split(topic).0)
+    }
+
+    /// Renders the fragment a topic names.
+    pub(crate) async fn render(&self, app: &App, topic: &str) -> Option<Markup> {
+        let (name, argument) = split(topic);
+        let render = self.0.get(name)?;
+        Some(render(app.clone(), argument.to_owned()).await)
+    }
+}
+
+/// `jobs?state=failed` → `jobs`, `state=failed`.
+fn split(topic: &str) -> (&str, &str) {
+    topic.split_once('?').unwrap_or((topic, ""))
+}
