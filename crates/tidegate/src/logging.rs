@@ -3,15 +3,16 @@
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+use tracing_subscriber::{Registry, fmt, reload};
 
 use web::cli::{Failure, Outcome};
 use web::config::LogSettings;
 use web::config::value::LogFormat;
 
-static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+static LEVEL: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// Starts logging.
 pub(crate) fn start(config: &LogSettings) -> Outcome {
@@ -85,9 +86,26 @@ fn color() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
-fn filter(level: &str) -> Outcome<EnvFilter> {
-    EnvFilter::try_new(level)
-        .map_err(|error| Failure::usage(format!("log.level: {level:?} is no level: {error}")))
+/// Reads `info,room=debug`: a level for everything, and levels for parts by the start of their name.
+fn filter(level: &str) -> Outcome<Targets> {
+    let invalid = |entry: &str| {
+        Failure::usage(format!(
+            "log.level: {entry:?} is not a level: use error, warn, info, debug, trace or off, \
+             and for one part NAME=LEVEL"
+        ))
+    };
+    let mut targets = Targets::new();
+    for entry in level.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        targets = match entry.split_once('=') {
+            Some((name, level)) if !name.trim().is_empty() => targets.with_target(
+                name.trim(),
+                level.trim().parse::<LevelFilter>().map_err(|_| invalid(entry))?,
+            ),
+            Some(_) => return Err(invalid(entry)),
+            None => targets.with_default(entry.parse::<LevelFilter>().map_err(|_| invalid(entry))?),
+        };
+    }
+    Ok(targets)
 }
 
 #[cfg(test)]
@@ -103,5 +121,22 @@ mod tests {
         written.write_all(b"an error:\n  | line 2\r\n  ^\n").unwrap();
         let expect = "a plain event\nan error:\\n  | line 2\\r\\n  ^\n";
         assert_eq!(String::from_utf8(written.0).unwrap(), expect);
+    }
+
+    #[test]
+    fn levels_are_read_for_everything_and_by_part() {
+        let targets = filter("warn, room=debug,hyper=off").unwrap();
+        assert!(targets.would_enable("store", &tracing::Level::WARN));
+        assert!(!targets.would_enable("store", &tracing::Level::INFO));
+        assert!(targets.would_enable("room::admit", &tracing::Level::DEBUG));
+        assert!(!targets.would_enable("hyper::proto", &tracing::Level::ERROR));
+    }
+
+    #[test]
+    fn a_word_that_is_not_a_level_is_refused() {
+        for wrong in ["banana", "info,room=loud", "=debug", "room="] {
+            let message = filter(wrong).unwrap_err().message;
+            assert!(message.contains("is not a level"), "{wrong}: {message}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! A table is the only place a setting is named: its typed struct, the names in file and environment,
 //! the checks, `tidegate config show` and docs/configuration.md all come from it. The frame's tables
 //! are here, a service's are in its `config.rs`. Values come from, strongest first: flags,
-//! environment, file, default. Read [`settings!`](crate::settings), then `value.rs` (kinds of
+//! environment, file, default. Read [`settings!`](macro@crate::settings), then `value.rs` (kinds of
 //! values), `load.rs` (where values come from), `reference.rs` (the page).
 
 pub mod load;

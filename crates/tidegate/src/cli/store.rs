@@ -21,7 +21,7 @@ pub(crate) enum StoreVerb {
   tidegate store serve --store embedded:./data --listen 127.0.0.1:6400
   redis-cli -p 6380 PING")]
     Serve,
-    /// Look at a store's folder while nothing uses it: is every record whole?
+    /// Check every record of a store that no server is using
     #[command(before_help = "Examples:
   tidegate store check
   tidegate store check /var/lib/tidegate/store
