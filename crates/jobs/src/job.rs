@@ -534,6 +534,13 @@ pub struct JobResult {
     pub processing_time: u64,
 }
 
+impl JobResult {
+    /// The return value as a type; nothing is read as `null`.
+    pub fn data_as<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.data.as_ref().map_or("null", |data| data.get()))
+    }
+}
+
 /// The error of a failed attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobError {

@@ -17,6 +17,21 @@ impl Jobs {
     /// and again; only the end of a job that a v1 worker ran is found by a look each second.
     ///
     /// Fails with [`Error::TimedOut`] when it has not ended in time.
+    ///
+    /// ```no_run
+    /// # async fn example(jobs: jobs::Jobs) -> anyhow::Result<()> {
+    /// use std::time::Duration;
+    /// use jobs::NewJob;
+    ///
+    /// let id = jobs.dispatch(NewJob::new("resize", &"a.png")?).await?.id;
+    /// if let (status, Some(result)) = jobs.wait(&id, Duration::from_secs(30)).await? {
+    ///     match result.success {
+    ///         true => println!("{} bytes", result.data_as::<u64>()?),
+    ///         false => println!("{status}: {}", result.error.unwrap_or_default().message),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn wait(
         &self,
         id: &JobId,

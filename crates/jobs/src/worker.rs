@@ -24,6 +24,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Each attempt runs in a [`tracing`] span `attempt` with the fields `job`, `job_type`, `attempt` and
+//! `worker`, so that the lines a handler logs can be told apart. The span is of the level `info`.
+//!
 //! Read in this order: [`Worker`] here, `outcome.rs` (what a handler may say), `extract.rs` (what it
 //! may ask for), `handler.rs` (how a function becomes a handler), `runtime.rs` (claim, run, renew,
 //! acknowledge, stop).

@@ -13,7 +13,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use web::cli::{Action, Context, Failure, Global, Outcome, Output, client};
 
 use crate::services::SERVICES;
-use crate::{demo, doctor, serve};
+use crate::{demo, doctor, logging, serve};
 
 /// Flow control for whatever arrives faster than it can be served.
 #[derive(Debug, Parser)]
@@ -127,6 +127,9 @@ fn dispatch(matches: &ArgMatches, context: &Context<'_>) -> Outcome {
         && let Some(service) =
             SERVICES.iter().find(|service| service.name() == name && service.command().is_some())
     {
+        if wants_log(context) {
+            logging::start(&context.load()?.config.log)?;
+        }
         return match service.run_command(matches, context)? {
             Action::Done => Ok(()),
             Action::Serve { sources, listen_flag } => {
@@ -149,6 +152,13 @@ fn dispatch(matches: &ArgMatches, context: &Context<'_>) -> Outcome {
             context.output.text(&String::from_utf8_lossy(&script))
         }
     }
+}
+
+/// A server logs always, a command of a service only when the level was named for it.
+fn wants_log(context: &Context<'_>) -> bool {
+    let by_flag =
+        |pair: &String| pair.split('=').next().is_some_and(|name| name.trim() == "log.level");
+    context.global.set.iter().any(by_flag) || std::env::var_os("TIDEGATE_LOG_LEVEL").is_some()
 }
 
 fn health(context: &Context<'_>) -> Outcome {

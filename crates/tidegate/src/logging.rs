@@ -14,8 +14,11 @@ use web::config::value::LogFormat;
 
 static LEVEL: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-/// Starts logging.
+/// Starts logging; once started, takes the level.
 pub(crate) fn start(config: &LogSettings) -> Outcome {
+    if LEVEL.get().is_some() {
+        return set_level(&config.level);
+    }
     let (filter, handle) = reload::Layer::new(filter(&config.level)?);
     let registry = tracing_subscriber::registry().with(filter);
     let started = match config.format {

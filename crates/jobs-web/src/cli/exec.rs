@@ -28,6 +28,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use super::supervisor::{self, SupervisorOrder, SupervisorReport};
 use super::{millis, segment, time};
@@ -295,11 +296,12 @@ impl ExecWorker {
                     for lease in claimed.leases {
                         // There are as many places as were asked for.
                         let place = Arc::clone(&places).acquire_owned().await.context("places")?;
-                        let worker = Arc::clone(&self);
-                        running.spawn(async move {
+                        let (worker, span) = (Arc::clone(&self), self.attempt_span(&lease));
+                        let attempt = async move {
                             worker.run(lease).await;
                             drop(place);
-                        });
+                        };
+                        running.spawn(attempt.instrument(span));
                     }
                     while running.try_join_next().is_some() {}
                     if self.exec.drain && none {
@@ -459,9 +461,21 @@ impl ExecWorker {
         self.output.note(&format!("job {}: {message}", lease.job.id));
     }
 
+    /// The span around one attempt, with the fields that a Rust worker's has.
+    fn attempt_span(&self, lease: &LeaseAnswer) -> Span {
+        tracing::info_span!(
+            "attempt",
+            job = %lease.job.id,
+            job_type = %lease.job.job_type,
+            attempt = lease.attempt,
+            worker = %self.name,
+        )
+    }
+
     /// Runs one job to its end and reports it.
     async fn run(&self, lease: LeaseAnswer) {
         let started = Instant::now();
+        tracing::info!("attempt started");
         let attended = match self.start(&lease) {
             Ok(running) => self.attend(&lease, running).await,
             Err(error) => Err((error.raw_os_error(), error.to_string())),
@@ -479,6 +493,7 @@ impl ExecWorker {
                 "lost".to_owned()
             }
         };
+        tracing::info!(outcome = word, exit = ended.code.ok(), took_ms, "attempt ended");
         let line = if self.output.json {
             let code = ended.code.ok();
             json!({ "id": lease.job.id, "type": lease.job.job_type, "attempt": lease.attempt,

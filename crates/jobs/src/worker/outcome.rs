@@ -1,6 +1,6 @@
 //! Outcomes of a handler: values, not side calls.
 
-use std::{any::type_name, fmt, time::Duration};
+use std::{any::type_name, error::Error as StdError, fmt, time::Duration};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -24,8 +24,8 @@ pub enum JobOutcome {
     Dead(JobError),
 }
 
-/// Error of a handler. Any error becomes one with `?`, under the name of its
-/// type.
+/// Error of a handler. Any error becomes one with `?`, under the name of its type and with the
+/// messages of its whole chain of sources, outermost first.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,6 +41,41 @@ pub enum JobOutcome {
 ///     }
 /// }
 /// ```
+///
+/// A handler that needs no other outcome than success and failure may return `anyhow::Result`, or a
+/// boxed error, and `?` turns both into a `Fault` where a handler does need one. Their type is not
+/// known any more, so the failure is of the class `Error`.
+///
+/// ```
+/// # async fn example(jobs: jobs::Jobs) -> Result<(), jobs::Error> {
+/// use std::error::Error;
+///
+/// use anyhow::Context as _;
+/// use jobs::{Fault, Labels, Worker, worker::Payload};
+///
+/// async fn resize(Payload(file): Payload<String>) -> anyhow::Result<u64> {
+///     let meta = std::fs::metadata(&file).with_context(|| format!("cannot read {file}"))?;
+///     Ok(meta.len()) // kept as the job's result
+/// }
+///
+/// fn upload(file: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+///     Err(format!("{file} is not for everybody").into())
+/// }
+///
+/// async fn publish(Payload(file): Payload<String>) -> Result<(), Fault> {
+///     if file.is_empty() {
+///         return Err(Fault::dead("no file named"));
+///     }
+///     upload(&file)?;
+///     resize(Payload(file)).await?;
+///     Ok(())
+/// }
+///
+/// let worker = Worker::new(&jobs, Labels::new("images-1")?, ())
+///     .handle("resize", resize)
+///     .handle("publish", publish);
+/// # Ok(()) }
+/// ```
 pub struct Fault(JobOutcome);
 
 impl Fault {
@@ -52,6 +87,13 @@ impl Fault {
     /// A failure without a class.
     pub fn new(message: impl fmt::Display) -> Self {
         Self(JobOutcome::Failed(JobError { message: message.to_string(), ..JobError::default() }))
+    }
+
+    /// A failure from an error that `?` does not take, because it borrows something or may not go to
+    /// another thread: `.map_err(|error| Fault::from_error(&error))`.
+    pub fn from_error<E: StdError + ?Sized>(error: &E) -> Self {
+        let message = with_sources(error.to_string(), error.source());
+        Self::named(class_of(type_name::<E>()), message)
     }
 
     /// Try again after this long.
@@ -81,23 +123,34 @@ impl fmt::Debug for Fault {
     }
 }
 
-impl<E: std::error::Error> From<E> for Fault {
+// By way of a box, because `anyhow::Error` and boxed errors are not `std::error::Error` themselves.
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Fault {
     fn from(error: E) -> Self {
-        let mut message = error.to_string();
-        let mut next = error.source();
-        while let Some(source) = next {
-            message.push_str(": ");
-            message.push_str(&source.to_string());
-            next = source.source();
-        }
-        Self::named(short_name(type_name::<E>()), message)
+        let error: Box<dyn StdError + Send + Sync> = error.into();
+        let message = with_sources(error.to_string(), error.source());
+        Self::named(class_of(type_name::<E>()), message)
     }
 }
 
-/// A type's name without its path and its parameters.
-fn short_name(full: &str) -> &str {
-    let plain = full.split('<').next().unwrap_or(full);
-    plain.rsplit("::").next().unwrap_or(plain)
+/// Appends the messages of an error's sources, as `anyhow` shows them with `{:#}`.
+fn with_sources(mut message: String, mut source: Option<&(dyn StdError + 'static)>) -> String {
+    while let Some(error) = source {
+        message.push_str(": ");
+        message.push_str(&error.to_string());
+        source = error.source();
+    }
+    message
+}
+
+/// Class of an error by its type's name: without path and parameters, and `Error` for types that
+/// stand for any error.
+fn class_of(type_name: &str) -> &str {
+    let plain = type_name.split('<').next().unwrap_or(type_name);
+    match plain.rsplit("::").next().unwrap_or(plain) {
+        "Box" | "&str" | "String" | "Cow" => "Error",
+        _ if plain.starts_with("dyn ") => "Error",
+        name => name,
+    }
 }
 
 /// Return type of a handler.
@@ -142,9 +195,79 @@ mod tests {
         assert!(
             matches!(parse("7").into_outcome(), JobOutcome::Done(Some(data)) if data.get() == "7")
         );
-        let JobOutcome::Failed(error) = parse("x").into_outcome() else { panic!("it failed") };
+        let error = failure(parse("x"));
         assert_eq!(error.name.as_deref(), Some("ParseIntError"));
-        assert_eq!(short_name("a::b::C<d::E, F>"), "C");
+        assert_eq!(class_of("a::b::C<d::E, F>"), "C");
+    }
+
+    fn failure<T: Serialize, E: Into<Fault>>(result: Result<T, E>) -> JobError {
+        match result.into_outcome() {
+            JobOutcome::Failed(error) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot send to {to}")]
+    struct SendError {
+        to: String,
+        source: std::io::Error,
+    }
+
+    fn send() -> Result<(), SendError> {
+        let source = std::io::Error::other("connection refused");
+        Err(SendError { to: "ann".to_owned(), source })
+    }
+
+    #[test]
+    fn the_chain_of_sources_is_kept_whatever_carries_it() {
+        fn plain() -> Result<(), Fault> {
+            Ok(send()?)
+        }
+        fn with_anyhow() -> anyhow::Result<()> {
+            anyhow::Context::context(send(), "cannot greet")
+        }
+        fn boxed() -> Result<(), Box<dyn StdError + Send + Sync>> {
+            Ok(send()?)
+        }
+        fn from_anyhow() -> Result<(), Fault> {
+            Ok(with_anyhow()?)
+        }
+        fn from_boxed() -> Result<(), Fault> {
+            Ok(boxed()?)
+        }
+        let chain = "cannot send to ann: connection refused";
+        let longer = "cannot greet: cannot send to ann: connection refused";
+        for (error, name, message) in [
+            (failure(send()), "SendError", chain),
+            (failure(plain()), "SendError", chain),
+            (failure(boxed()), "Error", chain),
+            (failure(from_boxed()), "Error", chain),
+            (failure(with_anyhow()), "Error", longer),
+            (failure(from_anyhow()), "Error", longer),
+            (failure(Err::<(), _>("no more paper")), "Error", "no more paper"),
+        ] {
+            assert_eq!((error.name.as_deref(), error.message.as_str()), (Some(name), message));
+        }
+    }
+
+    #[test]
+    fn an_error_bound_to_its_thread_is_taken_by_reference() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("not for {0}")]
+        struct LocalError(std::rc::Rc<str>);
+        let local = LocalError("bob".into());
+        let error = failure(Err::<(), _>(Fault::from_error(&local)));
+        assert_eq!(
+            (error.name.as_deref(), error.message.as_str()),
+            (Some("LocalError"), "not for bob")
+        );
+        // And a box whose error may not leave its thread either.
+        let boxed: Box<dyn StdError> = Box::new(local);
+        assert_eq!(
+            failure(Err::<(), _>(Fault::from_error(&*boxed))).name.as_deref(),
+            Some("Error")
+        );
     }
 
     #[test]

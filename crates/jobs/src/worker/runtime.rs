@@ -36,6 +36,7 @@ use store::{Millis, batcher::BYTES_MAX};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::{Service as _, ServiceExt as _};
+use tracing::{Instrument as _, Span};
 
 use super::{JobOutcome, JobRequest, JobService, Options};
 use crate::{
@@ -677,7 +678,9 @@ impl WorkerRuntime {
         let deadline = timeout.map(|timeout| self.jobs.now() + timeout);
         let context = AttemptContext { jobs: self.jobs.clone(), cancel: cancel.clone(), deadline };
         let call = JobRequest { lease: Arc::clone(&lease), context };
-        let outcome = attempt(&mut self.service.clone(), call, timeout, &cancel).await;
+        let mut service = self.service.clone();
+        let outcome = attempt(&mut service, call, timeout, &cancel);
+        let outcome = outcome.instrument(attempt_span(&lease)).await;
         let outcome = outcome.map_or(AttemptResult::Release, AttemptResult::Handler);
         match self.disposition(&lease, &outcome, Duration::ZERO) {
             Disposition::Success(success) => self.write(vec![success], Vec::new()).await,
@@ -906,17 +909,18 @@ impl InFlightJob {
             // It was lost or cancelled before it could start.
             None
         } else {
-            let mut attempt = pin!(async {
+            let attempt = async {
                 if timeout.is_some() {
                     // It has been waiting here; its time begins now.
                     let started =
                         jobs.start(&[&self.lease], STOP_TIMEOUT + TIMEOUT_ACK_TIMEOUT).await;
                     if let Err(error) = started {
-                        tracing::warn!(%error, job = %self.lease.id(), "timeout kept here only");
+                        tracing::warn!(%error, "timeout kept here only");
                     }
                 }
                 attempt(service, call, timeout, &self.cancel).await
-            });
+            };
+            let mut attempt = pin!(attempt.instrument(attempt_span(&self.lease)));
             match futures_util::poll!(attempt.as_mut()) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => {
@@ -955,6 +959,17 @@ impl Drop for WaitingRunner<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// The span around one attempt: everything that the handler logs is in it.
+fn attempt_span(lease: &JobLease) -> Span {
+    tracing::info_span!(
+        "attempt",
+        job = %lease.id(),
+        job_type = %lease.job.job_type,
+        attempt = lease.attempt(),
+        worker = %lease.worker_id(),
+    )
 }
 
 /// Runs one attempt: the handler with all layers, within its time, its panic caught. `None` is one

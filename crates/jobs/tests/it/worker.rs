@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use jobs::{
     Fault, JobId, JobOutcome, Jobs, Labels, NewJob, Status, Task,
     testing::Harness,
@@ -75,8 +76,73 @@ fn labels(name: &str) -> Labels {
     Labels::new(name).unwrap()
 }
 
+/// Everything that was logged, as lines.
+#[derive(Clone, Default)]
+struct LogLines(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for LogLines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl LogLines {
+    /// Takes what is logged on this thread from now on.
+    fn take(&self) -> tracing::subscriber::DefaultGuard {
+        let lines = self.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || lines.clone());
+        tracing::subscriber::set_default(subscriber.finish())
+    }
+
+    /// The one line that ends with a message.
+    fn line(&self, message: &str) -> String {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let mut found = text.lines().filter(|line| line.ends_with(message));
+        let line = found.next().unwrap_or_else(|| panic!("no {message:?} in {text}")).to_owned();
+        assert_eq!(found.next(), None);
+        line
+    }
+}
+
 async fn ended(jobs: &Jobs, id: &JobId) -> (Status, Option<jobs::JobResult>) {
     jobs.wait(id, SOON).await.unwrap()
+}
+
+// On one thread, so that what handlers log comes to the subscriber of this thread.
+#[tokio::test]
+async fn each_attempt_runs_in_a_span_that_names_it() {
+    let log = LogLines::default();
+    let _taken = log.take();
+    let h = Harness::embedded().await.unwrap();
+    let drained = put(h.jobs(), job("mail").attempts(1)).await;
+    let fail_first = async |attempt: Attempt| {
+        tokio::task::yield_now().await;
+        tracing::info!("working on {}", attempt.number);
+        if attempt.number == 1 { Err(Fault::new("try again")) } else { Ok(()) }
+    };
+    let worker = Worker::new(h.jobs(), labels("w1"), ()).handle("mail", fail_first);
+    h.drain(worker).await.unwrap();
+    for attempt in [1, 2] {
+        let line = log.line(&format!("working on {attempt}"));
+        let fields = format!("job={drained} job_type=mail attempt={attempt} worker=w1");
+        assert!(line.contains(&format!("attempt{{{fields}}}: ")), "{line}");
+    }
+
+    let store = store::Store::open("embedded:").await.unwrap();
+    let jobs = Jobs::new(store, jobs::Config::default()).unwrap();
+    let id = put(&jobs, job("news")).await;
+    let worker = Worker::new(&jobs, labels("w2"), ());
+    let running = Running::start(worker.handle("news", async || tracing::warn!("in a runner")));
+    ended(&jobs, &id).await;
+    running.stop().await;
+    let line = log.line("in a runner");
+    let fields = format!("job={id} job_type=news attempt=1 worker=w2");
+    assert!(line.contains(&format!("attempt{{{fields}}}: ")), "{line}");
 }
 
 testkit::each_store! {
@@ -116,6 +182,27 @@ testkit::each_store! {
             }
         }
         check_invariants(&Raw::of(&t)).await;
+    }
+
+    async fn a_handler_may_return_anyhows_result(t: TestStore) {
+        async fn read(Payload(file): Payload<String>) -> anyhow::Result<usize> {
+            let text = std::fs::read_to_string(&file);
+            let text = text.with_context(|| format!("cannot read {file:?}"));
+            Ok(text.context("no greeting")?.len())
+        }
+        let h = harness(&t);
+        let found = put(h.jobs(), NewJob::new("read", &"/dev/null").unwrap()).await;
+        let missing = put(h.jobs(), NewJob::new("read", &"no such file").unwrap().attempts(0)).await;
+        h.drain(Worker::new(h.jobs(), labels("w1"), ()).handle("read", read)).await.unwrap();
+        let result = h.jobs().result(&found).await.unwrap().unwrap();
+        assert_eq!(result.data_as::<usize>().unwrap(), 0);
+        let result = h.jobs().result(&missing).await.unwrap().unwrap();
+        assert!(!result.success);
+        assert!(result.data_as::<Option<usize>>().unwrap().is_none());
+        let error = result.error.unwrap();
+        assert_eq!(error.name.as_deref(), Some("Error"));
+        let chain = "no greeting: cannot read \"no such file\": No such file or directory (os error 2)";
+        assert_eq!(error.message, chain);
     }
 
     async fn drain_moves_the_clock_to_what_comes_due(t: TestStore) {

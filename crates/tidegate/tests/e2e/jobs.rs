@@ -378,6 +378,29 @@ fn a_command_does_not_get_the_token() {
 }
 
 #[test]
+fn a_worker_that_is_asked_to_log_names_the_attempt_on_each_line() {
+    let gate = Tidegate::start("embedded:", &[]);
+    let run = |level: Option<&str>| {
+        let id = gate.dispatch(&["log"]);
+        let args = ["jobs", "exec", "--type", "log", "--worker", "w1", "--drain", "--", "false"];
+        let mut command = command(gate.path(), &args);
+        if let Some(level) = level {
+            command.env("TIDEGATE_LOG_LEVEL", level);
+        }
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        (id, text(&done.stderr))
+    };
+    let (id, log) = run(Some("info"));
+    let span = format!("attempt{{job={id} job_type=log attempt=1 worker=w1}}: ");
+    for event in ["attempt started", "attempt ended outcome=\"retry\" exit=1 took_ms="] {
+        assert!(log.lines().any(|line| line.contains(&format!("{span}{event}"))), "{event}: {log}");
+    }
+    let (_, log) = run(None);
+    assert_eq!(log, "", "nothing is logged unasked");
+}
+
+#[test]
 fn a_file_that_cannot_be_run_fails_the_worker_and_not_the_job() {
     use std::os::unix::fs::PermissionsExt;
     let gate = Tidegate::start("embedded:", &[]);
