@@ -17,7 +17,9 @@
 
 use std::time::Duration;
 
-use store::{Clock, ManualClock, Millis, Options, Store, redis};
+#[cfg(feature = "embedded")]
+use store::{Clock, Options};
+use store::{ManualClock, Millis, Store, redis};
 
 use crate::{Config, Error, Job, JobId, Jobs, worker::Worker};
 
@@ -39,6 +41,7 @@ impl Harness {
     }
 
     /// A queue of its own in memory, at 2026-01-01T00:00:00Z.
+    #[cfg(feature = "embedded")]
     pub async fn embedded() -> Result<Self, Error> {
         let (clock, hands) = Clock::manual(Millis(1_767_225_600_000));
         let options = Options { clock: Some(clock), ..Options::default() };

@@ -13,10 +13,12 @@ use redis::{
     aio::{ConnectionLike, MultiplexedConnection},
 };
 
+#[cfg(feature = "embedded")]
+use crate::embedded::{BlockingSession, Embedded};
+#[cfg(not(feature = "embedded"))]
+use crate::no_embedded::{NoEmbedded as Embedded, NoSession as BlockingSession};
 use crate::{
-    Timeouts,
-    embedded::{BlockingSession, Embedded},
-    error,
+    Timeouts, error,
     link::{self, Connector, FreshConnection},
     server::{self, cluster},
 };

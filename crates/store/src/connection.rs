@@ -11,11 +11,15 @@ use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 use crate::{
     BlockingConnection, Clock, Error, Faults, Layout, Millis, Options, Subscription, Timeouts,
     blocking,
-    embedded::Embedded,
     link::{Connector, Link},
     server::{self, cluster::Cluster, sentinel::Sentinel, single::Single},
     subscribe,
 };
+
+#[cfg(feature = "embedded")]
+use crate::embedded::Embedded;
+#[cfg(not(feature = "embedded"))]
+use crate::no_embedded::NoEmbedded as Embedded;
 
 /// The one door to data. A cheap clone; all clones share connections, clock and layout.
 ///
@@ -243,7 +247,18 @@ impl Store {
         }
     }
 
+    /// Returns the kind of this store.
+    pub fn kind(&self) -> StoreKind {
+        match &self.backend {
+            Backend::Embedded(_) => StoreKind::Embedded,
+            Backend::Single(_) => StoreKind::Single,
+            Backend::Sentinel(_) => StoreKind::Sentinel,
+            Backend::Cluster(_) => StoreKind::Cluster,
+        }
+    }
+
     /// The built-in store behind this handle, if it is one: what a listener serves.
+    #[cfg(feature = "embedded")]
     pub fn embedded(&self) -> Option<&Embedded> {
         match &self.backend {
             Backend::Embedded(embedded) => Some(embedded),
@@ -253,14 +268,13 @@ impl Store {
 
     /// Returns the health of the store, as far as is known without asking it.
     pub fn health(&self) -> Health {
-        let (kind, (address, reason)) = match &self.backend {
-            Backend::Embedded(embedded) => (StoreKind::Embedded, embedded.status()),
-            Backend::Single(kept) => (StoreKind::Single, kept.link.status()),
-            Backend::Sentinel(kept) => (StoreKind::Sentinel, kept.link.status()),
-            Backend::Cluster(cluster) => (StoreKind::Cluster, cluster.status()),
+        let (address, reason) = match &self.backend {
+            Backend::Embedded(embedded) => embedded.status(),
+            Backend::Single(kept) | Backend::Sentinel(kept) => kept.link.status(),
+            Backend::Cluster(cluster) => cluster.status(),
         };
         let reason = self.faults.as_ref().and_then(Faults::reason).or(reason);
-        Health { reachable: reason.is_none(), kind, address, reason }
+        Health { reachable: reason.is_none(), kind: self.kind(), address, reason }
     }
 
     /// Sends a command about the server itself (`INFO`, `SLOWLOG`) to every server; returns the

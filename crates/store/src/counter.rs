@@ -120,7 +120,7 @@ impl Counters {
         let mut sums: Vec<_> = self.0.buffer.lock().sums.drain().collect();
         sums.retain(|(_, by)| *by != 0);
         // Keys of one slot together, so that a cluster can take each chunk as one pipeline.
-        let clustered = self.0.store.health().kind == StoreKind::Cluster;
+        let clustered = self.0.store.kind() == StoreKind::Cluster;
         if clustered {
             sums.sort_by_key(|(target, _)| slot(target));
         }

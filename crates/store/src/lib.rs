@@ -10,6 +10,10 @@
 //! `key.rs`, `clock.rs`, `error.rs`. Building blocks that several services need stand on these:
 //! [`lease`], [`limit`], [`events`], [`counter`], [`expiry`].
 //!
+//! The built-in store is the feature `embedded`, on by default. Without it the engine, Lua and
+//! persistence are not compiled, opening `embedded:` fails, and what is left is a client for
+//! servers.
+//!
 //! ```no_run
 //! # async fn example() -> Result<(), store::Error> {
 //! use store::redis::AsyncCommands;
@@ -25,24 +29,32 @@ mod blocking;
 pub mod clock;
 mod connection;
 pub mod counter;
+#[cfg(feature = "embedded")]
 pub mod embedded;
 mod error;
 pub mod events;
 pub mod expiry;
 mod faults;
+#[cfg(feature = "embedded")]
+mod fsync;
 mod key;
 pub mod lease;
 pub mod limit;
 mod link;
+#[cfg(not(feature = "embedded"))]
+mod no_embedded;
 mod options;
 pub mod script;
 mod scripts;
 mod server;
 pub mod subscribe;
 
+#[cfg(feature = "embedded")]
 pub use engine::EvictionPolicy;
 pub use redis;
 
+#[cfg(feature = "embedded")]
+pub use crate::fsync::Fsync;
 pub use crate::{
     blocking::BlockingConnection,
     clock::{Clock, ManualClock, Millis},
@@ -50,7 +62,7 @@ pub use crate::{
     error::Error,
     faults::Faults,
     key::{Key, Layout},
-    options::{Fsync, Options, Timeouts},
+    options::{Options, Timeouts},
     script::Script,
     subscribe::{PubsubMessage, Subscription},
 };

@@ -1,11 +1,15 @@
 //! Options of a store.
 //!
-//! Every field has a default that suits production; tests change the clock and the timeouts.
+//! Every field has a default that suits production; tests change the clock and the timeouts. What is
+//! about the built-in store alone is there with the feature `embedded` only.
 
 use std::time::Duration;
 
+#[cfg(feature = "embedded")]
 use engine::EvictionPolicy;
 
+#[cfg(feature = "embedded")]
+use crate::Fsync;
 use crate::{Clock, Faults, Layout};
 
 /// Options for opening a store. Start from `Options::default()` and change what differs.
@@ -27,17 +31,22 @@ pub struct Options {
     /// The built-in store refuses scripts that touch keys they did not declare and, when `layout`
     /// is `Cluster`, keys of different cluster slots. A server has no such switch; there it is
     /// ignored.
+    #[cfg(feature = "embedded")]
     pub strict_scripts: bool,
     /// Fsync mode of the built-in store's log; ignored for a server.
+    #[cfg(feature = "embedded")]
     pub fsync: Fsync,
     /// Bytes the built-in store may use for data before writes are refused; `None` is no limit.
     /// Ignored for a server.
+    #[cfg(feature = "embedded")]
     pub maxmemory: Option<u64>,
     /// Eviction policy when that limit is reached; by default nothing is evicted and writes are
     /// refused.
+    #[cfg(feature = "embedded")]
     pub maxmemory_policy: EvictionPolicy,
     /// Size in bytes at which the built-in store's log is compacted; it must
     /// also have doubled since the last time. `None` is 64 MiB. Ignored for a server.
+    #[cfg(feature = "embedded")]
     pub compact_at: Option<u64>,
     /// Timeouts of calls.
     pub timeouts: Timeouts,
@@ -46,51 +55,6 @@ pub struct Options {
     pub tls_ca: Option<Vec<u8>>,
     /// Faults made on purpose, for tests.
     pub faults: Option<Faults>,
-}
-
-/// Fsync mode of the built-in store's log. Whatever is chosen, the log is written before
-/// the reply, so a killed process loses nothing; this is about power cuts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fsync {
-    /// Before each reply, many replies sharing one fsync.
-    Always,
-    /// Once a second, as Redis does by default.
-    #[default]
-    Everysec,
-    /// Left to the operating system.
-    No,
-}
-
-impl std::str::FromStr for Fsync {
-    type Err = ();
-
-    fn from_str(name: &str) -> Result<Self, ()> {
-        Self::named(name.as_bytes()).ok_or(())
-    }
-}
-
-impl Fsync {
-    /// Its name in settings, as Redis's `appendfsync` has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Always => "always",
-            Self::Everysec => "everysec",
-            Self::No => "no",
-        }
-    }
-
-    pub(crate) fn named(name: &[u8]) -> Option<Self> {
-        [Self::Always, Self::Everysec, Self::No].into_iter().find(|f| f.name().as_bytes() == name)
-    }
-
-    /// The one with this number, as `as u8` gave it.
-    pub(crate) fn numbered(number: u8) -> Self {
-        match number {
-            0 => Self::Always,
-            1 => Self::Everysec,
-            _ => Self::No,
-        }
-    }
 }
 
 /// Timeouts of calls. Each is a bound on waiting, so that a store that is away is an error

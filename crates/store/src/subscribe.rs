@@ -21,10 +21,12 @@ use redis::{RedisResult, aio::PubSub};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
+#[cfg(feature = "embedded")]
+use crate::embedded::{Embedded, OwnSession};
+#[cfg(not(feature = "embedded"))]
+use crate::no_embedded::{NoEmbedded as Embedded, NoSession as OwnSession};
 use crate::{
-    Error, Timeouts,
-    embedded::{Embedded, OwnSession},
-    error,
+    Error, Timeouts, error,
     link::{self, Connector},
 };
 
