@@ -215,22 +215,25 @@ fn every_script_is_declared_and_every_declaration_has_a_file() {
     complain("a script is declared with script! under its file's name", &found);
 }
 
+/// Every crate, and the crates of the tree it may depend on.
+const DEPENDENCIES: &[(&str, &[&str])] = &[
+    ("engine", &[]),
+    ("store", &["engine"]),
+    ("resp", &["store", "engine"]),
+    ("room", &["store"]),
+    ("jobs", &["store"]),
+    ("dns", &["store"]),
+    ("desk", &["store"]),
+    ("web", &["store"]),
+    ("room-web", &["web", "store", "room"]),
+    ("jobs-web", &["web", "store", "jobs"]),
+    ("tidegate", &["web", "room-web", "jobs-web", "resp", "store"]),
+    ("testkit", &["store", "engine", "resp"]),
+];
+
 #[test]
 fn crates_depend_in_one_direction() {
-    let allowed: &[(&str, &[&str])] = &[
-        ("engine", &[]),
-        ("store", &["engine"]),
-        ("resp", &["store", "engine"]),
-        ("room", &["store"]),
-        ("jobs", &["store"]),
-        ("dns", &["store"]),
-        ("desk", &["store"]),
-        ("web", &["store", "testkit"]),
-        ("room-web", &["web", "store", "room"]),
-        ("jobs-web", &["web", "store", "jobs"]),
-        ("tidegate", &["web", "room-web", "jobs-web", "resp", "store"]),
-        ("testkit", &["store", "engine", "resp"]),
-    ];
+    let allowed = DEPENDENCIES;
     let listed = allowed.iter().map(|(name, _)| (*name).to_owned()).collect::<BTreeSet<_>>();
     let there = std::fs::read_dir(root().join("crates")).unwrap();
     let there = there.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -407,4 +410,74 @@ fn samples_of_services_are_from_the_service_that_compiles() {
         }
     }
     complain("samples are copied from crates/web/tests/it/service.rs", &found);
+}
+
+/// One step of a walk in ARCHITECTURE.md.
+struct Step<'a> {
+    number: &'a str,
+    from: &'a str,
+    file: &'a str,
+    function: &'a str,
+}
+
+impl<'a> Step<'a> {
+    fn parse(row: &'a str) -> Option<Step<'a>> {
+        let cells: Vec<&str> = row
+            .trim()
+            .trim_matches('|')
+            .split('|')
+            .map(|cell| cell.trim().trim_matches('`'))
+            .collect();
+        match cells[..] {
+            [number, from, file, function, _] if number.parse::<u32>().is_ok() => {
+                Some(Step { number, from, file, function })
+            }
+            _ => None,
+        }
+    }
+
+    fn crate_name(&self) -> &'a str {
+        self.file.split('/').nth(1).unwrap_or_default()
+    }
+}
+
+#[test]
+fn the_walks_name_functions_that_exist_and_go_down() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let (_, walks) = text.split_once("\n## Five walks\n").expect("the walks");
+    let walks = walks.split("\n## ").next().unwrap();
+    let may_call = |from: &str, to: &str| {
+        let (_, may) = DEPENDENCIES.iter().find(|(name, _)| *name == from).expect("a crate");
+        from == to || may.contains(&to)
+    };
+    let (mut tables, mut steps, mut found) = (0, 0, Vec::new());
+    for table in walks.split("| Step | From |").skip(1) {
+        let rows: Vec<Step<'_>> = table.lines().filter_map(Step::parse).collect();
+        tables += 1;
+        steps += rows.len();
+        for (at, step) in rows.iter().enumerate() {
+            let place = format!("walk {tables}, step {}", step.number);
+            let source = std::fs::read_to_string(root().join(step.file)).unwrap_or_default();
+            let is_there = ["(", "<"]
+                .iter()
+                .any(|next| source.contains(&format!("fn {}{next}", step.function)));
+            if !is_there {
+                found.push(format!("{place}: no fn {} in {}", step.function, step.file));
+            }
+            let Some(from) = step.from.split(' ').next().filter(|from| !from.is_empty()) else {
+                continue;
+            };
+            let Some(caller) = rows.iter().take(at).find(|row| row.number == from) else {
+                found.push(format!("{place}: there is no step {from} before it"));
+                continue;
+            };
+            let goes_down = may_call(caller.crate_name(), step.crate_name());
+            if goes_down == step.from.ends_with('↑') {
+                let (from, to) = (caller.crate_name(), step.crate_name());
+                found.push(format!("{place}: {from} calls {to}, and the arrow says otherwise"));
+            }
+        }
+    }
+    assert!(tables == 5 && steps > 40, "{tables} walks, {steps} steps");
+    complain("the walks in ARCHITECTURE.md are true", &found);
 }
