@@ -54,7 +54,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-pub use store::{Millis, events::EventId};
+pub use store::{self, Millis, events::EventId};
 use store::{Store, batcher::Batcher};
 use tokio::sync::OnceCell;
 

@@ -14,6 +14,8 @@ mod listener;
 mod stream;
 mod throttle;
 
+pub use store;
+
 pub use crate::codec::{CommandDecoder, DecodeStep, RequestLimits, encode};
 pub use crate::listener::{Config, Error, RespListener};
 pub use crate::stream::TlsSource;

@@ -86,7 +86,7 @@ use arc_swap::ArcSwap;
 use parking_lot::RwLock;
 use store::{Millis, Store, StoreKind, batcher::Batcher};
 
-pub use store::{events::EventId, limit::LimitVerdict};
+pub use store::{self, events::EventId, limit::LimitVerdict};
 
 pub use crate::{
     admit::Admission,
@@ -255,7 +255,8 @@ impl Room {
         if let Some(keys) = self.0.queues.read().get(queue) {
             return Arc::clone(keys);
         }
-        let max_in_flight = if self.0.store.kind() == StoreKind::Embedded { 1 } else { MAX_IN_FLIGHT };
+        let max_in_flight =
+            if self.0.store.kind() == StoreKind::Embedded { 1 } else { MAX_IN_FLIGHT };
         let keys = Arc::new(QueueCache {
             queue: queue.clone(),
             keys: QueueKeys::of(self.0.store.layout(), queue),

@@ -52,12 +52,18 @@ pub struct TestStore {
     pub faults: Faults,
     url: String,
     options: Options,
-    behind: Behind,
+    behind: TestBackend,
+}
+
+impl AsRef<Store> for TestStore {
+    fn as_ref(&self) -> &Store {
+        &self.store
+    }
 }
 
 /// What keeps a store's data.
 #[derive(Debug)]
-enum Behind {
+enum TestBackend {
     Nothing,
     Server(RedisServer),
     Cluster(Cluster),
@@ -67,41 +73,41 @@ enum Behind {
 impl TestStore {
     /// The built-in store in memory.
     pub async fn embedded() -> Self {
-        Self::open("embedded:".to_owned(), None, Behind::Nothing).await
+        Self::open("embedded:".to_owned(), None, TestBackend::Nothing).await
     }
 
     /// The built-in store in memory, with keys spelled as on a cluster. It refuses scripts whose
     /// keys do not share a slot.
     pub async fn in_cluster_layout() -> Self {
-        Self::open("embedded:".to_owned(), Some(Layout::Cluster), Behind::Nothing).await
+        Self::open("embedded:".to_owned(), Some(Layout::Cluster), TestBackend::Nothing).await
     }
 
     /// A real server of one's own.
     pub async fn redis() -> Self {
         let server = RedisServer::start();
-        Self::open(server.url(), None, Behind::Server(server)).await
+        Self::open(server.url(), None, TestBackend::Server(server)).await
     }
 
     /// A real Valkey server of one's own.
     pub async fn valkey() -> Self {
         let server = RedisServer::start_valkey();
-        Self::open(server.url(), None, Behind::Server(server)).await
+        Self::open(server.url(), None, TestBackend::Server(server)).await
     }
 
     /// A real server of one's own whose scripts run by Dragonfly's rules.
     pub async fn dragonfly_rules() -> Self {
         let rules = DragonflyRules::start();
-        Self::open(rules.url(), None, Behind::Dragonfly(rules)).await
+        Self::open(rules.url(), None, TestBackend::Dragonfly(rules)).await
     }
 
     /// A real cluster of one's own. Takes a few seconds to start: for one test that tells a
     /// service's whole story there, in a file that says so.
     pub async fn cluster() -> Self {
         let cluster = Cluster::start();
-        Self::open(cluster.url(), None, Behind::Cluster(cluster)).await
+        Self::open(cluster.url(), None, TestBackend::Cluster(cluster)).await
     }
 
-    async fn open(url: String, layout: Option<Layout>, behind: Behind) -> Self {
+    async fn open(url: String, layout: Option<Layout>, behind: TestBackend) -> Self {
         let (clock, hands) = store::Clock::manual(START);
         let faults = Faults::default();
         let options = Options {
@@ -133,7 +139,7 @@ impl TestStore {
     /// The same data through a handle of its own, as a second process would have it: its own
     /// connection where there is a server. The clock and the faults are shared.
     pub async fn another(&self) -> Store {
-        if matches!(self.behind, Behind::Nothing) {
+        if matches!(self.behind, TestBackend::Nothing) {
             return self.store.clone();
         }
         match Store::open_with(&self.url, self.options.clone()).await {
@@ -145,17 +151,17 @@ impl TestStore {
     /// The server, when there is one.
     pub fn server(&mut self) -> Option<&mut RedisServer> {
         match &mut self.behind {
-            Behind::Server(server) => Some(server),
-            Behind::Dragonfly(rules) => Some(rules.server()),
-            Behind::Nothing | Behind::Cluster(_) => None,
+            TestBackend::Server(server) => Some(server),
+            TestBackend::Dragonfly(rules) => Some(rules.server()),
+            TestBackend::Nothing | TestBackend::Cluster(_) => None,
         }
     }
 
     /// The cluster, when there is one.
     pub fn nodes(&mut self) -> Option<&mut Cluster> {
         match &mut self.behind {
-            Behind::Cluster(cluster) => Some(cluster),
-            Behind::Nothing | Behind::Server(_) | Behind::Dragonfly(_) => None,
+            TestBackend::Cluster(cluster) => Some(cluster),
+            TestBackend::Nothing | TestBackend::Server(_) | TestBackend::Dragonfly(_) => None,
         }
     }
 }

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
-use testkit::TestStore;
+use store::Store;
 use tower::ServiceExt;
 
 use crate::auth::{NewToken, Role, Secret};
@@ -20,7 +20,7 @@ pub const ADMIN: &str = "tg_admin_for_tests";
 
 /// An app with these services and the store's own.
 pub fn test_app(
-    store: store::Store,
+    store: Store,
     settings: Settings,
     mut services: Vec<OpenService>,
     admin_token: Option<Secret>,
@@ -119,23 +119,27 @@ impl Pieces {
 }
 
 impl Fixture {
-    pub fn new(t: &TestStore) -> Fixture {
+    pub fn new(t: &impl AsRef<Store>) -> Fixture {
         Fixture::with(t, Settings::default())
     }
 
-    pub fn with(t: &TestStore, settings: Settings) -> Fixture {
+    pub fn with(t: &impl AsRef<Store>, settings: Settings) -> Fixture {
         Fixture::running(t, settings, Vec::new())
     }
 
     /// With services that are open already, besides the store's own.
-    pub fn running(t: &TestStore, settings: Settings, services: Vec<OpenService>) -> Fixture {
-        Fixture::on(t.store.clone(), settings, services)
+    pub fn running(
+        t: &impl AsRef<Store>,
+        settings: Settings,
+        services: Vec<OpenService>,
+    ) -> Fixture {
+        Fixture::on(t.as_ref().clone(), settings, services)
     }
 
     /// An instance on which these services of the product do not run.
-    pub fn without(t: &TestStore, services: crate::service::Services) -> Fixture {
+    pub fn without(t: &impl AsRef<Store>, services: crate::service::Services) -> Fixture {
         let app = App::new(AppParts {
-            store: t.store.clone(),
+            store: t.as_ref().clone(),
             services: Vec::new(),
             known_services: services,
             settings: Settings::default(),
@@ -147,7 +151,7 @@ impl Fixture {
     }
 
     /// On a store of its own, as a second instance has it.
-    pub fn on(store: store::Store, settings: Settings, services: Vec<OpenService>) -> Fixture {
+    pub fn on(store: Store, settings: Settings, services: Vec<OpenService>) -> Fixture {
         let app = test_app(store, settings, services, Some(Secret::new(ADMIN)));
         Fixture { router: crate::app(app.clone()), app }
     }

@@ -9,8 +9,9 @@ use maud::{DOCTYPE, Markup, html};
 use crate::assets;
 use crate::forward_auth;
 use crate::waiting_page::i18n::{self, Translation};
-use crate::waiting_page::page::{mark, svg, waves};
+use crate::waiting_page::page::{svg, waves};
 use web::ApiError;
+use web::icon::logo;
 use web::middleware;
 
 /// Error of the proxy.
@@ -225,7 +226,7 @@ impl ProxyError {
                 body data-poll=[again.map(|seconds| seconds * 1_000)] {
                     div.backdrop aria-hidden="true" { (waves()) }
                     div.page {
-                        header.top { span.brand { span.mark aria-hidden="true" { (mark()) } } }
+                        header.top { span.brand { span.mark aria-hidden="true" { (logo()) } } }
                         main {
                             section.card.warn aria-labelledby="title" {
                                 div.titles {

@@ -1,10 +1,11 @@
 //! The waiting page, rendered on the server and complete without any script. `assets/waiting.js`
 //! updates the numbers and replaces the whole of `main` when another view is needed.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{DOCTYPE, Markup, html};
 use room::{EndReason, Position, PositionState, Queue, QueueStatus};
 use serde_json::{Map, Value};
 use store::Millis;
+use web::icon::logo;
 
 use super::brand::Brand;
 use super::i18n::{ALL, Translation};
@@ -211,7 +212,7 @@ pub(super) fn page(frame: &Frame<'_>, view: &PageView<'_>) -> Markup {
                         span.brand {
                             @if let Some(logo) = &frame.brand.logo {
                                 img.logo src=(logo) alt="" referrerpolicy="no-referrer";
-                            } @else { span.mark aria-hidden="true" { (mark()) } }
+                            } @else { span.mark aria-hidden="true" { (logo()) } }
                             @if let Some(name) = name { span.name { (name) } }
                         }
                         (languages(frame))
@@ -431,12 +432,6 @@ pub(crate) fn svg(path: &str) -> Markup {
             path d=(path) {}
         }
     }
-}
-
-pub(crate) fn mark() -> Markup {
-    PreEscaped(
-        include_str!("../../../web/assets/icon.svg").replace("<svg ", "<svg aria-hidden=\"true\" "),
-    )
 }
 
 pub(crate) fn waves() -> Markup {

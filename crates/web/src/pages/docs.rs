@@ -20,8 +20,9 @@ use crate::extract::Path;
 use crate::icon::logo;
 use crate::ui::{self, Shell};
 
+// A link to the folder of the tree, because a package holds only what is in its own folder.
 #[derive(RustEmbed)]
-#[folder = "../../docs"]
+#[folder = "docs"]
 struct Files;
 
 /// One entry of the summary: a part's title, or a page.
