@@ -195,7 +195,7 @@ impl Core {
 
 /// The way [`Engine::unblock`] ends a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unblock {
+pub enum UnblockMode {
     /// As if time were up.
     Timeout,
     /// With the error `UNBLOCKED`.
@@ -231,22 +231,22 @@ impl Engine {
 
     /// Ends a session's wait before its time; the answer is among the deliveries. False if it
     /// does not wait.
-    pub fn unblock(&mut self, id: SessionId, how: Unblock) -> bool {
+    pub fn unblock(&mut self, id: SessionId, how: UnblockMode) -> bool {
         self.core.unblock(id, how)
     }
 }
 
 impl Core {
     /// See [`Engine::unblock`].
-    pub(crate) fn unblock(&mut self, id: SessionId, how: Unblock) -> bool {
+    pub(crate) fn unblock(&mut self, id: SessionId, how: UnblockMode) -> bool {
         let Some(Some(session)) = self.sessions.get_mut(&id) else { return false };
         let waits = session.blocked.as_ref().is_some_and(|blocked| blocked.serve.is_some());
         let Some(blocked) = session.blocked.take_if(|_| waits) else { return false };
         let quiet = session.silent();
         self.forget_blocked(&blocked);
         let reply = match how {
-            Unblock::Timeout => blocked.on_timeout,
-            Unblock::Error => {
+            UnblockMode::Timeout => blocked.on_timeout,
+            UnblockMode::Error => {
                 Reply::Error(Error::fixed("UNBLOCKED client unblocked via CLIENT UNBLOCK"))
             }
         };

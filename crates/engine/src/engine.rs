@@ -22,14 +22,14 @@ use crate::{Now, Reply};
 /// An in-memory Redis.
 ///
 /// ```
-/// use engine::{Config, Engine, Now, Outcome, Reply};
+/// use engine::{CommandOutcome, Config, Engine, Now, Reply};
 ///
 /// let mut engine = Engine::new(Config::default());
 /// let session = engine.connect("127.0.0.1:5000");
 /// let now = Now::from_millis(1_700_000_000_000);
 /// engine.execute(now, session, &[b"SET", b"greeting", b"hello"]);
 /// let outcome = engine.execute(now, session, &[b"GET", b"greeting"]);
-/// assert_eq!(outcome, Outcome::Reply(Reply::Bulk(b"hello".to_vec())));
+/// assert_eq!(outcome, CommandOutcome::Reply(Reply::Bulk(b"hello".to_vec())));
 /// ```
 #[derive(Debug)]
 pub struct Engine {

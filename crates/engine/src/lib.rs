@@ -46,7 +46,7 @@ mod table;
 mod value;
 
 pub use admin::config::{Config, OutputLimit, OutputLimits, ServerInfo};
-pub use blocked::Unblock;
+pub use blocked::UnblockMode;
 pub use engine::{CommandOutcome, Engine, EngineOutput, Garbage};
 pub use error::Error;
 pub use extra::migrate::{Migration, MigrationOutcome};

@@ -429,7 +429,7 @@ impl Claimer {
         strict: bool,
     ) -> Result<(String, Reply), Error> {
         self.routes = self.jobs.cached_routes(&self.labels, &self.routes);
-        let version = if strict { Arg::Number(self.routes.version) } else { Arg::Word("") };
+        let version = if strict { Arg::Number(self.routes.version) } else { Arg::Str("") };
         let request = self
             .unanswered
             .take()
@@ -439,9 +439,9 @@ impl Claimer {
         let window = self.turn % self.routes.windows();
         let pools_of_turn = self.routes.pools.chunks(WINDOW).nth(window).unwrap_or_default();
         let pools = [&self.own, &self.open].into_iter().chain(pools_of_turn);
-        let mut rest: Vec<Arg<'_>> = pools.map(|pool| Arg::Word(pool.as_str())).collect();
+        let mut rest: Vec<Arg<'_>> = pools.map(|pool| Arg::Str(pool.as_str())).collect();
         let pools = rest.len();
-        rest.extend(self.types.iter().flatten().map(|job_type| Arg::Word(job_type.as_str())));
+        rest.extend(self.types.iter().flatten().map(|job_type| Arg::Str(job_type.as_str())));
         let types = rest.len() - pools;
         let (lock_ttl_s, worker_id) = (seconds(lease), self.labels.worker_id.as_str());
         let reply = if done.args.is_empty() {
@@ -479,8 +479,8 @@ impl Claimer {
             let (done_channel, wake) = (keys.done(), keys.wake());
             let head = [
                 seconds(config.result_ttl).into(),
-                Arg::Word(done_channel.as_str()),
-                Arg::Word(wake.as_str()),
+                Arg::Str(done_channel.as_str()),
+                Arg::Str(wake.as_str()),
                 Arg::Number(i64::try_from(done.spent).unwrap_or(i64::MAX)),
             ];
             scripts::complete_and_claim::run(

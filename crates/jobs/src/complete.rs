@@ -78,15 +78,15 @@ impl<'a> EncodedSuccesses<'a> {
             let results = if alike { 1 } else { members.len() };
             encoded.job_types.push(first.job_type());
             encoded.args.extend([
-                Arg::Word(&first.claim),
-                Arg::Word(first.job_type()),
-                Arg::Word(if first.keep { "1" } else { "" }),
+                Arg::Str(&first.claim),
+                Arg::Str(first.job_type()),
+                Arg::Str(if first.keep { "1" } else { "" }),
                 members.len().into(),
                 results.into(),
             ]);
-            encoded.args.extend(members.iter().map(|(_, success)| Arg::Word(success.id.as_str())));
+            encoded.args.extend(members.iter().map(|(_, success)| Arg::Str(success.id.as_str())));
             let results =
-                members.iter().map(|(_, success)| Arg::Word(&success.result)).take(results);
+                members.iter().map(|(_, success)| Arg::Str(&success.result)).take(results);
             encoded.args.extend(results);
             for (at, success) in members {
                 encoded.order.push(at);

@@ -204,11 +204,11 @@ impl Jobs {
                 },
             };
             job_args.extend([
-                Arg::Text(id),
-                Arg::Word(verdict),
+                Arg::String(id),
+                Arg::Str(verdict),
                 lane.into(),
                 Arg::Number(due),
-                Arg::Text(result),
+                Arg::String(result),
             ]);
         }
         let count = lanes.count();

@@ -229,10 +229,10 @@ impl Jobs {
             job_args.extend([
                 ready.id.as_str().into(),
                 lane.into(),
-                Arg::Word(place),
+                Arg::Str(place),
                 Arg::Number(due),
-                ready.expires_at.map_or(Arg::Word(""), |at| Arg::Number(at.0)),
-                Arg::Word(&ready.text),
+                ready.expires_at.map_or(Arg::Str(""), |at| Arg::Number(at.0)),
+                Arg::Str(&ready.text),
             ]);
         }
         let count = lanes.count();

@@ -341,7 +341,7 @@ impl Jobs {
         for failure in batch {
             types.entry(failure.job_type.clone()).or_insert_with(|| {
                 type_keys.push(keys.running(&failure.job_type));
-                type_args.push(Arg::Text(failure.job_type.clone()));
+                type_args.push(Arg::String(failure.job_type.clone()));
             });
             let id = failure.id.as_str();
             job_keys.extend([
@@ -364,14 +364,14 @@ impl Jobs {
                 NextState::Dead => ("dead", 0),
                 NextState::Failed => ("failed", 0),
             };
-            let text = |text: Option<String>| text.map_or(Arg::Word(""), Arg::Text);
+            let text = |text: Option<String>| text.map_or(Arg::Str(""), Arg::String);
             job_args.extend([
-                Arg::Text(failure.id.to_string()),
+                Arg::String(failure.id.to_string()),
                 failure.claim.into(),
-                Arg::Word(mode),
+                Arg::Str(mode),
                 lane.into(),
                 Arg::Number(due),
-                Arg::Word(failure.event),
+                Arg::Str(failure.event),
                 text(failure.result),
                 text(failure.data),
                 text(failure.entry),

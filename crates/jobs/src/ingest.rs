@@ -66,17 +66,17 @@ impl Jobs {
                     tracing::warn!(job = ?id, "job with an unusable id put away");
                     let message = "its id is too long or holds control characters";
                     let error = JobError::new("Malformed", message);
-                    ("bad", 0, Arg::Text(failed_result(error, self.now(), 0)))
+                    ("bad", 0, Arg::String(failed_result(error, self.now(), 0)))
                 }
-                None => ("limbo", 0, Arg::Word("")),
-                Some(Ok(job)) => ("lane", lanes.number(keys, &LaneRef::of(job)), Arg::Word("")),
+                None => ("limbo", 0, Arg::Str("")),
+                Some(Ok(job)) => ("lane", lanes.number(keys, &LaneRef::of(job)), Arg::Str("")),
                 Some(Err(error)) => {
                     tracing::warn!(job = %id, %error, "malformed job put away");
                     let error = JobError::new("Malformed", error.to_string());
-                    ("bad", 0, Arg::Text(failed_result(error, self.now(), 0)))
+                    ("bad", 0, Arg::String(failed_result(error, self.now(), 0)))
                 }
             };
-            job_args.extend([Arg::Text(id), Arg::Word(case), lane.into(), result]);
+            job_args.extend([Arg::String(id), Arg::Str(case), lane.into(), result]);
         }
         let count = lanes.count();
         let (mut all_keys, mut rest) = lanes.into_parts();

@@ -85,7 +85,7 @@ impl Lanes {
             self.keys.push(keys.lane(&place.route, place.priority.get()));
             self.args.extend([
                 Arg::Number(place.priority.get().into()),
-                Arg::Text(place.member()),
+                Arg::String(place.member()),
                 place.pools.len().into(),
             ]);
             for pool in &place.pools {
@@ -94,9 +94,9 @@ impl Lanes {
                 let (registry, entry, field) = registration(keys, pool);
                 self.keys.push(registry);
                 self.args.extend([
-                    Arg::Text(format!("{} {}", pool.id, place.job_type)),
-                    Arg::Text(entry),
-                    Arg::Text(field),
+                    Arg::String(format!("{} {}", pool.id, place.job_type)),
+                    Arg::String(entry),
+                    Arg::String(field),
                 ]);
             }
             next

@@ -30,7 +30,7 @@ impl Jobs {
         for chunk in timed.chunks(256) {
             let rest = chunk.iter().flat_map(|(lease, timeout)| {
                 let deadline = now + *timeout + grace;
-                [lease.id().as_str().into(), Arg::Word(&lease.claim), Arg::Number(deadline.0)]
+                [lease.id().as_str().into(), Arg::Str(&lease.claim), Arg::Number(deadline.0)]
             });
             let _: (String, usize) = scripts::start::run(
                 self.store(),
@@ -75,7 +75,7 @@ impl Jobs {
             for chunk in chunk.chunks(256) {
                 let rest: Vec<Arg> = chunk
                     .iter()
-                    .flat_map(|lease| [lease.id().as_str().into(), Arg::Word(&lease.claim)])
+                    .flat_map(|lease| [lease.id().as_str().into(), Arg::Str(&lease.claim)])
                     .collect();
                 let reply: Vec<String> = scripts::renew::run(
                     self.store(),

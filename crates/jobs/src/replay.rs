@@ -173,21 +173,21 @@ impl Jobs {
             job_keys.extend([keys.data(name), keys.status(name), keys.result(name)]);
             job_keys.push(keys.pending(name));
             job_args.extend([
-                Arg::Text(name.to_owned()),
+                Arg::String(name.to_owned()),
                 lanes.number(keys, &LaneRef::of(&job)).into(),
-                Arg::Word(if job.priority.is_high() { "front" } else { "back" }),
-                Arg::Word(match job.on_parent_failure {
+                Arg::Str(if job.priority.is_high() { "front" } else { "back" }),
+                Arg::Str(match job.on_parent_failure {
                     OnParentFailure::Fail => "fail",
                     OnParentFailure::Run => "run",
                 }),
-                Arg::Text(before),
-                Arg::Text(after),
+                Arg::String(before),
+                Arg::String(after),
                 job.depends_on.len().into(),
             ]);
             for parent in &job.depends_on {
                 let parent = parent.as_str();
                 job_keys.extend([keys.status(parent), keys.children(parent), keys.orphans(parent)]);
-                job_args.push(Arg::Text(parent.to_owned()));
+                job_args.push(Arg::String(parent.to_owned()));
             }
         }
         if asked.is_empty() {

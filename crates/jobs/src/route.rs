@@ -23,9 +23,9 @@ use crate::{
 /// `any`. A named server is the only condition when there is one.
 ///
 /// ```
-/// use jobs::{Labels, Target};
+/// use jobs::{JobTarget, Labels};
 ///
-/// let target = Target::default().capability("gpu").capability("ssd").region("eu").all();
+/// let target = JobTarget::default().capability("gpu").capability("ssd").region("eu").all();
 /// let worker = Labels::new("w1")?.capabilities(["gpu", "ssd", "avx"]).region("eu");
 /// assert!(target.matches(&worker));
 /// # Ok::<(), jobs::Error>(())

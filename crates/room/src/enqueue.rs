@@ -263,28 +263,28 @@ impl Batchable for EnqueueCall {
             records.extend(once.map(|once| cache.once(once)));
             let invite = request.invite.as_ref().filter(|invite| invite.uses > 0);
             records.extend(invite.map(|invite| cache.invite(&invite.id)));
-            let text = |id: &PositionId| Arg::Text(id.to_string());
+            let text = |id: &PositionId| Arg::String(id.to_string());
             let (uses, invite_ttl) = match invite {
                 Some(invite) => (invite.uses, (invite.expires.since(now).as_secs() + 60).max(60)),
                 None => (0, 0),
             };
             requests.extend([
                 (*ticket).into(),
-                Arg::Text(session.to_string()),
+                Arg::String(session.to_string()),
                 Arg::Number(request.priority.number().into()),
-                request.held.as_ref().map_or(Arg::Word(""), text),
-                Arg::Text(
+                request.held.as_ref().map_or(Arg::Str(""), text),
+                Arg::String(
                     request.dead.iter().map(PositionId::to_string).collect::<Vec<_>>().join(","),
                 ),
-                Arg::Word(&request.ip_address),
-                Arg::Word(&request.ip_hash),
-                Arg::Word(&request.user_agent),
-                Arg::Word(&request.metadata),
-                Arg::Word(&request.user_id),
+                Arg::Str(&request.ip_address),
+                Arg::Str(&request.ip_hash),
+                Arg::Str(&request.user_agent),
+                Arg::Str(&request.metadata),
+                Arg::Str(&request.user_id),
                 once.map_or(0, |_| once_ttl).into(),
                 Arg::Number(uses.into()),
                 invite_ttl.into(),
-                Arg::Word(cursor),
+                Arg::Str(cursor),
             ]);
         }
         let reply = scripts::enqueue::run(

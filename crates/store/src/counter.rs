@@ -40,10 +40,10 @@ pub enum CounterTarget {
 ///
 /// ```no_run
 /// # async fn example(store: store::Store, key: store::Key) -> Result<(), store::Error> {
-/// use store::counter::{Counters, Target};
+/// use store::counter::{CounterTarget, Counters};
 ///
 /// let counters = Counters::new(&store, 10_000);
-/// counters.add(Target::Field { key, field: "requests".to_owned() }, 1);
+/// counters.add(CounterTarget::Field { key, field: "requests".to_owned() }, 1);
 /// counters.flush().await?;
 /// # Ok(()) }
 /// ```

@@ -24,12 +24,12 @@ const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// ```no_run
 /// # async fn example(store: store::Store, key: store::Key) -> Result<(), store::Error> {
 /// use std::time::Duration;
-/// use store::lease::{Lease, Take};
+/// use store::lease::{FencedLease, LeaseOutcome};
 ///
-/// let lease = Lease::new(&store, key, "worker-7f3a", Duration::from_secs(30));
+/// let lease = FencedLease::new(&store, key, "worker-7f3a", Duration::from_secs(30));
 /// match lease.take().await? {
-///     Take::Held(held) => println!("mine, token {}, until {}", held.token, held.until),
-///     Take::Busy { owner, until } => println!("{owner} has it until {until}"),
+///     LeaseOutcome::Held(held) => println!("mine, token {}, until {}", held.token, held.until),
+///     LeaseOutcome::Busy { owner, until } => println!("{owner} has it until {until}"),
 /// }
 /// # Ok(()) }
 /// ```
@@ -52,7 +52,7 @@ pub struct LeaseGrant {
 
 /// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Take {
+pub enum LeaseOutcome {
     /// It is ours, newly or still.
     Held(LeaseGrant),
     /// Another owner has it.
@@ -72,7 +72,7 @@ impl FencedLease {
     }
 
     /// Takes the lease if it is free or already ours. Doing it twice does no harm.
-    pub async fn take(&self) -> Result<Take, Error> {
+    pub async fn take(&self) -> Result<LeaseOutcome, Error> {
         let keys = lease_take::Keys { lease: &self.key };
         let args = lease_take::Args {
             now_ms: self.store.now(),
@@ -83,8 +83,8 @@ impl FencedLease {
         let (word, what, until): (String, String, Millis) =
             lease_take::run(&self.store, keys, args).await?;
         match word.as_str() {
-            "taken" => Ok(Take::Held(LeaseGrant { token: token(&what)?, until })),
-            _ => Ok(Take::Busy { owner: what, until }),
+            "taken" => Ok(LeaseOutcome::Held(LeaseGrant { token: token(&what)?, until })),
+            _ => Ok(LeaseOutcome::Busy { owner: what, until }),
         }
     }
 
@@ -166,8 +166,8 @@ impl LeaderCandidate {
         let outcome = match before {
             Some(held) => self.lease.renew(held).await,
             None => self.lease.take().await.map(|take| match take {
-                Take::Held(held) => Some(held),
-                Take::Busy { .. } => None,
+                LeaseOutcome::Held(held) => Some(held),
+                LeaseOutcome::Busy { .. } => None,
             }),
         };
         let now = match &outcome {

@@ -43,12 +43,12 @@ struct Faults {
     delay: Duration,
     refuse: bool,
     swallow: bool,
-    lose: Option<Lose>,
+    lose: Option<ReplyLoss>,
     random: fastrand::Rng,
 }
 
 #[derive(Clone, Debug)]
-enum Lose {
+enum ReplyLoss {
     /// The reply to the next request that contains this.
     Next(Vec<u8>),
     /// A reply in so many.
@@ -117,12 +117,12 @@ impl Proxy {
     /// Passes the next request that contains `text` on, and closes its connection in place of the
     /// reply: it was carried out, and the caller does not know.
     pub fn lose_reply_to(&self, text: &str) {
-        self.shared.faults.lock().lose = Some(Lose::Next(text.as_bytes().to_vec()));
+        self.shared.faults.lock().lose = Some(ReplyLoss::Next(text.as_bytes().to_vec()));
     }
 
     /// Loses one reply in so many, as [`Proxy::lose_reply_to`] does, until [`Proxy::heal`].
     pub fn lose_replies(&self, one_in: u32) {
-        self.shared.faults.lock().lose = Some(Lose::OneIn(one_in.max(1)));
+        self.shared.faults.lock().lose = Some(ReplyLoss::OneIn(one_in.max(1)));
     }
 
     /// How many replies were lost.
@@ -229,8 +229,8 @@ impl Shared {
         let mut faults = self.faults.lock();
         let lose = match faults.lose.clone() {
             None => false,
-            Some(Lose::OneIn(many)) => faults.random.u32(0..many) == 0,
-            Some(Lose::Next(text)) => {
+            Some(ReplyLoss::OneIn(many)) => faults.random.u32(0..many) == 0,
+            Some(ReplyLoss::Next(text)) => {
                 let found = bytes.windows(text.len().max(1)).any(|window| window == text);
                 if found {
                     faults.lose = None;

@@ -1,6 +1,6 @@
 //! CLIENT: who is connected, names, kills, pauses, replies on and off.
 
-use crate::blocked::Unblock;
+use crate::blocked::UnblockMode;
 use crate::command::{self, ADMIN, CommandRow, Ctx, LOADING, NOSCRIPT, STALE};
 use crate::engine::Core;
 use crate::error::{Error, SYNTAX};
@@ -398,9 +398,9 @@ fn reply(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 
 fn unblock(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let how = match ctx.argv {
-        [_, _, _] => Unblock::Timeout,
-        [_, _, _, word] if args::is(word, "TIMEOUT") => Unblock::Timeout,
-        [_, _, _, word] if args::is(word, "ERROR") => Unblock::Error,
+        [_, _, _] => UnblockMode::Timeout,
+        [_, _, _, word] if args::is(word, "TIMEOUT") => UnblockMode::Timeout,
+        [_, _, _, word] if args::is(word, "ERROR") => UnblockMode::Error,
         [_, _, _, _] => {
             return Err(Error::fixed("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
         }

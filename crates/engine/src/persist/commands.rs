@@ -309,7 +309,7 @@ impl Core {
         if in_it(blocked.argv.first()) {
             blocked.on_timeout = answer;
             if now {
-                self.unblock(id, crate::Unblock::Timeout);
+                self.unblock(id, crate::UnblockMode::Timeout);
             }
         }
     }

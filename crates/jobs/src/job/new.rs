@@ -45,7 +45,7 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
 ///
 /// ```
 /// use std::time::Duration;
-/// use jobs::{NewJob, Target};
+/// use jobs::{JobTarget, NewJob};
 ///
 /// let job = NewJob::new("render", &serde_json::json!({"frame": 7}))?
 ///     .priority(8)

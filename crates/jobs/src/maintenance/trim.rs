@@ -94,7 +94,7 @@ impl JobsMaintenance {
         let (mut all_keys, mut rest) = (Vec::new(), Vec::new());
         for (id, entry) in batch {
             all_keys.extend(keys.of_ended(&id));
-            rest.extend([Arg::Text(id), Arg::Text(entry)]);
+            rest.extend([Arg::String(id), Arg::String(entry)]);
         }
         let reply: Vec<String> = scripts::remove::run(
             self.jobs.store(),

@@ -106,7 +106,7 @@ impl Scheduler {
         let (mut all_keys, mut rest) = (lane_keys, lane);
         for (name, text) in plan.occurrences {
             all_keys.extend([keys.data(&name), keys.status(&name)]);
-            rest.extend([Arg::Text(name), Arg::Text(text)]);
+            rest.extend([Arg::String(name), Arg::String(text)]);
         }
         let reply: Vec<redis::Value> = scripts::fire_schedule::run(
             self.jobs.store(),

@@ -49,15 +49,15 @@ impl Scheduler {
             job_keys.extend([keys.status(&id), keys.result(&id)]);
             let job = data.map(|data| Job::parse(JobId::stored(id.as_str()), &data));
             let (case, lane, result) = match &job {
-                None => ("gone", 0, Arg::Word("")),
-                Some(Ok(job)) => ("lane", lanes.number(keys, &LaneRef::of(job)), Arg::Word("")),
+                None => ("gone", 0, Arg::Str("")),
+                Some(Ok(job)) => ("lane", lanes.number(keys, &LaneRef::of(job)), Arg::Str("")),
                 Some(Err(error)) => {
                     tracing::warn!(job = %id, %error, "malformed job put away");
                     let error = JobError::new("Malformed", error.to_string());
-                    ("bad", 0, Arg::Text(failed_result(error, now, 0)))
+                    ("bad", 0, Arg::String(failed_result(error, now, 0)))
                 }
             };
-            job_args.extend([Arg::Text(id), Arg::Word(case), lane.into(), result]);
+            job_args.extend([Arg::String(id), Arg::Str(case), lane.into(), result]);
         }
         let count = lanes.count();
         let (mut all_keys, mut rest) = lanes.into_parts();

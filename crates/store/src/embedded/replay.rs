@@ -120,8 +120,8 @@ pub(super) fn replay_into(
         let file = files::log_name(*generation);
         let mut records = Records::open(disk, &file, FileRole::Log, *generation)?;
         match replay_log(&mut records, target, done, &mut proved)? {
-            Broken::No => done.log_bytes.push(records.offset),
-            Broken::At { offset, why } => {
+            LogEnd::Clean => done.log_bytes.push(records.offset),
+            LogEnd::Broken { offset, why } => {
                 let place = LogBreak { log: index, offset, why, next: done.lsn + 1, proved };
                 done.log_bytes.push(offset);
                 done.tear = judge(disk, manifest, records, place)?;
@@ -190,10 +190,10 @@ fn replay_base(
     }
 }
 
-/// Did a log end where it should?
-enum Broken {
-    No,
-    At { offset: u64, why: String },
+/// The end of a log: where it should be, or before that.
+enum LogEnd {
+    Clean,
+    Broken { offset: u64, why: String },
 }
 
 fn replay_log(
@@ -201,18 +201,18 @@ fn replay_log(
     target: &mut ReplayTarget<'_>,
     done: &mut ReplaySummary,
     proved: &mut u64,
-) -> Result<Broken, ReplayError> {
+) -> Result<LogEnd, ReplayError> {
     // Parts of a record that is not complete yet, and where it began.
     let mut parts: Vec<u8> = Vec::new();
     let mut began = None;
     loop {
         let at = records.offset;
         let start = began.unwrap_or(at);
-        let broken = |why: &str| Ok(Broken::At { offset: start, why: why.to_owned() });
+        let broken = |why: &str| Ok(LogEnd::Broken { offset: start, why: why.to_owned() });
         let (kind, lsn, payload) = match records.next()? {
             NextRecord::Record { kind, lsn, payload } => (kind, lsn, payload),
             NextRecord::End if began.is_some() => return broken("the record is not complete"),
-            NextRecord::End => return Ok(Broken::No),
+            NextRecord::End => return Ok(LogEnd::Clean),
             NextRecord::Broken(why) => return broken(why),
         };
         let payload = records.payload(payload);

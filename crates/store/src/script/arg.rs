@@ -6,9 +6,9 @@ use redis::{RedisWrite, ToRedisArgs};
 #[derive(Clone, Debug)]
 pub enum Arg<'a> {
     /// Borrowed string.
-    Word(&'a str),
+    Str(&'a str),
     /// Owned string.
-    Text(String),
+    String(String),
     /// A number, written out.
     Number(i64),
 }
@@ -16,8 +16,8 @@ pub enum Arg<'a> {
 impl ToRedisArgs for Arg<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         match self {
-            Self::Word(word) => out.write_arg(word.as_bytes()),
-            Self::Text(text) => out.write_arg(text.as_bytes()),
+            Self::Str(text) => out.write_arg(text.as_bytes()),
+            Self::String(text) => out.write_arg(text.as_bytes()),
             Self::Number(number) => number.write_redis_args(out),
         }
     }
@@ -25,13 +25,13 @@ impl ToRedisArgs for Arg<'_> {
 
 impl<'a> From<&'a str> for Arg<'a> {
     fn from(text: &'a str) -> Self {
-        Self::Word(text)
+        Self::Str(text)
     }
 }
 
 impl From<String> for Arg<'_> {
     fn from(text: String) -> Self {
-        Self::Text(text)
+        Self::String(text)
     }
 }
 

@@ -10,7 +10,7 @@ use store::{
     Error, Key, Layout, Options, Store, StoreKind, Timeouts,
     counter::{CounterTarget, Counters},
     events::{EventId, Feed},
-    lease::{FencedLease, Take},
+    lease::{FencedLease, LeaseOutcome},
     limit::{self, Charge, Rule},
     redis::{self, AsyncCommands},
 };
@@ -82,7 +82,7 @@ async fn everything_a_service_uses_works_on_a_cluster() {
     // Scripts, also when a node has forgotten them.
     let lease = FencedLease::new(&store, Key::raw("lock"), "a", Duration::from_secs(30));
     for _ in 0..2 {
-        assert!(matches!(lease.take().await.unwrap(), Take::Held(_)));
+        assert!(matches!(lease.take().await.unwrap(), LeaseOutcome::Held(_)));
         redis::cmd("SCRIPT").arg("FLUSH").query_async::<()>(&mut store).await.unwrap();
     }
     let rule = Rule::Bucket { burst: 2, count: 1, per: Duration::from_secs(60) };

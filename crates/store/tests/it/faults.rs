@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use store::{
     Error, Key,
-    lease::{FencedLease, Take},
+    lease::{FencedLease, LeaseOutcome},
     redis::{self, AsyncCommands},
 };
 
@@ -40,7 +40,7 @@ testkit::each_store! {
         t.faults.lose_next_replies(1);
         assert!(lease.take().await.unwrap_err().is_unavailable());
         assert!(t.store.clone().exists::<_, bool>("lock").await.unwrap());
-        assert!(matches!(lease.take().await.unwrap(), Take::Held(_)));
+        assert!(matches!(lease.take().await.unwrap(), LeaseOutcome::Held(_)));
     }
 
     async fn refused_calls_come_and_go(t: TestStore) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use store::{
     Key, Store,
-    lease::{FencedLease, LeaderCandidate, LeaseGrant, Take},
+    lease::{FencedLease, LeaderCandidate, LeaseGrant, LeaseOutcome},
     redis::AsyncCommands,
 };
 use testkit::each_store::START;
@@ -19,8 +19,8 @@ fn lease(store: &Store, owner: &str) -> FencedLease {
 
 async fn take(lease: &FencedLease) -> Option<LeaseGrant> {
     match lease.take().await.unwrap() {
-        Take::Held(held) => Some(held),
-        Take::Busy { .. } => None,
+        LeaseOutcome::Held(held) => Some(held),
+        LeaseOutcome::Busy { .. } => None,
     }
 }
 
@@ -29,7 +29,7 @@ testkit::each_store! {
         let (a, b) = (lease(&t.store, "a"), lease(&t.another().await, "b"));
         let held = take(&a).await.unwrap();
         assert_eq!(held.until, START + TTL);
-        assert_eq!(b.take().await.unwrap(), Take::Busy { owner: "a".to_owned(), until: held.until });
+        assert_eq!(b.take().await.unwrap(), LeaseOutcome::Busy { owner: "a".to_owned(), until: held.until });
 
         t.clock.advance(TTL - Duration::from_millis(1));
         assert_eq!(take(&b).await, None, "held to the last millisecond");
