@@ -21,7 +21,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -85,19 +85,28 @@ pub struct Server {
     router: Router,
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
+    is_proxy: bool,
 }
 
 impl Server {
     /// Serves the app's routes on a bound listener.
     pub fn new(app: App, listener: TcpListener) -> Server {
         let router = crate::app(app.clone());
-        Server { app, router, listener, tls: None }
+        Server { app, router, listener, tls: None, is_proxy: false }
     }
 
     /// Serves these routes instead.
     #[must_use]
     pub fn with_router(mut self, router: Router) -> Server {
         self.router = router;
+        self
+    }
+
+    /// Passes responses on as they arrive: their size costs no memory, so any number of requests of an
+    /// HTTP/2 connection is answered at the same time.
+    #[must_use]
+    pub fn as_proxy(mut self) -> Server {
+        self.is_proxy = true;
         self
     }
 
@@ -127,6 +136,8 @@ impl Server {
             reserve: Reserve::default(),
             files_max: files_max(),
             refusing: AtomicUsize::new(0),
+            http2_unsent: Arc::default(),
+            is_proxy: self.is_proxy,
         });
         shared.reserve.fill();
         loop {
@@ -190,6 +201,9 @@ struct Acceptor {
     files_max: usize,
     /// Clients that are being refused.
     refusing: AtomicUsize,
+    /// Bytes of responses over HTTP/2 in memory, over all connections.
+    http2_unsent: Arc<AtomicU64>,
+    is_proxy: bool,
 }
 
 /// Most connections the limit of open files leaves room for: an eighth of it, at least 32, is for
@@ -403,14 +417,16 @@ impl Acceptor {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let router = self.router.clone();
-        let streams = OpenStreams::default();
+        let mut streams = OpenStreams::new(Arc::clone(&self.http2_unsent));
+        if self.is_proxy {
+            streams = streams.without_fresh_limit();
+        }
         let limits = Http2Limits { idle: settings.idle_timeout, write: settings.write_timeout };
         let opened = streams.clone();
         let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
             let (router, stream) = (router.clone(), opened.open());
             async move {
-                stream.wait_for_room().await;
-                let Ok(response) = call(router, request.map(Body::new), peer).await;
+                let Ok(response) = stream.answer(call(router, request.map(Body::new), peer)).await;
                 Ok::<_, Infallible>(response.map(|body| Body::new(SentBody::new(body, stream))))
             }
         });

@@ -69,7 +69,7 @@ pub(crate) async fn open(
         Failure::usage(format!("the site over https: {error}")).next("check guard.origin_ca")
     })?;
     let secure = tls.is_some();
-    let mut server = Server::new(state.app.clone(), listener).with_router(router);
+    let mut server = Server::new(state.app.clone(), listener).with_router(router).as_proxy();
     if let Some(tls) = tls {
         server = server.with_tls(tls);
     }

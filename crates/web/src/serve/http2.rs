@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,8 +22,19 @@ use tokio::time::Instant;
 
 use super::write_timeout::HeadClock;
 
-/// Most bytes of responses a connection may have in memory before further requests on it wait.
-const UNSENT_MAX_BYTES: u64 = 1024 * 1024;
+/// Most bytes of responses a connection may have in memory before further requests on it wait. Over
+/// HTTP/1.1 a connection has one response in memory, and the kernel takes most of it.
+const UNSENT_MAX_BYTES: u64 = 256 * 1024;
+/// Most bytes of responses all connections may have in memory before those end that have more unread than
+/// they should.
+const TOTAL_UNSENT_MAX_BYTES: u64 = 32 * 1024 * 1024;
+/// Bytes a response counts at most before its first piece is asked for: it may not be in memory at all.
+const UNSEEN_MAX_BYTES: u64 = 1024 * 1024;
+/// Requests of a connection that are answered at the same time. The size of a response is not known
+/// before it is there, so only so many may turn up at once.
+const FRESH_MAX: usize = 8;
+/// Time after which a request no longer counts among those: it waits for something, as a long poll does.
+const FRESH_TIME: Duration = Duration::from_millis(100);
 /// Time a client that has more than that unread may leave it unread.
 const CROWDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest piece of a response handed to HTTP/2 at once; it is buffered there out of sight.
@@ -48,6 +60,10 @@ struct Inner {
     state: Mutex<Http2State>,
     /// Told when there is room for another response.
     room: Notify,
+    /// Told when all connections together have too much unread, and this one more than it should.
+    alarm: Notify,
+    /// Bytes of responses in memory, over all connections.
+    total_unsent: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -58,25 +74,45 @@ struct Http2State {
     idle_since: Instant,
     /// Bytes of responses in memory, over all streams.
     unsent: u64,
+    /// Number of streams whose response may turn up any moment.
+    fresh: usize,
+    fresh_max: usize,
 }
 
 /// The progress of a stream's response.
 #[derive(Debug, Default, Clone, Copy)]
 struct ResponseProgress {
     unsent: u64,
+    is_fresh: bool,
     /// Since when there is something to send that the client does not take.
     stalled_since: Option<Instant>,
 }
 
-impl Default for OpenStreams {
-    fn default() -> OpenStreams {
-        let state =
-            Http2State { open: HashMap::new(), next_id: 0, idle_since: Instant::now(), unsent: 0 };
-        OpenStreams(Arc::new(Inner { state: Mutex::new(state), room: Notify::new() }))
-    }
-}
-
 impl OpenStreams {
+    /// The streams of a new connection; `total_unsent` is that of all connections.
+    pub(super) fn new(total_unsent: Arc<AtomicU64>) -> OpenStreams {
+        let state = Http2State {
+            open: HashMap::new(),
+            next_id: 0,
+            idle_since: Instant::now(),
+            unsent: 0,
+            fresh: 0,
+            fresh_max: FRESH_MAX,
+        };
+        OpenStreams(Arc::new(Inner {
+            state: Mutex::new(state),
+            room: Notify::new(),
+            alarm: Notify::new(),
+            total_unsent,
+        }))
+    }
+
+    /// Lets any number of requests be answered at the same time.
+    pub(super) fn without_fresh_limit(self) -> OpenStreams {
+        self.0.state.lock().fresh_max = usize::MAX;
+        self
+    }
+
     /// A stream begins; it ends when the returned value is dropped.
     pub(super) fn open(&self) -> OpenStream {
         let mut state = self.0.state.lock();
@@ -102,8 +138,11 @@ impl OpenStreams {
                     state.idle_since + limits.idle
                 } else {
                     let crowded = state.unsent > UNSENT_MAX_BYTES;
-                    let within =
-                        if crowded { limits.write.min(CROWDED_TIMEOUT) } else { limits.write };
+                    let within = match crowded {
+                        true if self.0.is_total_exceeded() => Duration::ZERO,
+                        true => limits.write.min(CROWDED_TIMEOUT),
+                        false => limits.write,
+                    };
                     let oldest = state.open.values().filter_map(|one| one.stalled_since).min();
                     oldest.map_or(now + look, |since| since + within)
                 }
@@ -111,7 +150,10 @@ impl OpenStreams {
             if until <= now {
                 return;
             }
-            tokio::time::sleep_until(until.min(now + look)).await;
+            tokio::select! {
+                () = tokio::time::sleep_until(until.min(now + look)) => {}
+                () = self.0.alarm.notified() => {}
+            }
         }
     }
 
@@ -138,6 +180,20 @@ impl OpenStreams {
     }
 }
 
+impl Inner {
+    fn is_total_exceeded(&self) -> bool {
+        self.total_unsent.load(Ordering::Relaxed) > TOTAL_UNSENT_MAX_BYTES
+    }
+
+    /// Counts the change of a stream's unsent bytes in the total.
+    fn count(&self, before: u64, after: u64) {
+        match after.checked_sub(before) {
+            Some(more) => self.total_unsent.fetch_add(more, Ordering::Relaxed),
+            None => self.total_unsent.fetch_sub(before - after, Ordering::Relaxed),
+        };
+    }
+}
+
 /// One stream of a connection.
 #[derive(Debug)]
 pub(super) struct OpenStream {
@@ -146,27 +202,59 @@ pub(super) struct OpenStream {
 }
 
 impl OpenStream {
-    /// Waits until the client has read enough of the other streams' responses.
-    pub(super) async fn wait_for_room(&self) {
+    /// Runs a handler once the client has read enough of the other streams' responses, and few enough
+    /// others are being answered.
+    pub(super) async fn answer<T>(&self, handler: impl Future<Output = T>) -> T {
+        self.wait_for_room().await;
+        let mut handler = pin!(handler);
+        if let Ok(response) = tokio::time::timeout(FRESH_TIME, handler.as_mut()).await {
+            return response;
+        }
+        self.release();
+        handler.await
+    }
+
+    async fn wait_for_room(&self) {
         loop {
             let room = self.streams.0.room.notified();
-            if self.streams.0.state.lock().unsent <= UNSENT_MAX_BYTES {
-                return;
+            {
+                let mut state = self.streams.0.state.lock();
+                if state.unsent <= UNSENT_MAX_BYTES && state.fresh < state.fresh_max {
+                    let Some(progress) = state.open.get_mut(&self.id) else { return };
+                    progress.is_fresh = true;
+                    state.fresh += 1;
+                    return;
+                }
             }
             room.await;
+        }
+    }
+
+    /// Counts the stream no longer among those whose response may turn up any moment.
+    fn release(&self) {
+        let mut state = self.streams.0.state.lock();
+        let Some(progress) = state.open.get_mut(&self.id) else { return };
+        if std::mem::take(&mut progress.is_fresh) {
+            state.fresh -= 1;
+            drop(state);
+            self.streams.0.room.notify_waiters();
         }
     }
 
     fn set(&self, unsent: u64, stalled: bool) {
         let mut state = self.streams.0.state.lock();
         let Some(progress) = state.open.get_mut(&self.id) else { return };
-        let before = progress.unsent;
-        *progress = ResponseProgress { unsent, stalled_since: stalled.then(Instant::now) };
+        let before = std::mem::replace(&mut progress.unsent, unsent);
+        progress.stalled_since = stalled.then(Instant::now);
         state.unsent = state.unsent.saturating_sub(before).saturating_add(unsent);
+        self.streams.0.count(before, unsent);
         let has_room = state.unsent <= UNSENT_MAX_BYTES;
         drop(state);
         if has_room && unsent < before {
             self.streams.0.room.notify_waiters();
+        }
+        if !has_room && self.streams.0.is_total_exceeded() {
+            self.streams.0.alarm.notify_one();
         }
     }
 }
@@ -174,6 +262,7 @@ impl OpenStream {
 impl Drop for OpenStream {
     fn drop(&mut self) {
         self.set(0, false);
+        self.release();
         let mut state = self.streams.0.state.lock();
         state.open.remove(&self.id);
         if state.open.is_empty() {
@@ -183,7 +272,7 @@ impl Drop for OpenStream {
 }
 
 /// The body of a response on its way out, in pieces. HTTP/2 asks for the next piece when the
-/// client's window has room for it.
+/// client's window has taken the last one.
 pub(super) struct SentBody {
     inner: Body,
     /// The rest of the piece the handler gave.
@@ -194,7 +283,8 @@ pub(super) struct SentBody {
 impl SentBody {
     pub(super) fn new(inner: Body, stream: OpenStream) -> SentBody {
         // Before the first piece is asked for, a body may be all in memory.
-        stream.set(inner.size_hint().lower().min(UNSENT_MAX_BYTES), true);
+        stream.set(inner.size_hint().lower().min(UNSEEN_MAX_BYTES), true);
+        stream.release();
         SentBody { inner, rest: Bytes::new(), stream }
     }
 }
@@ -223,7 +313,8 @@ impl HttpBody for SentBody {
             }
         }
         let piece = this.rest.split_to(this.rest.len().min(PIECE_BYTES));
-        this.stream.set(this.rest.len() as u64, true);
+        // The piece is kept until the client's window has room for it.
+        this.stream.set((this.rest.len() + piece.len()) as u64, true);
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
@@ -351,6 +442,10 @@ mod tests {
     const LIMITS: Http2Limits =
         Http2Limits { idle: Duration::from_secs(60), write: Duration::from_secs(20) };
 
+    fn streams() -> OpenStreams {
+        OpenStreams::new(Arc::default())
+    }
+
     /// Waits for the end of a connection; returns after how many seconds it came.
     async fn ends_after(streams: &OpenStreams) -> u64 {
         let started = Instant::now();
@@ -360,7 +455,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_without_streams_ends_after_the_idle_timeout() {
-        let streams = OpenStreams::default();
+        let streams = streams();
         assert_eq!(ends_after(&streams).await, 60);
         let stream = streams.open();
         tokio::time::sleep(Duration::from_secs(100)).await;
@@ -370,7 +465,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_response_that_is_not_read_ends_the_connection_after_the_write_timeout() {
-        let streams = OpenStreams::default();
+        let streams = streams();
         let body = SentBody::new(Body::from(vec![0; 40_000]), streams.open());
         assert_eq!(ends_after(&streams).await, 20);
         let mut body = body;
@@ -379,12 +474,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn more_than_a_mebibyte_unread_ends_sooner_and_further_requests_wait() {
-        let streams = OpenStreams::default();
+    async fn more_unread_than_there_should_be_ends_sooner_and_further_requests_wait() {
+        let streams = streams();
         let bodies: Vec<SentBody> =
-            (0..3).map(|_| SentBody::new(Body::from(vec![0; 500_000]), streams.open())).collect();
+            (0..3).map(|_| SentBody::new(Body::from(vec![0; 100_000]), streams.open())).collect();
         let next = streams.open();
-        let mut waiting = Box::pin(next.wait_for_room());
+        let mut waiting = Box::pin(next.answer(async {}));
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         assert_eq!(ends_after(&streams).await, 5);
         drop(bodies);
@@ -392,8 +487,53 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn requests_that_come_together_are_answered_a_few_at_a_time() {
+        let streams = streams();
+        let started = AtomicU64::new(0);
+        let large = async |stream: OpenStream| {
+            let body = stream.answer(async {
+                started.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                Body::from(vec![0; 100_000])
+            });
+            SentBody::new(body.await, stream)
+        };
+        let mut all = pin!(futures_util::future::join_all((0..100).map(|_| large(streams.open()))));
+        let _ = tokio::time::timeout(Duration::from_secs(1), all.as_mut()).await;
+        assert_eq!(started.load(Ordering::Relaxed), FRESH_MAX as u64, "the others wait");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waits_for_something_keeps_no_other_waiting() {
+        let streams = streams();
+        let polls: Vec<OpenStream> = (0..100).map(|_| streams.open()).collect();
+        let all = polls.iter().map(|poll| poll.answer(tokio::time::sleep(Duration::from_secs(30))));
+        let started = Instant::now();
+        futures_util::future::join_all(all).await;
+        assert!(started.elapsed() < Duration::from_secs(32), "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_all_connections_together_have_too_much_unread_it_ends_at_once() {
+        let total = Arc::new(AtomicU64::new(0));
+        let quiet = OpenStreams::new(Arc::clone(&total));
+        let small = SentBody::new(Body::from(vec![0; 1_000]), quiet.open());
+        let mut bodies = Vec::new();
+        let mut crowded = Vec::new();
+        for _ in 0..=TOTAL_UNSENT_MAX_BYTES / UNSEEN_MAX_BYTES {
+            let streams = OpenStreams::new(Arc::clone(&total));
+            bodies.push(SentBody::new(Body::from(vec![0; 1_048_576]), streams.open()));
+            crowded.push(streams);
+        }
+        assert_eq!(ends_after(&crowded[0]).await, 0);
+        assert_eq!(ends_after(&quiet).await, 20, "one that has little unread is let be");
+        drop((bodies, small));
+        assert_eq!(total.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_slow_handler_is_not_the_clients_fault() {
-        let streams = OpenStreams::default();
+        let streams = streams();
         let silent = futures_util::stream::pending::<Result<Bytes, std::convert::Infallible>>();
         let mut body = SentBody::new(Body::from_stream(silent), streams.open());
         assert!(futures_util::poll!(body.frame()).is_pending());
@@ -404,7 +544,7 @@ mod tests {
     #[tokio::test]
     async fn pieces_make_up_the_whole() {
         let whole: Vec<u8> = (0..100_000_u32).map(|n| n.to_le_bytes()[0]).collect();
-        let body = SentBody::new(Body::from(whole.clone()), OpenStreams::default().open());
+        let body = SentBody::new(Body::from(whole.clone()), streams().open());
         assert_eq!(body.size_hint().exact(), Some(100_000));
         assert_eq!(body.collect().await.unwrap().to_bytes(), whole);
     }
