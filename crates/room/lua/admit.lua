@@ -14,9 +14,17 @@
 --       12 last_update  string  Unix seconds at which the tokens were counted
 --       13 stats        hash    counters of this hour
 --       14 events       stream  events of the queue
---       15 ..records    hash    the positions that may be admitted, as peeked
--- ARGV   1 now_ms  2 queue_id  3 by_hand  4 ..ids  (id, session_id for each position)
--- REPLY  {'admitted', id, …} | {'moved', id, …} | {'stopped'} | {'unknown_queue'}
+--       15 ..records            of each position that may be admitted, as peeked: the position, a
+--                               hash; admitted positions and sessions of its address, a zset;
+--                               score = time of the last check
+-- ARGV   1 now_ms  2 queue_id  3 by_hand  4 skip_higher  5 skip_normal  6 ..ids
+-- REPLY  {word, blocked_higher, blocked_normal, id, …} with word = 'admitted' | 'moved'
+--        | {'stopped'} | {'unknown_queue'}
+--
+-- Of each position: id, session_id, by_address. With by_address = 1 the position stays where it is as
+-- long as its address has its share of admitted + active, and those behind it are admitted; the reply
+-- counts such positions, so that the caller can skip them when it peeks for more. An operator admits by
+-- hand whoever is next; that counts in the share.
 --
 -- Keeps: admitted + active <= max_active; admissions <= burst + rate × time; only the next
 -- in line at this instant are admitted, so a position peeked by two instances is admitted once.
@@ -28,7 +36,7 @@ local tokens, last_update, stats, events = KEYS[11], KEYS[12], KEYS[13], KEYS[14
 local now_ms, queue_id, by_hand = tonumber(ARGV[1]), ARGV[2], ARGV[3] == '1'
 local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
   'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share',
-  'claim_window_seconds', 'position_ttl')
+  'claim_window_seconds', 'position_ttl', 'max_active_per_address', 'session_max_seconds')
 if not m[1] then
   return { 'unknown_queue' }
 end
@@ -36,11 +44,11 @@ if not (m[1] == 'active' or (by_hand and m[1] == 'paused')) then
   return { 'stopped' }
 end
 
-local declared, sessions, count = {}, {}, 0
-for i = 4, #ARGV, 2 do
+local declared, count = {}, 0
+for i = 6, #ARGV, 3 do
   count = count + 1
-  declared[ARGV[i]] = KEYS[14 + count]
-  sessions[ARGV[i]] = ARGV[i + 1]
+  declared[ARGV[i]] = { position = KEYS[13 + 2 * count], session_id = ARGV[i + 1],
+    address = ARGV[i + 2] == '1' and KEYS[14 + 2 * count] }
 end
 local rate = rate_of(m[3], m[4], m[5])
 local have, rem, last_ms = bucket(tokens, last_update, state, now_ms, rate)
@@ -49,22 +57,38 @@ if not by_hand then
   most = math.min(most, have)
 end
 local line = line_of(m[6], m[7], redis.call('HGET', state, 'since_normal'), now_ms)
-local order = next_in_line(positions, line, most)
+local order = next_in_line(positions, line, most, tonumber(ARGV[4]), tonumber(ARGV[5]))
 
 local k = { positions = positions, heartbeat = heartbeat, admitted = admitted, events = events,
   queue_id = queue_id, position_ttl = m[9] }
 local window_ms = num(m[8], 120) * 1000
-local reply, waits, since = { 'admitted' }, {}, line.since
+local limit, full = address_limit(m[2], m[10]), {}
+local word, ids, waits, since = 'admitted', {}, {}, line.since
+local blocked_higher, blocked_normal = 0, 0
 for i = 1, #order, 2 do
   local id, score = order[i], order[i + 1]
-  if not declared[id] then
-    reply[1] = 'moved'
+  local d = declared[id]
+  if not d then
+    word = 'moved'
     break
   end
-  waits[#waits + 1] = admit_one(k, id, declared[id], score, sessions[id], now_ms, window_ms)
-  reply[#reply + 1] = id
-  if line.share > 0 then
-    since = tonumber(score) >= line.normal and 0 or since + 1
+  local is_normal = line.share == 0 or tonumber(score) >= line.normal
+  local address = limit > 0 and d.address
+  if address and not by_hand and not full[address] then
+    full[address] = address_full(address, admitted, active, limit, now_ms)
+  end
+  if address and full[address] then
+    blocked_higher = blocked_higher + (is_normal and 0 or 1)
+    blocked_normal = blocked_normal + (is_normal and 1 or 0)
+  else
+    waits[#waits + 1] = admit_one(k, id, d.position, score, d.session_id, now_ms, window_ms)
+    ids[#ids + 1] = id
+    if address then
+      count_address(address, id, now_ms, m[11])
+    end
+    if line.share > 0 then
+      since = is_normal and 0 or since + 1
+    end
   end
 end
 if #waits > 0 then
@@ -78,5 +102,9 @@ if #waits > 0 then
   for i = 4, 7 do
     drop_tombstones(KEYS[i], positions, #waits + 100)
   end
+end
+local reply = { word, int(blocked_higher), int(blocked_normal) }
+for i = 1, #ids do
+  reply[3 + i] = ids[i]
 end
 return reply

@@ -18,9 +18,11 @@
 --                               the new position, a hash whose name ends in the id;
 --                               if held_id: the position the visitor's token names, a hash;
 --                               if by_address and ip_hash: the position of the address, a string;
+--                               if by_share and ip_hash: admitted positions and sessions of the
+--                               address, a zset; score = time of the last check;
 --                               if once_ttl > 0: the position made under an idempotency key, a string;
 --                               if invite_uses > 0: how often the invite was used, a string
--- ARGV   1 now_ms  2 queue_id  3 by_address  4 ..requests
+-- ARGV   1 now_ms  2 queue_id  3 by_address  4 by_share  5 ..requests
 -- REPLY  {'enqueued', …} | {'unknown_queue'}; then for each request
 --        'waiting', ticket, position, total | 'admitted', ticket, start_by_ms | 'existing', id
 --        | 'mapped', id | 'late', last_ticket | 'full', total | 'maintenance' | 'invite_used' | 'settings'
@@ -31,7 +33,8 @@
 -- queue was renumbered to make room and more has to be: nobody was enqueued, and the caller repeats
 -- the request with that cursor. 'settings' says that the queue counts addresses although by_address
 -- was not 1. 'mapped' says that the key or the address names a position that does not wait: the
--- caller reads it, and names it in dead_ids if it has ended.
+-- caller reads it, and names it in dead_ids if it has ended. by_share = 1 says that an address has at
+-- most its share of admitted + active; beyond it, positions wait.
 --
 -- Keeps: requests are handled one after the other, in their order. A ticket is unique and grows in
 -- the order of enqueueing, whatever the clocks say; scores within a lane grow with its list; a held
@@ -45,7 +48,7 @@ local now_ms, queue_id = tonumber(args[1]), args[2]
 
 local m = call('HMGET', meta, 'status', 'max_queue_size', 'max_active', 'admission_count',
   'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share',
-  'claim_window_seconds', 'position_ttl', 'duplicates')
+  'claim_window_seconds', 'position_ttl', 'duplicates', 'max_active_per_address', 'session_max_seconds')
 if not m[1] then
   return { 'unknown_queue' }
 end
@@ -54,18 +57,18 @@ local strict, ttl, most = m[7] == 'strict', m[10], num(m[2], 0)
 local now_s = int(math.floor(now_ms / 1000))
 local total = call('ZCARD', positions)
 local last, since = num(s[1], 0), s[2]
-local fields, count = 14, (#args - 3) / 14
+local fields, count = 14, (#args - 4) / 14
 -- The last ticket if all requests succeed: reserved first, so that a script stopped half way never
 -- gives a ticket twice.
 local reserved = last
 for i = 1, count do
-  reserved = max(tonumber(args[4 + (i - 1) * fields]), reserved + 1)
+  reserved = max(tonumber(args[5 + (i - 1) * fields]), reserved + 1)
 end
 local begun, made, peak = false, 0, 0
 
 -- Reads one request from ARGV.
 local function read_request(i)
-  local a = 3 + (i - 1) * fields
+  local a = 4 + (i - 1) * fields
   return {
     ticket = tonumber(args[a + 1]), session_id = args[a + 2], priority = tonumber(args[a + 3]),
     held_id = args[a + 4], dead_ids = args[a + 5], ip_address = args[a + 6], ip_hash = args[a + 7],
@@ -195,11 +198,19 @@ local function admit(request, score, line)
   if have < 1 then
     return nil
   end
+  local limit = request.ip_hash ~= '' and address_limit(m[3], m[12]) or 0
+  -- Without the key of the address, which a caller with old settings does not give, room/admit decides.
+  if limit > 0 and (not request.address or address_full(request.address, admitted, active, limit, now_ms)) then
+    return nil
+  end
   local window_ms = num(m[9], 120) * 1000
   local k = { positions = positions, heartbeat = heartbeat, admitted = admitted, events = events,
     queue_id = queue_id, position_ttl = ttl }
   put_bucket(tokens, last_update, state, have - 1, rem, last_ms)
   local wait = admit_one(k, request.id, request.position, score, request.session_id, now_ms, window_ms)
+  if limit > 0 then
+    count_address(request.address, request.id, now_ms, m[13])
+  end
   if line.share > 0 then
     since = int(tonumber(score) >= line.normal and 0 or line.since + 1)
     call('HSET', state, 'since_normal', since)
@@ -314,6 +325,7 @@ for i = 1, count do
   request.id = sub(request.position, -36)
   request.held = next_key(request.held_id ~= '')
   request.ipmap = next_key(args[3] == '1' and request.ip_hash ~= '')
+  request.address = next_key(args[4] == '1' and request.ip_hash ~= '')
   request.once = next_key(request.once_ttl > 0)
   request.invite = next_key(request.uses > 0)
   local answer = enqueue(request)

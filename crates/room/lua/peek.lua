@@ -7,11 +7,11 @@
 --        5 active       set     ids of active sessions
 --        6 tokens       string  admissions the rate allows
 --        7 last_update  string  Unix seconds at which the tokens were counted
--- ARGV   1 now_ms  2 most  3 by_hand
+-- ARGV   1 now_ms  2 most  3 by_hand  4 skip_higher  5 skip_normal
 -- REPLY  {'next', id, …} | {'unknown_queue'}
 --
 -- Keeps: reads only. At most `most` ids, no more than both limits allow; by_hand = 1 leaves the
--- rate out of it.
+-- rate out of it. The skipped are those whose address has its share (room/admit).
 local meta, state, positions, admitted, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local tokens, last_update = KEYS[6], KEYS[7]
 local now_ms, most, by_hand = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
@@ -28,7 +28,7 @@ if most > 0 and not by_hand then
   most = math.min(most, (bucket(tokens, last_update, state, now_ms, rate_of(m[3], m[4], m[5]))))
 end
 local line = line_of(m[6], m[7], redis.call('HGET', state, 'since_normal'), now_ms)
-local order = next_in_line(positions, line, most)
+local order = next_in_line(positions, line, most, tonumber(ARGV[4]), tonumber(ARGV[5]))
 local reply = { 'next' }
 for i = 1, #order, 2 do
   reply[#reply + 1] = order[i]

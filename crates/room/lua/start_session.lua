@@ -10,8 +10,8 @@
 --        8 events     stream  events of the queue
 --        9 position   hash    the position
 --       10 session    hash    the session to start
---       11 address    zset    sessions started from the visitor's address; score = time of the
---                             last check
+--       11 address    zset    admitted positions and sessions of the visitor's address; score =
+--                             time of the last check
 -- ARGV   1 now_ms  2 queue_id  3 id  4 session_id  5 user_id  6 ip_address  7 user_agent  8 token
 --        9 priority  10 by_address  11 provisional
 -- REPLY  {'started', session_id, expires_ms, hard_ms} | {'active', session_id}
@@ -20,7 +20,8 @@
 --
 -- Keeps: one session per position; a repeated call finds the first session (idempotent). Admitted + active does not
 -- change. 'moved' says that the position was admitted under another session id than the caller read.
--- With by_address = 1, an address has at most its share of the sessions. With provisional = 1 the
+-- With by_address = 1, an address has at most its share of admitted + active; a position admitted
+-- from the same address is counted already, and its session takes its part. With provisional = 1 the
 -- session is short until its pass comes back once (room/touch).
 local meta, state, positions, admitted, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deadlines, stats, events, position, session = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -47,7 +48,8 @@ if p[3] and p[3] ~= '' and p[3] ~= session_id then
   return { 'moved', p[3] }
 end
 local limit = address_limit(m[4], m[5])
-if by_address and address_full(address, active, limit, now_ms) then
+if by_address and not redis.call('ZSCORE', address, id)
+  and address_full(address, admitted, active, limit, now_ms) then
   return { 'address_full', int(limit) }
 end
 local hard_s = num(m[2], 14400)
@@ -70,8 +72,8 @@ if provisional then
 end
 redis.call('EXPIRE', session, m[3])
 if by_address and limit > 0 then
-  redis.call('ZADD', address, int(now_ms), session_id)
-  redis.call('EXPIRE', address, int(hard_s + 3600))
+  redis.call('ZREM', address, id)
+  count_address(address, session_id, now_ms, m[2])
 end
 redis.call('HSET', position, 'queue_id', queue_id, 'status', 'active', 'session_id', session_id)
 redis.call('EXPIRE', position, int(hard_s + 3600))

@@ -40,7 +40,7 @@ impl Bound {
 /// Visitors admitted or active at once; 0 is no limit. The maximum is far above any site and keeps
 /// arithmetic in scripts exact.
 pub const MAX_ACTIVE: Bound = Bound::new("max_active", 1_000, 0, 10_000_000);
-/// Sessions one address may have at once; 0 is no limit. See [`QueueConfig::max_active_per_address`].
+/// Visitors from one address admitted or active at once; 0 is no limit. See [`QueueConfig::max_active_per_address`].
 pub const MAX_ACTIVE_PER_ADDRESS: Bound = Bound::new("max_active_per_address", 0, 0, 10_000_000);
 /// Visitors who may wait; 0 is no limit.
 pub const MAX_QUEUE_SIZE: Bound = Bound::new("max_queue_size", 50_000, 0, 100_000_000);
@@ -225,8 +225,8 @@ pub struct QueueConfig {
     pub target_url: String,
     /// Visitors admitted or active at once; 0 is no limit. See [`MAX_ACTIVE`].
     pub max_active: u32,
-    /// Sessions one address (IPv6: one /64) may have at once; 0 is no limit. `None` is its share of
-    /// `max_active`: a tenth, but up to 20 as long as that is no more than half of it, so that a
+    /// Visitors from one address (IPv6: one /64) who may be admitted or active at once; 0 is no limit.
+    /// Those beyond it wait, and others are admitted before them. `None` is its share of `max_active`: a tenth, but up to 20 as long as that is no more than half of it, so that a
     /// household or a small office fits into a small room and nobody fills a room alone.
     pub max_active_per_address: Option<u32>,
     /// Visitors who may wait; 0 is no limit. See [`MAX_QUEUE_SIZE`].
@@ -302,6 +302,11 @@ impl Default for QueueConfig {
 }
 
 impl QueueConfig {
+    /// Returns true if one address may have only a part of `max_active`.
+    pub(crate) fn limits_addresses(&self) -> bool {
+        self.max_active_per_address.unwrap_or(self.max_active) > 0
+    }
+
     /// Rejects a value out of bounds, naming the field.
     pub fn check(&self) -> Result<(), Error> {
         if self.name.chars().count() > 200 || self.name.chars().any(char::is_control) {

@@ -249,6 +249,7 @@ impl Batchable for EnqueueCall {
     ) -> Result<Vec<EnqueueReply>, Error> {
         let snapshot = room.snapshot(&cache.queue).await?;
         let by_address = snapshot.config.duplicates == Duplicates::Ip;
+        let by_share = snapshot.config.limits_addresses();
         let now = room.now();
         let once_ttl = room.0.options.idempotency.as_secs();
         let mut records = Vec::with_capacity(calls.len());
@@ -258,6 +259,9 @@ impl Batchable for EnqueueCall {
             records.extend(request.held.as_ref().map(|held| cache.position(held)));
             if by_address && !request.ip_hash.is_empty() {
                 records.push(cache.ipmap(&request.ip_hash));
+            }
+            if by_share && !request.ip_hash.is_empty() {
+                records.push(cache.address_sessions(&request.ip_hash));
             }
             let once = request.once.as_ref().filter(|_| once_ttl > 0);
             records.extend(once.map(|once| cache.once(once)));
@@ -310,6 +314,7 @@ impl Batchable for EnqueueCall {
                 now_ms: now,
                 queue_id: cache.queue.as_str(),
                 by_address: u8::from(by_address),
+                by_share: u8::from(by_share),
                 requests,
             },
         )

@@ -129,8 +129,8 @@ impl QueueKeys {
         Key::raw(format!("ipmap:{}:{ip_hash}", self.layout.tag(&self.queue)))
     }
 
-    /// ZSET of sessions started from one address; score = time of the last check. Ended ones are dropped
-    /// when the address seems full. TTL = hard limit of a session + 1 h.
+    /// ZSET of admitted positions and active sessions of one address; score = time of the last check. Those
+    /// that ended are dropped when the address seems full. TTL = hard limit of a session + 1 h.
     pub(crate) fn address_sessions(&self, ip_hash: &str) -> Key {
         Key::raw(format!("queue:{}:sessions:address:{ip_hash}", self.layout.tag(&self.queue)))
     }

@@ -83,7 +83,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use store::{Millis, Store, StoreKind, batcher::Batcher};
 
 pub use store::{self, events::EventId, limit::LimitVerdict};
@@ -117,6 +117,7 @@ pub use crate::{
     token::{PositionToken, TokenError},
 };
 use crate::{
+    admit::BlockedCursor,
     enqueue::EnqueueCall,
     keys::{QueueKeys, RoomKeys},
     snapshot::QueueSnapshot,
@@ -190,6 +191,8 @@ struct QueueCache {
     status_batcher: Batcher<StatusCall>,
     heartbeat_batcher: Batcher<HeartbeatCall>,
     enqueue_batcher: Batcher<EnqueueCall>,
+    /// Progress of admission past positions whose address has its share.
+    blocked: Mutex<BlockedCursor>,
 }
 
 /// Context a batch is sent with: the room and the queue.
@@ -263,6 +266,7 @@ impl Room {
             status_batcher: Batcher::new(max_in_flight),
             heartbeat_batcher: Batcher::new(max_in_flight),
             enqueue_batcher: Batcher::new(max_in_flight),
+            blocked: Mutex::default(),
         });
         let mut known = self.0.queues.write();
         if known.len() >= CACHED_QUEUES {

@@ -18,7 +18,8 @@ use store::{Key, Layout, Millis, Store, redis, redis::AsyncCommands as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, PositionId, QueueId, Room, SessionId, hour, keys::QueueKeys, reply::Reply, scripts,
+    Error, PositionId, QueueId, Room, SessionId, admit::BlockedCursor, hour, keys::QueueKeys,
+    reply::Reply, scripts,
 };
 
 /// The background task of a room, for all of its queues.
@@ -182,16 +183,18 @@ impl RoomMaintenance {
         if !late.is_empty() {
             report.no_shows += self.take_back_admissions(queue, &keys, &late).await?;
         }
-        if !over.is_empty() || !late.is_empty() {
-            // Slots became free, and the queue may have a new head.
+        let at_front = keys.blocked.lock().is_at_front();
+        if !over.is_empty() || !late.is_empty() || !at_front {
+            // Slots became free, and the queue may have a new head; or its head may not be admitted yet.
             report.admitted += room.admit(queue, BATCH).await?.ids.len() as u64;
         } else {
             drop_foreign(room, &keys, &mut next).await?;
             if !next.is_empty() {
-                let step = room.admit_these(queue, &keys, &next, false).await?;
+                let step = room.admit_these(&keys, BlockedCursor::default(), &next, false).await?;
                 report.admitted += step.ids.len() as u64;
-                // A full batch, or an order that changed since: there may be more to admit.
-                if next.len() == BATCH || step.moved {
+                // A full batch, an order that changed since, or visitors that were passed over: there may
+                // be more to admit.
+                if next.len() == BATCH || step.moved || !step.cursor.is_at_front() {
                     report.admitted += room.admit(queue, 8 * BATCH).await?.ids.len() as u64;
                 }
             }

@@ -321,6 +321,7 @@ impl Room {
             &self.0.store,
             scripts::check_address::Keys {
                 meta: &keys.meta,
+                admitted: &keys.admitted,
                 active: &keys.active,
                 address: keys.address_sessions(&hash),
             },

@@ -45,7 +45,12 @@ impl Reply {
 
     /// Returns everything after the first word.
     pub(crate) fn rest(&self) -> &[String] {
-        self.parts.get(1..).unwrap_or_default()
+        self.rest_from(1)
+    }
+
+    /// Returns everything from an index on.
+    pub(crate) fn rest_from(&self, index: usize) -> &[String] {
+        self.parts.get(index..).unwrap_or_default()
     }
 
     /// Returns the error for an unexpected reply.

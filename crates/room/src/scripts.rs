@@ -29,16 +29,17 @@ script!(pub(crate) enqueue {
         meta, state, positions, lane0, lane1, lane2, lane3, heartbeat, admitted, active, tokens,
         last_update, stats, events, ..records,
     ],
-    args: [now_ms, queue_id, by_address, ..requests],
+    args: [now_ms, queue_id, by_address, by_share, ..requests],
     lib: [
         "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "shown_position",
         "enqueued_ms", "admit_one", "count_admitted", "count_one", "drop_tombstones", "finish", "score_at",
+        "address_limit", "address_full", "count_address",
     ],
 });
 
 script!(pub(crate) peek {
     keys: [meta, state, positions, admitted, active, tokens, last_update],
-    args: [now_ms, most, by_hand],
+    args: [now_ms, most, by_hand, skip_higher, skip_normal],
     lib: ["int", "num", "rate_of", "bucket", "free_slots", "line_of", "next_in_line"],
 });
 
@@ -47,10 +48,11 @@ script!(pub(crate) admit {
         meta, state, positions, lane0, lane1, lane2, lane3, heartbeat, admitted, active, tokens,
         last_update, stats, events, ..records,
     ],
-    args: [now_ms, queue_id, by_hand, ..ids],
+    args: [now_ms, queue_id, by_hand, skip_higher, skip_normal, ..ids],
     lib: [
         "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of",
-        "next_in_line", "enqueued_ms", "admit_one", "count_admitted", "drop_tombstones",
+        "next_in_line", "enqueued_ms", "admit_one", "count_admitted", "drop_tombstones", "address_limit",
+        "address_full", "count_address",
     ],
 });
 
@@ -102,11 +104,11 @@ script!(pub(crate) start_session {
         now_ms, queue_id, id, session_id, user_id, ip_address, user_agent, token, priority, by_address,
         provisional,
     ],
-    lib: ["int", "num", "emit", "count_one", "address_limit", "address_full"],
+    lib: ["int", "num", "emit", "count_one", "address_limit", "address_full", "count_address"],
 });
 
 script!(pub(crate) check_address {
-    keys: [meta, active, address],
+    keys: [meta, admitted, active, address],
     args: [now_ms],
     lib: ["int", "num", "address_limit", "address_full"],
 });

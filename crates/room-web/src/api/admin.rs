@@ -104,7 +104,7 @@ struct QueueChange {
     target_url: Option<String>,
     /// Visitors admitted or active at once; 0 is no limit.
     max_active: Option<u32>,
-    /// Sessions one address (IPv6: one /64) may have at once; 0 is no limit. `null` or `"share"` is a
+    /// Visitors from one address (IPv6: one /64) admitted or active at once; 0 is no limit. `null` or `"share"` is a
     /// tenth of `max_active`, but up to 20 as long as that is no more than half of it.
     #[schema(value_type = Option<u32>)]
     #[serde(deserialize_with = "address_limit")]

@@ -407,7 +407,7 @@ pub(super) struct QueueView {
     status: QueueStatusView,
     /// Visitors admitted or active at once; 0 is no limit.
     max_active: u32,
-    /// Sessions one address may have at once; 0 is no limit, null its share of `max_active`.
+    /// Visitors from one address admitted or active at once; 0 is no limit, null its share of `max_active`.
     max_active_per_address: Option<u32>,
     /// Visitors who may wait; 0 is no limit.
     max_queue_size: u32,

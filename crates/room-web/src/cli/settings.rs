@@ -23,7 +23,7 @@ pub(crate) struct QueueArgs {
     /// Visitors admitted or active at once; 0 is no limit
     #[arg(long, value_name = "NUMBER")]
     pub(crate) max_active: Option<u32>,
-    /// Sessions one address may have at once: a number, 0 for no limit, or share (of --max-active)
+    /// Visitors from one address admitted or active at once: a number, 0 for no limit, or share (of --max-active)
     #[arg(long, value_name = "NUMBER", value_parser = address_limit)]
     max_active_per_address: Option<Value>,
     /// Visitors who may wait; 0 is no limit

@@ -1,15 +1,16 @@
--- address_full(address, active, limit, now_ms): tells whether an address has reached its limit of
--- sessions. When it seems so, up to 256 of its sessions are checked, and those that ended are dropped; the
--- others get the time as their score, so that the next call checks those that follow.
-local function address_full(address, active, limit, now_ms)
+-- address_full(address, admitted, active, limit, now_ms): tells whether an address has reached its
+-- limit of admitted positions and active sessions. When it seems so, up to 256 members are checked, and
+-- those that are neither any more are dropped; the others get the time as their score, so that the next
+-- call checks those that follow. So nothing has to be taken out when a position or session ends.
+local function address_full(address, admitted, active, limit, now_ms)
   if limit == 0 or redis.call('ZCARD', address) < limit then
     return false
   end
-  for _, session_id in ipairs(redis.call('ZRANGE', address, '0', '255')) do
-    if redis.call('SISMEMBER', active, session_id) == 0 then
-      redis.call('ZREM', address, session_id)
+  for _, id in ipairs(redis.call('ZRANGE', address, '0', '255')) do
+    if redis.call('SISMEMBER', active, id) == 1 or redis.call('ZSCORE', admitted, id) then
+      redis.call('ZADD', address, int(now_ms), id)
     else
-      redis.call('ZADD', address, int(now_ms), session_id)
+      redis.call('ZREM', address, id)
     end
   end
   return redis.call('ZCARD', address) >= limit

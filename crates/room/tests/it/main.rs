@@ -8,6 +8,7 @@ mod pass_check;
 mod queue;
 mod schedule;
 mod session;
+mod share;
 mod silence;
 mod support;
 mod together;
