@@ -255,8 +255,13 @@ impl GuardProxy {
             return trouble(ProxyError::TooLarge(most));
         }
         let settings = self.0.state.app.settings();
-        let slot = request.extensions().get::<ConnectionSlot>().cloned();
         let upgrade = headers::upgrade_of(&request);
+        let slot = request.extensions().get::<ConnectionSlot>().filter(|_| upgrade.is_some());
+        // A socket stays open, so it counts for the visitor, whoever's connection it goes through.
+        let slot = match slot.cloned().map(|slot| slot.count_client(client.ip, &settings)) {
+            Some(None) => return trouble(ProxyError::TooManySockets),
+            slot => slot.flatten(),
+        };
         let visitor = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
         let (mut parts, body) = request.into_parts();
         headers::to_origin(&mut parts.headers, upgrade.as_ref());

@@ -248,6 +248,25 @@ impl Acceptor {
         });
     }
 
+    /// Counts a connection of an address; returns false if the address has as many as it may have.
+    fn add_address(&self, address: IpAddr, settings: &Settings) -> bool {
+        let mut counts = self.by_address.lock();
+        let count = counts.entry(address).or_insert(0);
+        let has_room = *count < settings.max_connections_per_address;
+        *count += usize::from(has_room);
+        has_room
+    }
+
+    fn remove_address(&self, address: IpAddr) {
+        let mut counts = self.by_address.lock();
+        if let Some(count) = counts.get_mut(&address) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&address);
+            }
+        }
+    }
+
     /// Tells a client that it is one too many.
     fn refuse(
         self: &Arc<Acceptor>,
@@ -500,7 +519,46 @@ async fn sniff(io: &mut (impl AsyncRead + Unpin)) -> io::Result<(Vec<u8>, bool)>
 /// A connection's place in the counts, put into each request by the accept loop. Whoever goes on
 /// with the connection after an upgrade keeps a clone until it ends.
 #[derive(Clone)]
-pub struct ConnectionSlot(#[expect(dead_code, reason = "held, not read")] Arc<ConnectionCount>);
+pub struct ConnectionSlot(Arc<ConnectionCount>);
+
+impl ConnectionSlot {
+    /// Counts a connection that stays open for its client, too, if the peer is a proxy and so exempt
+    /// from the count by address. `None` says that the client's address has as many as it may have.
+    pub fn count_client(self, client: IpAddr, settings: &Settings) -> Option<ClientSlot> {
+        let address = match self.0.address {
+            Some(_) => None,
+            None => counted_address(client, settings),
+        };
+        if let Some(address) = address
+            && !self.0.shared.add_address(address, settings)
+        {
+            return None;
+        }
+        Some(ClientSlot { connection: self, address })
+    }
+}
+
+/// A connection's place in the counts, and its client's in the count by address; gives them back when
+/// dropped.
+#[derive(Debug)]
+pub struct ClientSlot {
+    connection: ConnectionSlot,
+    address: Option<IpAddr>,
+}
+
+impl Drop for ClientSlot {
+    fn drop(&mut self) {
+        if let Some(address) = self.address {
+            self.connection.0.shared.remove_address(address);
+        }
+    }
+}
+
+/// Returns the address to count. Loopback and trusted proxies are exempt: behind them stand many.
+fn counted_address(ip: IpAddr, settings: &Settings) -> Option<IpAddr> {
+    let exempt = ip.is_loopback() || settings.trusts(ip.to_canonical());
+    (!exempt).then(|| client::bucket(ip))
+}
 
 impl fmt::Debug for ConnectionSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -515,8 +573,7 @@ struct ConnectionCount {
 }
 
 impl ConnectionCount {
-    /// The count that is full, when one is. Loopback and trusted proxies are exempt from the count
-    /// by address: behind them stand many.
+    /// The count that is full, when one is.
     fn take(
         shared: &Arc<Acceptor>,
         ip: IpAddr,
@@ -526,15 +583,11 @@ impl ConnectionCount {
         if shared.open.load(Ordering::Relaxed) >= settings.max_connections.min(shared.files_max) {
             return Err("total");
         }
-        let exempt = ip.is_loopback() || settings.trusts(ip.to_canonical());
-        let address = (!exempt).then(|| client::bucket(ip));
-        if let Some(address) = address {
-            let mut counts = shared.by_address.lock();
-            let count = counts.entry(address).or_insert(0);
-            if *count >= settings.max_connections_per_address {
-                return Err("address");
-            }
-            *count += 1;
+        let address = counted_address(ip, settings);
+        if let Some(address) = address
+            && !shared.add_address(address, settings)
+        {
+            return Err("address");
         }
         metrics::connections(shared.open.fetch_add(1, Ordering::Relaxed) + 1);
         Ok(ConnectionCount { shared: shared.clone(), address })
@@ -545,16 +598,12 @@ impl Drop for ConnectionCount {
     fn drop(&mut self) {
         let before = self.shared.open.fetch_sub(1, Ordering::Relaxed);
         metrics::connections(before.saturating_sub(1));
-        let Some(address) = self.address else { return };
-        let mut counts = self.shared.by_address.lock();
-        if let Some(count) = counts.get_mut(&address) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                counts.remove(&address);
-            }
+        if let Some(address) = self.address {
+            self.shared.remove_address(address);
         }
     }
 }
+
 /// Binds an address, or says what it is for and how to move: `setting` and `flag` name another.
 pub async fn bind(
     address: SocketAddr,

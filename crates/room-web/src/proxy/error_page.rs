@@ -37,6 +37,8 @@ pub(super) enum ProxyError {
     BadBody,
     /// The visitor stopped sending.
     Stalled,
+    /// The visitor's address has as many connections as it may have.
+    TooManySockets,
     /// The proxy received its own request.
     Loop,
 }
@@ -67,7 +69,9 @@ impl ProxyError {
         match self {
             ProxyError::OriginDown | ProxyError::BadUpgrade => StatusCode::BAD_GATEWAY,
             ProxyError::OriginSlow => StatusCode::GATEWAY_TIMEOUT,
-            ProxyError::StoreUnavailable | ProxyError::NoQueue => StatusCode::SERVICE_UNAVAILABLE,
+            ProxyError::StoreUnavailable | ProxyError::NoQueue | ProxyError::TooManySockets => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             ProxyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             ProxyError::Refused(_) | ProxyError::BadBody => StatusCode::BAD_REQUEST,
             ProxyError::BadMethod => StatusCode::METHOD_NOT_ALLOWED,
@@ -86,6 +90,7 @@ impl ProxyError {
             ProxyError::Refused(_) | ProxyError::BadBody => "INVALID_REQUEST",
             ProxyError::BadMethod => "METHOD_NOT_ALLOWED",
             ProxyError::Stalled => "REQUEST_TIMEOUT",
+            ProxyError::TooManySockets => "TOO_MANY_CONNECTIONS",
             ProxyError::Loop => "LOOP",
         }
     }
@@ -111,6 +116,9 @@ impl ProxyError {
             ProxyError::BadMethod => "CONNECT and TRACE are not forwarded to the site",
             ProxyError::BadBody => "the body of the request is malformed or incomplete",
             ProxyError::Stalled => "the rest of the request did not arrive in time",
+            ProxyError::TooManySockets => {
+                "your address has reached its limit of open connections; close one and try again"
+            }
             ProxyError::Loop => "the proxy received its own request: its origin is its own address",
         }
         .to_owned()
@@ -183,6 +191,17 @@ impl ProxyError {
                 ("La transferencia se ha interrumpido", "Inténtalo de nuevo.")
             }
             (ProxyError::Stalled, _) => ("The transfer was interrupted", "Try again."),
+            (ProxyError::TooManySockets, "de") => (
+                "Zu viele offene Verbindungen",
+                "Schließen Sie andere Fenster dieser Website und versuchen Sie es erneut.",
+            ),
+            (ProxyError::TooManySockets, "es") => (
+                "Demasiadas conexiones abiertas",
+                "Cierra otras ventanas de este sitio e inténtalo de nuevo.",
+            ),
+            (ProxyError::TooManySockets, _) => {
+                ("Too many open connections", "Close other windows of this site and try again.")
+            }
             (ProxyError::Loop, _) => (
                 "The proxy forwards to itself",
                 "Its origin is its own address. The operator has to set another one.",

@@ -986,6 +986,47 @@ async fn what_is_judged_is_what_the_site_receives(behind: Behind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_address_has_only_so_many_sockets_also_behind_a_proxy() {
+    let settings = Settings {
+        max_connections_per_address: 3,
+        trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+        ..Settings::default()
+    };
+    let site = Site::serving(Behind::embedded().await, roomy(), settings, |_| {}).await;
+    let cookie = site.visitor().await;
+    let open = async |from: &str| {
+        let headers = [
+            ("cookie", cookie.as_str()),
+            ("connection", "Upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ("x-forwarded-for", from),
+        ];
+        let mut socket = site.open("GET /socket", &headers).await;
+        let mut head = [0; 12];
+        socket.read_exact(&mut head).await.unwrap();
+        (String::from_utf8_lossy(&head[9..]).into_owned(), socket)
+    };
+    let mut sockets = Vec::new();
+    for _ in 0..3 {
+        let (status, socket) = open("203.0.113.9").await;
+        assert_eq!(status, "101");
+        sockets.push(socket);
+    }
+    assert_eq!(open("203.0.113.9").await.0, "503");
+    assert_eq!(open("198.51.100.1, 203.0.113.9").await.0, "503", "the left part is made up");
+    assert_eq!(open("203.0.113.10").await.0, "101", "another address has its own");
+    assert_eq!(site.ask("/", &cookie).await.status, 200, "requests are not counted");
+    drop(sockets);
+    until("there is room again", async || {
+        let (status, _) = open("203.0.113.9").await;
+        (status == "101").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sockets_are_counted_and_end_when_nothing_is_sent() {
     let settings = Settings { max_connections: 4, ..Settings::default() };
     let site = Site::serving(Behind::embedded().await, roomy(), settings, |how| {
