@@ -337,7 +337,11 @@ impl GuardProxy {
                     let (guard, queue) = (self.clone(), queue.clone());
                     let kept = SessionWatch::new(move || {
                         let (guard, queue) = (guard.clone(), queue.clone());
-                        async move { guard.keep_alive(&queue, &session).await }
+                        async move {
+                            let room = &guard.0.state.room;
+                            room.session_in_doubt(&session, body::CHECK_INTERVAL).await;
+                            guard.keep_alive(&queue, &session).await
+                        }
                     });
                     response.map(|body| Body::new(FilteredBody::new(body, kept)))
                 }
@@ -364,7 +368,7 @@ impl GuardProxy {
             let Some(session) = session else { return std::future::pending().await };
             let mut seen = traffic.last();
             loop {
-                tokio::time::sleep(body::CHECK_INTERVAL).await;
+                self.0.state.room.session_in_doubt(&session, body::CHECK_INTERVAL).await;
                 // An open socket alone is no activity: its session can expire.
                 let moved = traffic.last() > seen;
                 seen = traffic.last();

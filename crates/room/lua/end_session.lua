@@ -14,7 +14,8 @@
 -- REPLY  {'ended'} | {'over', status, reason} | {'unknown'} | {'unknown_queue'}
 --
 -- Keeps: a session ends once; the slot is free in the same step; the token is void until the last
--- instant any copy of it could be valid.
+-- instant any copy of it could be valid. The last 64 sessions ended with void = 1 are in state
+-- (revoked_0 … revoked_63; revocations counts them all), so that every instance hears of them.
 local meta, state, active, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, events, session, position, revocation = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local now_ms, session_id = tonumber(ARGV[1]), ARGV[2]
@@ -37,6 +38,8 @@ close_session(k, session, session_id, position,
 count_one(stats, state, ARGV[7], '1')
 if ARGV[8] == '1' then
   local left = math.max(0, num(s[3], now_ms) - now_ms)
+  local n = redis.call('HINCRBY', state, 'revocations', '1')
+  redis.call('HSET', state, 'revoked_' .. int(n % 64), session_id)
   redis.call('SET', revocation, ARGV[9] ~= '' and ARGV[9] or ARGV[5], 'EX', int(math.floor(left / 1000) + 60))
 end
 return { 'ended' }

@@ -10,8 +10,8 @@
 --        8 last_update  string  Unix seconds at which the tokens were counted
 --        9 ..lists      list    the four lanes, then their four spares
 -- ARGV   1 now_ms  2 stall_ms  3 most
--- REPLY  {word, {next ids}, {overdue admissions}, {overdue sessions}, {waiting, list lengths…}} with
---        word = 'survey' | 'returned' | 'unknown_queue'
+-- REPLY  {word, {next ids}, {overdue admissions}, {overdue sessions}, {waiting, list lengths…},
+--        {revocations, epoch}} with word = 'survey' | 'returned' | 'unknown_queue'
 --
 -- Keeps: no position is lost to an outage: after a gap between ticks longer than stall_ms, deadlines
 -- count from the return at the earliest ('returned'). A clock that was set back does not stop the
@@ -22,7 +22,7 @@ local now_ms, most = tonumber(ARGV[1]), tonumber(ARGV[3])
 local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
   'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share')
 if not m[1] then
-  return { 'unknown_queue', {}, {}, {}, {} }
+  return { 'unknown_queue', {}, {}, {}, {}, { 0, 0 } }
 end
 
 local word = 'survey'
@@ -55,4 +55,5 @@ local lengths = { waiting }
 for i = 9, #KEYS do
   lengths[#lengths + 1] = redis.call('LLEN', KEYS[i])
 end
-return { word, ids, late, over, lengths }
+local r = redis.call('HMGET', state, 'revocations', 'epoch')
+return { word, ids, late, over, lengths, { num(r[1], 0), num(r[2], 0) } }

@@ -193,6 +193,8 @@ struct QueueCache {
     enqueue_batcher: Batcher<EnqueueCall>,
     /// Progress of admission past positions whose address has its share.
     blocked: Mutex<BlockedCursor>,
+    /// Revocations and epoch of the queue that the cached passes know of.
+    revocations: Mutex<Option<(u64, u64)>>,
 }
 
 /// Context a batch is sent with: the room and the queue.
@@ -267,6 +269,7 @@ impl Room {
             heartbeat_batcher: Batcher::new(max_in_flight),
             enqueue_batcher: Batcher::new(max_in_flight),
             blocked: Mutex::default(),
+            revocations: Mutex::default(),
         });
         let mut known = self.0.queues.write();
         if known.len() >= CACHED_QUEUES {

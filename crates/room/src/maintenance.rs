@@ -7,7 +7,7 @@
 
 use std::{
     borrow::Borrow,
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
@@ -121,6 +121,7 @@ impl RoomMaintenance {
     /// Runs one round over all queues. Bounded: the rest is left to the next round.
     pub async fn tick(&self) -> Result<RoomTickReport, Error> {
         let queues = self.room.queue_ids().await?;
+        self.forget_deleted(&queues);
         let mut report = RoomTickReport::default();
         let mut maintained = Vec::with_capacity(queues.len());
         let mut failed = None;
@@ -148,12 +149,23 @@ impl RoomMaintenance {
         failed.map_or(Ok(report), Err)
     }
 
+    /// Forgets queues that were deleted: their sessions have ended.
+    fn forget_deleted(&self, queues: &[QueueId]) {
+        let mut adopting = self.adopting.lock();
+        let before = adopting.len();
+        let queues: HashSet<&QueueId> = queues.iter().collect();
+        adopting.retain(|queue, _| queues.contains(queue));
+        if adopting.len() < before {
+            self.room.invalidate_passes();
+        }
+    }
+
     async fn maintain(&self, queue: &QueueId) -> Result<RoomTickReport, Error> {
         let room = &self.room;
         let keys = room.queue_cache(queue);
         let mut report = RoomTickReport::default();
-        type Survey = (String, Vec<String>, Vec<String>, Vec<String>, Vec<u64>);
-        let (word, mut next, late, over, lengths): Survey = scripts::survey::run(
+        type Survey = (String, Vec<String>, Vec<String>, Vec<String>, Vec<u64>, (u64, u64));
+        let (word, mut next, late, over, lengths, revocations): Survey = scripts::survey::run(
             &room.0.store,
             scripts::survey::Keys {
                 meta: &keys.meta,
@@ -177,6 +189,7 @@ impl RoomMaintenance {
             }
             _ => {}
         }
+        room.notice_revocations(&keys, revocations).await?;
         if !over.is_empty() {
             report.sessions += self.expire_sessions(queue, &keys, &over).await?;
         }

@@ -3,26 +3,28 @@
 //! The usual answer costs no round trip to the store. A pass is verified once and cached by its
 //! digest; from then on the session is refreshed from the store at most every [`REFRESH_MS`], and the
 //! same call reports the activity in between. So whatever ends a session takes effect within that time
-//! on every instance, and at once on the instance that ended it. A visitor whose pass is valid is not
+//! on every instance, and at once on the instance that ended it. A revocation takes effect with the next
+//! round of [`RoomMaintenance`](crate::RoomMaintenance), which reads the sessions revoked since. A visitor whose pass is valid is not
 //! turned away while the store is unavailable.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use ring::digest;
-use store::Millis;
+use store::{Millis, redis};
+use tokio::sync::Notify;
 
 use crate::{
-    EnqueueOutcome, Error, Estimate, NewPosition, Pass, Position, PositionState, QueueId,
-    QueueStatus, Room, SessionId, SessionStart, Visitor, VisitorSession, estimate::estimate,
-    reply::Reply, scripts, token::TokenError,
+    EnqueueOutcome, Error, Estimate, NewPosition, Pass, Position, PositionState, QueueCache,
+    QueueId, QueueStatus, Room, SessionId, SessionStart, Visitor, VisitorSession,
+    estimate::estimate, reply::Reply, scripts, token::TokenError,
 };
 
 /// Maximum age of the cached state of a session, in milliseconds. A quarter of the session timeout if
@@ -34,6 +36,8 @@ const RETRY_MS: i64 = 1_000;
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// With fewer free slots than this, every newcomer invalidates the snapshot.
 const FEW_SLOTS: u64 = 64;
+/// Sessions kept in `state` after they were revoked, as in `end_session.lua`.
+const REVOKED_KEPT: u64 = 64;
 /// Capacity of one generation of cached passes; there are two.
 const GENERATION_CAPACITY: usize = 65_536;
 
@@ -72,8 +76,12 @@ pub enum Arrival {
 #[derive(Debug, Default)]
 pub(crate) struct PassCache {
     verified: Mutex<PassGenerations>,
-    /// Sessions that this instance ended recently, before their deadline.
+    /// Sessions that were ended before their deadline: by this instance, or revoked by any.
     ended: Mutex<EndedSessions>,
+    /// Number of times all cached state was voided.
+    validity: AtomicU64,
+    /// Told of every session that was ended.
+    changed: Notify,
     /// After a timeout, the time until which the store is not asked, so that requests do not wait in vain.
     unavailable_until: AtomicI64,
 }
@@ -97,6 +105,8 @@ struct CachedPass {
     hard_until: AtomicI64,
     /// Maximum age of this state, in milliseconds.
     max_age: AtomicI64,
+    /// [`PassCache::validity`] at the last refresh.
+    validity: AtomicU64,
     /// Requests since the last refresh.
     views: AtomicU32,
     /// The store has confirmed that the session is active.
@@ -138,6 +148,14 @@ impl PassCache {
             ended.old = std::mem::take(&mut ended.young);
         }
         ended.young.insert(*id);
+        drop(ended);
+        self.changed.notify_waiters();
+    }
+
+    /// Records that any session may have been ended: all cached state is void.
+    fn invalidate_all(&self) {
+        self.validity.fetch_add(1, Ordering::AcqRel);
+        self.changed.notify_waiters();
     }
 
     fn has_ended(&self, id: &SessionId) -> bool {
@@ -155,6 +173,7 @@ impl CachedPass {
             until: AtomicI64::new(until),
             hard_until: AtomicI64::new(until),
             max_age: AtomicI64::new(REFRESH_MS),
+            validity: AtomicU64::new(u64::MAX),
             views: AtomicU32::new(0),
             confirmed: AtomicBool::new(false),
             over: AtomicBool::new(false),
@@ -164,9 +183,10 @@ impl CachedPass {
     /// Returns true if this caller must refresh from the store. When the state is only old, one caller
     /// refreshes and the others use it meanwhile, so that a page with a hundred images causes one read;
     /// if the state does not prove an active session, every caller refreshes.
-    fn needs_refresh(&self, now: Millis, ended: bool) -> bool {
+    fn needs_refresh(&self, now: Millis, ended: bool, validity: u64) -> bool {
         let good = self.confirmed.load(Ordering::Acquire)
             && !ended
+            && self.validity.load(Ordering::Acquire) == validity
             && now.0 < self.until.load(Ordering::Acquire);
         if !good {
             return true;
@@ -218,7 +238,9 @@ impl Room {
         if known.over.load(Ordering::Acquire) {
             return Err(TokenError::Over.into());
         }
-        if !known.needs_refresh(now, self.0.passes.has_ended(&known.pass.session)) {
+        let passes = &self.0.passes;
+        let ended = passes.has_ended(&known.pass.session);
+        if !known.needs_refresh(now, ended, passes.validity.load(Ordering::Acquire)) {
             known.views.fetch_add(1, Ordering::Relaxed);
             return Ok(known.to_active(None));
         }
@@ -231,6 +253,7 @@ impl Room {
         let pass = &known.pass;
         let passes = &self.0.passes;
         let away = now.0 < passes.unavailable_until.load(Ordering::Relaxed);
+        let validity = passes.validity.load(Ordering::Acquire);
         let touched = async {
             let touched = self.touch(&pass.queue, &pass.session, views, Some(pass.epoch)).await?;
             let timeout = self.snapshot(&pass.queue).await?.config.session_timeout;
@@ -263,6 +286,7 @@ impl Room {
                 known.until.store(until.0, Ordering::Release);
                 known.hard_until.store(hard_until.0, Ordering::Release);
                 known.refreshed.store(now.0, Ordering::Release);
+                known.validity.store(validity, Ordering::Release);
                 known.confirmed.store(true, Ordering::Release);
                 let quarter = i64::try_from(timeout.as_millis() / 4).unwrap_or(REFRESH_MS);
                 known.max_age.store(quarter.clamp(1, REFRESH_MS), Ordering::Relaxed);
@@ -296,6 +320,68 @@ impl Room {
         }
         let new = Pass { issued: now, expires: until, ..pass.clone() };
         Ok(Some(self.sign_pass(&new).await?))
+    }
+
+    /// Voids the cached state of sessions that were revoked, on whichever instance: `now` are the numbers
+    /// of the queue's revocations and its epoch.
+    pub(crate) async fn notice_revocations(
+        &self,
+        keys: &QueueCache,
+        now: (u64, u64),
+    ) -> Result<(), Error> {
+        let seen = *keys.revocations.lock();
+        if seen == Some(now) {
+            return Ok(());
+        }
+        let passes = &self.0.passes;
+        match seen {
+            Some((count, epoch)) if epoch == now.1 && now.0.wrapping_sub(count) <= REVOKED_KEPT => {
+                let fields: Vec<String> = std::iter::once("revocations".to_owned())
+                    .chain((count + 1..=now.0).map(|n| format!("revoked_{}", n % REVOKED_KEPT)))
+                    .collect();
+                let read: Vec<Option<String>> = redis::cmd("HMGET")
+                    .arg(&keys.state)
+                    .arg(&fields)
+                    .query_async(&mut self.0.store.clone())
+                    .await?;
+                let mut read = read.into_iter().flatten();
+                let latest: u64 = read.next().and_then(|count| count.parse().ok()).unwrap_or(0);
+                if latest.wrapping_sub(count) > REVOKED_KEPT {
+                    passes.invalidate_all();
+                }
+                read.filter_map(|id| SessionId::parse(&id).ok())
+                    .for_each(|id| passes.session_ended(&id));
+            }
+            _ => passes.invalidate_all(),
+        }
+        *keys.revocations.lock() = Some(now);
+        Ok(())
+    }
+
+    /// Voids the cached state of all sessions: the next check of each asks the store.
+    pub(crate) fn invalidate_passes(&self) {
+        self.0.passes.invalidate_all();
+    }
+
+    /// Waits until a session should be looked at again: it may have been revoked, or `limit` has passed.
+    pub async fn session_in_doubt(&self, id: &SessionId, limit: Duration) {
+        let passes = &self.0.passes;
+        let validity = passes.validity.load(Ordering::Acquire);
+        // It was looked at after that and was active: do not look again all the time.
+        let known = passes.has_ended(id);
+        let limit = if known { limit.min(Duration::from_secs(1)) } else { limit };
+        let changed = async {
+            loop {
+                let changed = passes.changed.notified();
+                let revoked = !known && passes.has_ended(id);
+                if revoked || passes.validity.load(Ordering::Acquire) != validity {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        // Either way it is time.
+        let _ = tokio::time::timeout(limit, changed).await;
     }
 
     /// Returns the outcome for a visitor without a pass if no session can start now: others wait, or

@@ -38,7 +38,7 @@ pub enum TokenError {
     #[error("revoked")]
     Revoked,
     /// Its session has ended.
-    #[error("the session is over")]
+    #[error("the session has ended")]
     Over,
     /// No key to sign with.
     #[error("no signing key")]

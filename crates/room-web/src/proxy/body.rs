@@ -12,7 +12,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
-/// Interval at which the session of a long transfer is checked.
+/// Interval at which the session of a long transfer is checked, besides whenever one is revoked.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// A body up to this size is sent before a check would be due.
 const SHORT_BODY_BYTES: u64 = 256 * 1024;
@@ -189,11 +189,11 @@ struct SessionOver;
 
 type PendingCheck = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// Ends a long response with its session: `check` is called every few seconds.
+/// Ends a long response with its session. `check` waits until it is time to look at the session, and
+/// returns whether it is active; it is called again and again.
 pub(super) struct SessionWatch<F> {
     check: F,
-    checking: Option<PendingCheck>,
-    next: Pin<Box<Sleep>>,
+    checking: PendingCheck,
 }
 
 impl<F, L> SessionWatch<F>
@@ -202,25 +202,17 @@ where
     L: Future<Output = bool> + Send + 'static,
 {
     pub(super) fn new(check: F) -> SessionWatch<F> {
-        let next = Box::pin(tokio::time::sleep(CHECK_INTERVAL));
-        SessionWatch { check, checking: None, next }
+        let checking = Box::pin(check());
+        SessionWatch { check, checking }
     }
 
-    /// Runs the check when it is due; `Err` once the session has ended.
+    /// Polls the check; `Err` once the session has ended.
     fn poll_check(&mut self, cx: &mut Context<'_>) -> Result<(), SessionOver> {
-        if self.checking.is_none() && self.next.as_mut().poll(cx).is_ready() {
-            self.checking = Some(Box::pin((self.check)()));
-        }
-        if let Some(checking) = &mut self.checking
-            && let Poll::Ready(lives) = checking.as_mut().poll(cx)
-        {
-            if !lives {
+        while let Poll::Ready(is_active) = self.checking.as_mut().poll(cx) {
+            if !is_active {
                 return Err(SessionOver);
             }
-            self.checking = None;
-            self.next.as_mut().reset(Instant::now() + CHECK_INTERVAL);
-            // SiteRequest once, so that the timer wakes this task when it is time; it is not yet.
-            let _ = self.next.as_mut().poll(cx);
+            self.checking = Box::pin((self.check)());
         }
         Ok(())
     }
@@ -270,7 +262,10 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(b"x")), ()))
         });
-        let kept = SessionWatch::new(|| async { LIVES.load(Ordering::SeqCst) });
+        let kept = SessionWatch::new(|| async {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            LIVES.load(Ordering::SeqCst)
+        });
         let mut body = Body::new(FilteredBody::new(Body::from_stream(endless), kept));
         for n in 0..40 {
             if n == 20 {

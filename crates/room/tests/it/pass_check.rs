@@ -138,6 +138,52 @@ each_store! {
         assert_eq!(kept.status, room::SessionStatus::Active);
     }
 
+    async fn a_revocation_elsewhere_is_seen_with_the_next_round(t: TestStore) {
+        let b = Bench::new(t, wide()).await;
+        let other = room::Room::open(b.store.clone(), room::Options::default()).await.unwrap();
+        b.tick().await;
+        let mut visitors = Vec::new();
+        for _ in 0..70 {
+            let (session, pass) = visitor(&b).await;
+            gate(&b, &pass).await.unwrap();
+            visitors.push((session.id, pass));
+        }
+        // One by one, many between two rounds, and all at once.
+        other.end_session(&b.queue, &visitors[0].0, SessionEnd::Revoke).await.unwrap();
+        assert!(gate(&b, &visitors[0].1).await.is_ok(), "cached");
+        b.tick().await;
+        assert_eq!(gate(&b, &visitors[0].1).await, Err(TokenError::Revoked));
+        assert!(gate(&b, &visitors[1].1).await.is_ok());
+        for (id, _) in &visitors[2..69] {
+            other.end_session(&b.queue, id, SessionEnd::Revoke).await.unwrap();
+        }
+        b.tick().await;
+        for (_, pass) in &visitors[2..69] {
+            assert_eq!(gate(&b, pass).await, Err(TokenError::Revoked));
+        }
+        assert!(gate(&b, &visitors[69].1).await.is_ok());
+        other.reset_queue(&b.queue).await.unwrap();
+        b.tick().await;
+        assert!(gate(&b, &visitors[69].1).await.is_err());
+    }
+
+    async fn a_session_is_in_doubt_as_soon_as_it_is_revoked_elsewhere(t: TestStore) {
+        let b = Bench::new(t, wide()).await;
+        let other = room::Room::open(b.store.clone(), room::Options::default()).await.unwrap();
+        b.tick().await;
+        let (session, _) = visitor(&b).await;
+        let (bystander, _) = visitor(&b).await;
+        let long = seconds(60);
+        let mut doubted = std::pin::pin!(b.room.session_in_doubt(&session.id, long));
+        let mut quiet = std::pin::pin!(b.room.session_in_doubt(&bystander.id, long));
+        assert!(futures_util::poll!(doubted.as_mut()).is_pending());
+        assert!(futures_util::poll!(quiet.as_mut()).is_pending());
+        other.end_session(&b.queue, &session.id, SessionEnd::Revoke).await.unwrap();
+        b.tick().await;
+        tokio::time::timeout(seconds(20), doubted).await.expect("told");
+        assert!(futures_util::poll!(quiet).is_pending());
+    }
+
     async fn an_address_has_its_share_of_the_sessions(t: TestStore) {
         let b = Bench::new(t, QueueConfig { max_active: 100, ..wide() }).await;
         let come = async |last: u8| {
