@@ -266,12 +266,14 @@ fn talk(verb: RoomVerb, context: &Context<'_>) -> Outcome {
     let one = |queue: &str| format!("/api/v1/admin/queues/{}", segment(queue));
     match verb {
         RoomVerb::Ls => ls(&client, output),
-        RoomVerb::Show { queue } => show(&client.get(&one(&queue))?, output),
+        RoomVerb::Show { queue } => {
+            show(&client.get(&one(&queue)).map_err(with_hint(&queue))?, output)
+        }
         RoomVerb::Create { queue, settings } => {
             let mut body = settings.body();
             body.insert("id".to_owned(), queue.clone().into());
             let made = client.post("/api/v1/admin/queues", &body.into()).map_err(|failure| {
-                if failure.message.contains("exists already") {
+                if failure.code.as_deref() == Some("QUEUE_EXISTS") {
                     failure.next(format!("tidegate room set {queue} …   (changes it)"))
                 } else {
                     failure
@@ -422,7 +424,7 @@ fn pass_key(client: &Client, file: Option<&Path>, ed25519: bool, output: &Output
 fn with_hint(queue: &str) -> impl FnOnce(Failure) -> Failure {
     let queue = queue.to_owned();
     move |failure| {
-        if failure.message.contains("queue not found") {
+        if failure.code.as_deref() == Some("QUEUE_NOT_FOUND") {
             failure.next(format!("tidegate room ls, or tidegate room create {queue}"))
         } else {
             failure
@@ -686,6 +688,15 @@ mod tests {
     fn a_name_cannot_leave_its_segment() {
         assert_eq!(segment("spring-sale"), "spring-sale");
         assert_eq!(segment("../tokens?x#"), "%2E%2E%2Ftokens%3Fx%23");
+    }
+
+    #[test]
+    fn a_hint_goes_by_the_code_of_an_error_and_not_by_its_text() {
+        let mut refused = Failure::failed("nothing of this name here");
+        refused.code = Some("QUEUE_NOT_FOUND".to_owned());
+        let hint = with_hint("sale")(refused).next;
+        assert_eq!(hint.as_deref(), Some("tidegate room ls, or tidegate room create sale"));
+        assert_eq!(with_hint("sale")(Failure::failed("queue not found")).next, None);
     }
 
     #[test]

@@ -124,7 +124,7 @@ fn what_goes_wrong_with_a_queue_says_what_to_do_next() {
         assert_eq!(got.status.code(), Some(code), "{args:?}: {told}");
         assert!(told.contains(word), "{args:?}: {told}");
     };
-    check(&["room", "show", "none"], 3, "queue not found");
+    check(&["room", "show", "none"], 3, "tidegate room create none");
     check(&["room", "stats", "none"], 3, "tidegate room create none");
     check(&["room", "watch", "none"], 3, "tidegate room ls");
     check(&["room", "admit", "../tokens"], 3, "queue not found");

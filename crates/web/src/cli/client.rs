@@ -102,15 +102,24 @@ pub fn ready(context: &Context<'_>) -> Outcome<(bool, Value)> {
 }
 
 fn no_answer(base: &str, error: &ureq::Error) -> Failure {
-    let told = error.to_string();
-    let next = match told.contains("certificate") {
+    let next = match is_untrusted(error) {
         true => {
             "name the certificates of its authority with --ca FILE (a certificate a server made for \
              itself counts as one if it is not marked as an authority)"
         }
         false => "is the server running? start it with `tidegate`, or name it with --server",
     };
-    Failure::unreachable(format!("no answer from {base}: {told}")).next(next)
+    Failure::unreachable(format!("no answer from {base}: {error}")).next(next)
+}
+
+/// Returns true if the certificate of the server was not accepted.
+fn is_untrusted(error: &ureq::Error) -> bool {
+    let tls = match error {
+        ureq::Error::Rustls(error) => Some(error),
+        ureq::Error::Io(error) => error.get_ref().and_then(|error| error.downcast_ref()),
+        _ => None,
+    };
+    matches!(tls, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// Bodies from this size on are announced (`Expect: 100-continue`): a server that does not take one so
