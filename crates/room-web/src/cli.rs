@@ -122,6 +122,9 @@ pub(crate) enum RoomVerb {
         /// Id of the invite; generated if omitted
         #[arg(long)]
         id: Option<String>,
+        /// Id of the invited person on the site; kept with the position and the session
+        #[arg(long, value_name = "ID")]
+        user: Option<String>,
     },
     /// Show waiting visitors a message; without a text the message is removed
     #[command(before_help = "Examples:
@@ -174,6 +177,9 @@ pub(crate) enum RoomVerb {
         /// Id of the session; its pass is revoked
         #[arg(long, value_name = "ID", conflicts_with = "position")]
         session: Option<String>,
+        /// Reason to keep with it: up to 64 letters, digits and _, such as abuse_detected
+        #[arg(long, value_name = "WORD")]
+        reason: Option<String>,
     },
     /// End every position and session of a queue; the queue and its settings are kept
     #[command(before_help = "Examples:
@@ -324,9 +330,9 @@ fn talk(verb: RoomVerb, context: &Context<'_>) -> Outcome {
             stats(&answer, output)
         }
         RoomVerb::Watch(what) => watch::run(&client, &what, output),
-        RoomVerb::Invite { queue, priority, uses, expires, id } => {
+        RoomVerb::Invite { queue, priority, uses, expires, id, user } => {
             let body = json!({
-                "priority": priority, "uses": uses, "expires_in_seconds": expires, "id": id,
+                "priority": priority, "uses": uses, "expires_in_seconds": expires, "id": id, "user_id": user,
             });
             let path = format!("{}/invites", one(&queue));
             let answer = client.post(&path, &body).map_err(with_hint(&queue))?;
@@ -361,14 +367,17 @@ fn talk(verb: RoomVerb, context: &Context<'_>) -> Outcome {
             note_next(&answer, output);
             sessions(&answer["items"], output)
         }
-        RoomVerb::Revoke { queue, position, session } => {
-            let path = match (queue, position, session) {
+        RoomVerb::Revoke { queue, position, session, reason } => {
+            let mut path = match (queue, position, session) {
                 (Some(queue), Some(position), None) => {
                     format!("{}/positions/{}", one(&queue), segment(&position))
                 }
                 (_, _, Some(session)) => format!("/api/v1/admin/sessions/{}", segment(&session)),
                 _ => return Err(Failure::usage("name a position with its queue, or a session")),
             };
+            if let Some(reason) = reason {
+                path.push_str(&format!("?reason={}", segment(&reason)));
+            }
             let answer = client.delete(&path)?;
             if output.json {
                 return output.value(&answer);

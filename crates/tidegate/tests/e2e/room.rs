@@ -111,8 +111,11 @@ fn a_session_is_listed_and_taken_away() {
     let list = json(&gate.run(&["room", "sessions", "sale", "--json"]));
     assert_eq!(list[0]["session_id"], session["session_id"]);
     let id = session["session_id"].as_str().unwrap();
-    assert!(gate.run(&["room", "revoke", "--session", id]).status.success());
+    let revoked = gate.run(&["room", "revoke", "--session", id, "--reason", "abuse_detected"]);
+    assert!(revoked.status.success());
     assert_eq!(json(&gate.run(&["room", "sessions", "sale", "--json"])), serde_json::json!([]));
+    let events = gate.json("/api/v1/admin/queues/sale/events");
+    assert!(events.to_string().contains("abuse_detected"), "{events}");
 }
 
 #[test]
