@@ -115,7 +115,7 @@ async fn revoke(
         .auth()
         .revoke_token(app.store(), &id)
         .await?
-        .ok_or_else(|| ApiError::not_found("there is no token with this id"))?;
+        .ok_or_else(|| ApiError::not_found("token not found"))?;
     let note = Note::new("token.revoke", &token.id).change(&token, ());
     Ok((Extension(note), Json(TokenView::from(token))))
 }

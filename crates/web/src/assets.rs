@@ -60,7 +60,7 @@ impl Assets {
             .files
             .iter()
             .find(|(known, _, _)| *known == name)
-            .ok_or_else(|| ApiError::not_found("there is no such file"))?;
+            .ok_or_else(|| ApiError::not_found("file not found"))?;
         let mut response = content.into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

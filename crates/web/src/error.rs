@@ -35,7 +35,7 @@ pub struct ErrorDetail {
     #[schema(example = "NOT_FOUND")]
     pub code: String,
     /// A sentence for people; may change between versions.
-    #[schema(example = "there is no queue of this name")]
+    #[schema(example = "queue not found")]
     pub message: String,
     /// More for programs, by code; an empty object when there is none.
     #[schema(value_type = Object)]
@@ -179,9 +179,10 @@ impl IntoResponse for ApiError {
 impl From<store::Error> for ApiError {
     fn from(error: store::Error) -> ApiError {
         match &error {
-            store::Error::Unavailable { .. } => {
-                ApiError::unavailable("STORE_UNAVAILABLE", "the store cannot be reached just now")
-            }
+            store::Error::Unavailable { .. } => ApiError::unavailable(
+                "STORE_UNAVAILABLE",
+                "the store cannot be reached at the moment",
+            ),
             store::Error::Oom => ApiError::new(
                 StatusCode::INSUFFICIENT_STORAGE,
                 "STORE_FULL",
@@ -189,7 +190,7 @@ impl From<store::Error> for ApiError {
             ),
             store::Error::ReadOnly { .. } => ApiError::unavailable(
                 "STORE_READ_ONLY",
-                "the store refuses changes just now; nothing was changed",
+                "the store refuses changes at the moment; nothing was changed",
             ),
             _ => ApiError::internal(&error),
         }

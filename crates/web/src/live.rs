@@ -185,7 +185,7 @@ async fn follow(
     let mut first = vec![Bytes::from_static(b"retry: 2000\nevent: hello\ndata: {}\n\n")];
     for name in names {
         if !app.fragments().has(name) {
-            return Err(ApiError::invalid_field("topics", format!("there is no topic {name:?}")));
+            return Err(ApiError::invalid_field("topics", format!("unknown topic {name:?}")));
         }
         let Some((last, receiver)) = app.hub().follow(&app, name) else {
             return Err(ApiError::unavailable(

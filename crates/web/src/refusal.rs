@@ -46,8 +46,8 @@ fn refuse(path: &str, told: &str) -> ApiError {
         let field = named(quoted());
         let known: Vec<&str> = told.split('`').skip(3).step_by(2).collect();
         let message = match known.as_slice() {
-            [] => format!("there is no field {field} here"),
-            known => format!("there is no field {field} here; there are {}", known.join(", ")),
+            [] => format!("unknown field {field}"),
+            known => format!("unknown field {field}; known are {}", known.join(", ")),
         };
         return ApiError::invalid_field(&field, message);
     }
@@ -170,7 +170,7 @@ mod tests {
             (
                 r#"{"count":1,"cuont":2}"#,
                 "cuont",
-                "there is no field cuont here; there are count, lines, size",
+                "unknown field cuont; known are count, lines, size",
             ),
             (r"{}", "count", "count is missing"),
             (

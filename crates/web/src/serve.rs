@@ -618,7 +618,7 @@ pub async fn bind(
         ))
         .next(format!("{flag} 127.0.0.1:0 for any free port, or set {setting}")),
         io::ErrorKind::PermissionDenied => Failure::failed(format!(
-            "this user may not listen on port {} for {purpose}",
+            "this user is not allowed to listen on port {} for {purpose}",
             address.port()
         ))
         .next(format!(

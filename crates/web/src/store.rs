@@ -596,10 +596,7 @@ async fn get_key(
     Query(query): Query<OneKey>,
 ) -> Result<Json<KeyValue>, ApiError> {
     query.check()?;
-    value(&app, &query.key)
-        .await?
-        .map(Json)
-        .ok_or_else(|| ApiError::not_found("there is no such key"))
+    value(&app, &query.key).await?.map(Json).ok_or_else(|| ApiError::not_found("key not found"))
 }
 
 /// A removed key.
@@ -626,7 +623,7 @@ async fn delete_key(
         .await
         .map_err(store::Error::from)?;
     if removed == 0 {
-        return Err(ApiError::not_found("there is no such key"));
+        return Err(ApiError::not_found("key not found"));
     }
     Ok((Extension(Note::new("key.delete", &query.key)), Json(RemovedKey { key: query.key })))
 }

@@ -270,7 +270,7 @@ fn tries_again(lang: &str) -> &'static str {
     match lang {
         "de" => "Diese Seite versucht es automatisch erneut.",
         "es" => "Esta página lo vuelve a intentar automáticamente.",
-        _ => "This page tries again automatically.",
+        _ => "This page will try again automatically.",
     }
 }
 

@@ -239,7 +239,7 @@ pub(super) fn host_of(
         }
         (Some(host), _) | (None, Some(host)) => host,
         (None, None) if version == Version::HTTP_10 => return Ok(None),
-        (None, None) => return Err("there is no Host header"),
+        (None, None) => return Err("the Host header is missing"),
     };
     HeaderValue::from_str(&host).map(Some).map_err(|_| BAD_HOST)
 }

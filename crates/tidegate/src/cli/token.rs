@@ -18,7 +18,7 @@ use web::config::Config;
 pub(crate) enum TokenVerb {
     /// List all tokens
     Ls,
-    /// Make a token; its secret is printed this once
+    /// Create a token; its secret is printed only once
     Create {
         /// Role: worker, viewer, operator or admin
         #[arg(long, value_parser = ["worker", "viewer", "operator", "admin"])]
@@ -35,7 +35,7 @@ pub(crate) enum TokenVerb {
         /// Short id, as `tidegate token ls` shows it
         id: String,
     },
-    /// Make a new admin token in the data folder; the old one is revoked on every instance
+    /// Create a new admin token in the data folder; the old one is revoked on every instance
     ///
     /// Needs no token: the owner of the data folder owns the installation. The new token is in the
     /// file admin-token there. Works while the server runs and while it does not.

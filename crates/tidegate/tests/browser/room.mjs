@@ -8,7 +8,7 @@ export class Line {
   static async make(tour, id, settings = {}) {
     const line = new Line(tour, id);
     await tour.api("POST", "/api/v1/admin/queues", {
-      id, name: "Spring Sale", max_active: 1, admission: { count: 600, per_seconds: 60 }, ...settings,
+      id, name: "Spring Sale", max_active: 1, max_active_per_address: 0, admission: { count: 600, per_seconds: 60 }, ...settings,
     });
     await line.join();
     return line;

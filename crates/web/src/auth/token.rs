@@ -124,7 +124,7 @@ fn check_scope(scope: &str, services: Services) -> Result<(), String> {
     services.iter().find_map(|service| service.check_scope(scope)).unwrap_or_else(|| {
         let known: Vec<&str> =
             services.iter().flat_map(|service| service.scopes().iter().copied()).collect();
-        Err(format!("there is no scope {scope:?}: use {}", known.join(" or ")))
+        Err(format!("unknown scope {scope:?}; use {}", known.join(" or ")))
     })
 }
 

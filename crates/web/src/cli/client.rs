@@ -80,7 +80,7 @@ fn certificates(path: &Path) -> Outcome<Vec<Certificate<'static>>> {
         }
     }
     if found.is_empty() {
-        return Err(wrong("there is no certificate in it".to_owned()));
+        return Err(wrong("it contains no certificate".to_owned()));
     }
     Ok(found)
 }
@@ -151,7 +151,7 @@ impl Client {
             (None, Ok(token)) => (token, "the token in TIDEGATE_TOKEN".to_owned()),
             (None, Err(_)) => {
                 let token = admin_token::read(&config.server.data).map_err(|_| {
-                    Failure::new(Exit::Auth, "there is no token to talk to the server with").next(
+                    Failure::new(Exit::Auth, "no token to talk to the server with").next(
                         "set TIDEGATE_TOKEN, pass --token-file, or run from the server's folder",
                     )
                 })?;
@@ -218,7 +218,7 @@ impl Client {
                 Ok(BufReader::new(answer.into_body().into_reader()))
             }
             answer => match self.finish_text(answer) {
-                Ok(_) => Err(Failure::failed("the answer is no stream")),
+                Ok(_) => Err(Failure::failed("the response is not a stream")),
                 Err(failure) => Err(failure),
             },
         }

@@ -233,7 +233,8 @@ impl Sources {
             }
             if let Some(wrong) = names.iter().find(|name| !known().any(|known| known == **name)) {
                 let known: Vec<&str> = known().collect();
-                let why = format!("there is no service {wrong:?}; there are {}", known.join(", "));
+                let why =
+                    format!("unknown service {wrong:?}; known services: {}", known.join(", "));
                 return Err(Problem::new("server.only", why));
             }
         }
@@ -255,11 +256,9 @@ impl Sources {
             None => {
                 let why = match self.nearest(name) {
                     Some(known) => {
-                        format!("there is no such setting; did you mean {}?", known.name)
+                        format!("unknown setting; did you mean {}?", known.name)
                     }
-                    None => {
-                        "there is no such setting; `tidegate config reference` lists all".to_owned()
-                    }
+                    None => "unknown setting; `tidegate config reference` lists all".to_owned(),
                 };
                 problems.push(Problem { name: name.to_owned(), origin, why });
             }
@@ -278,8 +277,8 @@ impl Sources {
             return None;
         }
         let why = match self.nearest(&format!("{section}.{}", field.to_lowercase())) {
-            Some(setting) => format!("there is no such setting; did you mean {}?", setting.env()),
-            None => "there is no such setting; `tidegate config reference` lists all".to_owned(),
+            Some(setting) => format!("unknown setting; did you mean {}?", setting.env()),
+            None => "unknown setting; `tidegate config reference` lists all".to_owned(),
         };
         Some(Problem {
             name: variable.to_owned(),

@@ -92,7 +92,7 @@ async fn page(
 ) -> Result<Response, ApiError> {
     if let Some(file) = name.strip_prefix("images/") {
         let file = Files::get(&format!("images/{file}"))
-            .ok_or_else(|| ApiError::not_found("there is no such picture"))?;
+            .ok_or_else(|| ApiError::not_found("image not found"))?;
         let kind = if name.ends_with(".svg") { "image/svg+xml" } else { "image/png" };
         return Ok(([(header::CONTENT_TYPE, kind)], file.data.into_owned()).into_response());
     }
@@ -104,7 +104,7 @@ async fn show(State(app): State<App>, name: &str, request: Request) -> Result<Re
     let rendered = book
         .pages
         .get(name)
-        .ok_or_else(|| ApiError::not_found("there is no such page in the documentation"))?;
+        .ok_or_else(|| ApiError::not_found("page not found in the documentation"))?;
     let body = html! {
         div.docs {
             nav.docs-nav aria-label="Documentation" { (contents(book, name)) }

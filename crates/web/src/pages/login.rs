@@ -107,8 +107,11 @@ async fn log_in(
     let opening = open(app.clone(), token, address, entry);
     let opened = app.tasks().spawn(opening.in_current_span()).await;
     let Some(cookie) = opened.map_err(|error| ApiError::internal(&error))?? else {
-        let page =
-            form(&headers, next, Some("This token is not valid, or may not use the dashboard."));
+        let page = form(
+            &headers,
+            next,
+            Some("This token is not valid, or its role does not include the dashboard."),
+        );
         return Ok((StatusCode::UNAUTHORIZED, page).into_response());
     };
     let set = set_cookie(&cookie, client.secure, settings.session_max);

@@ -78,7 +78,7 @@ fn certificates(path: &Path) -> Result<Chain, TlsError> {
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| wrong(path, error))?;
     match all.is_empty() {
-        true => Err(wrong(path, "there is no certificate in it")),
+        true => Err(wrong(path, "it contains no certificate")),
         false => Ok(all),
     }
 }

@@ -175,7 +175,7 @@ fn a_service_brings_its_settings_and_its_name() {
     assert_eq!(EchoSettings::read(&loaded.values).unwrap().word, "moin");
     assert!(loaded.config.runs(&EchoService));
     let told = load(&[("server.only", "ecco")]).unwrap_err()[0].to_string();
-    assert!(told.contains("there are echo"), "{told}");
+    assert!(told.contains("known services: echo"), "{told}");
     let reference = web::config::reference::page(SERVICES);
     assert!(reference.contains("## `[echo]`") && reference.contains("The word it says."));
     assert_eq!(Values::defaults(SERVICES).get("echo.word").unwrap().text, "hello");
