@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use store::embedded::{Buffers, CommandOutcome, OutputLimits, Reply, SessionId};
 
 use crate::codec::{CommandDecoder, encode};
-use crate::listener::{CommandRunner, is_about_clients};
+use crate::listener::{CommandRunner, READ_BYTES, is_about_clients};
 use crate::stream::ClientSocket;
 
 /// Memory that the output keeps when it is empty; more is given back.
@@ -258,9 +258,7 @@ impl ClientConnection {
             match self.stream.read(scratch) {
                 Ok(0) => return Io::Gone,
                 Ok(count) => {
-                    if self.input.capacity() < ROOM_BYTES {
-                        self.input.reserve(ROOM_BYTES - self.input.len());
-                    }
+                    make_room(&mut self.input, count);
                     self.input.extend_from_slice(scratch.get(..count).unwrap_or_default());
                     self.peak = self.peak.max(self.input.len());
                     self.pending = true;
@@ -289,6 +287,11 @@ impl ClientConnection {
             }
         }
         Io::Done
+    }
+
+    /// Makes room for the rest of an argument of which `missing` bytes have not come yet.
+    pub(crate) fn expect(&mut self, missing: usize) {
+        make_room_for_argument(&mut self.input, missing);
     }
 
     /// Drops what was run from the front of the input.
@@ -427,5 +430,45 @@ impl ClientConnection {
             (self.sent, self.released) = (0, 0);
         }
         Io::Done
+    }
+}
+
+/// Makes room for `count` more bytes. The growth of `Vec` would double its room, but room counts as
+/// memory of the client, and half as much again is enough to keep the time linear.
+fn make_room(input: &mut Vec<u8>, count: usize) {
+    let free = input.capacity() - input.len();
+    if free < count || input.capacity() < ROOM_BYTES {
+        input.reserve_exact(count.max(ROOM_BYTES).max(input.len() / 2));
+    }
+}
+
+/// Makes room for an argument of which `missing` bytes have not come, as far as is safe: what is
+/// announced may never come. As long as there is some room there is nothing to do; moving the bytes for
+/// each read would take quadratic time.
+fn make_room_for_argument(input: &mut Vec<u8>, missing: usize) {
+    if input.capacity() - input.len() < missing.min(ROOM_BYTES) {
+        input.reserve_exact(missing.min(READ_BYTES.max(input.len() / 2)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_for_input_stays_within_one_and_a_half_times_what_came() {
+        for count in [1_000, 16 * 1024, 40_000, 60_001, READ_BYTES] {
+            let (mut input, mut moves) = (Vec::new(), 0);
+            while input.len() < 8 << 20 {
+                let before = input.capacity();
+                make_room(&mut input, count);
+                input.resize(input.len() + count, b'x');
+                make_room_for_argument(&mut input, 512 << 20);
+                let most = input.len() / 2 * 3 + 2 * READ_BYTES;
+                assert!(input.capacity() <= most, "{} for {}", input.capacity(), input.len());
+                moves += usize::from(input.capacity() != before);
+            }
+            assert!(moves < 40, "{count} bytes a time: moved {moves} times");
+        }
     }
 }

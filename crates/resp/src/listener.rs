@@ -27,7 +27,7 @@ const WAKE: Token = Token(usize::MAX - 1);
 /// Commands that run under one hold of the lock, so that others get their turn.
 const BATCH_MAX: usize = 2_000;
 /// Bytes read from a socket at once.
-const READ_BYTES: usize = 64 * 1024;
+pub(crate) const READ_BYTES: usize = 64 * 1024;
 /// Connections taken in one turn.
 const ACCEPT_MAX: usize = 1_000;
 /// Interval at which connections give back memory they do not need.
@@ -460,9 +460,7 @@ fn run_some(
                 let wanted = client.decoder.wanted(input.len());
                 client.pending = false;
                 client.forget();
-                // Not more than came already: what is announced may never come.
-                let most = client.input.len().max(READ_BYTES);
-                client.input.reserve(wanted.min(most));
+                client.expect(wanted);
                 return RunProgress::All;
             }
             DecodeStep::Malformed(text) => {
