@@ -53,6 +53,7 @@ impl Jobs {
             return Err(Error::invalid(format!("job {id} depends on itself")));
         }
         let ready = self.ready(&new.job, id.clone());
+        self.watch(ready.timed.then_some(id.as_str())).await?;
         let (place, due) = match ready.when {
             QueueEnd::Front => ("front", 0),
             QueueEnd::Back => ("back", 0),

@@ -34,6 +34,7 @@ pub(crate) struct Ready {
     pub(crate) place: LaneRef,
     pub(crate) when: QueueEnd,
     pub(crate) expires_at: Option<Millis>,
+    pub(crate) timed: bool,
     pub(crate) text: String,
 }
 
@@ -205,7 +206,14 @@ impl Jobs {
             _ => QueueEnd::Back,
         };
         let text = job.to_text(self.config().shape);
-        Ready { place: LaneRef::of(&job), when, expires_at: job.expires_at, text, id: job.id }
+        Ready {
+            place: LaneRef::of(&job),
+            when,
+            expires_at: job.expires_at,
+            timed: job.timeout.is_some(),
+            text,
+            id: job.id,
+        }
     }
 
     /// Stores jobs in one call, and says of each what the store said.
@@ -214,6 +222,7 @@ impl Jobs {
         batch: &[Ready],
     ) -> Result<Vec<StoreOutcome>, store::Error> {
         let keys = self.keys();
+        self.watch(batch.iter().filter(|ready| ready.timed).map(|ready| ready.id.as_str())).await?;
         let mut lanes = Lanes::default();
         let mut job_keys: Vec<Key> = Vec::with_capacity(2 * batch.len());
         let mut job_args: Vec<Arg> = Vec::with_capacity(6 * batch.len());

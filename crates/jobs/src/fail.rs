@@ -107,6 +107,7 @@ pub(crate) struct AttemptFailure {
     data: Option<String>,
     entry: Option<String>,
     keep: bool,
+    timed: bool,
 }
 
 impl AttemptFailure {
@@ -138,6 +139,7 @@ impl AttemptFailure {
             data: None,
             entry: None,
             keep: lease.job.is_cron(),
+            timed: lease.job.timeout.is_some(),
         }
     }
 
@@ -156,6 +158,7 @@ impl AttemptFailure {
             data: None,
             entry: None,
             keep: false,
+            timed: false,
         }
     }
 
@@ -333,6 +336,10 @@ impl Jobs {
             return Ok(Vec::new());
         }
         let keys = self.keys();
+        let comes_again = |failure: &&AttemptFailure| {
+            failure.timed && !matches!(failure.ending, NextState::Dead | NextState::Failed)
+        };
+        self.watch(batch.iter().filter(comes_again).map(|failure| failure.id.as_str())).await?;
         let mut lanes = Lanes::default();
         let mut types: HashMap<String, ()> = HashMap::new();
         let (mut type_keys, mut type_args): (Vec<Key>, Vec<Arg>) = (Vec::new(), Vec::new());

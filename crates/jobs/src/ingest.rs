@@ -57,6 +57,7 @@ impl Jobs {
         let keys = self.keys();
         let mut lanes = Lanes::default();
         let (mut job_keys, mut job_args) = (Vec::new(), Vec::new());
+        let mut timed = Vec::new();
         for (id, data) in strays {
             job_keys.extend([keys.status(&id), keys.result(&id)]);
             let job = data.map(|data| Job::parse(JobId::stored(id.as_str()), &data));
@@ -76,8 +77,12 @@ impl Jobs {
                     ("bad", 0, Arg::String(failed_result(error, self.now(), 0)))
                 }
             };
+            if matches!(&job, Some(Ok(job)) if job.timeout.is_some()) {
+                timed.push(id.clone());
+            }
             job_args.extend([Arg::String(id), Arg::Str(case), lane.into(), result]);
         }
+        self.watch(timed.iter().map(String::as_str)).await?;
         let count = lanes.count();
         let (mut all_keys, mut rest) = lanes.into_parts();
         all_keys.append(&mut job_keys);

@@ -240,6 +240,17 @@ impl Keys {
         self.key("jobs:deadlines")
     }
 
+    /// hash: id to `since`, of jobs with a timeout that wait; to `deadline attempts worker` once a v1
+    /// worker runs one.
+    pub fn timed(&self) -> Key {
+        self.key("jobs:timed")
+    }
+
+    /// hash: id to when, in ms, the server ended an attempt of a v1 worker, which may not know that.
+    pub fn overruns(&self) -> Key {
+        self.key("jobs:overruns")
+    }
+
     /// zset: tokens of claims; score = until when the jobs they took are held, in ms, unless renewed.
     pub fn claim_leases(&self) -> Key {
         self.key("jobs:terms")

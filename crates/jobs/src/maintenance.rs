@@ -8,6 +8,7 @@ mod expire;
 mod reclaim;
 mod reindex;
 mod trim;
+mod v1_timeouts;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -45,6 +46,10 @@ struct MaintenanceState {
     parked_cursor: u64,
     /// Cursor of the scan through the cancelled jobs.
     marks_cursor: u64,
+    /// Cursors of the scans through the jobs with a timeout that no worker of ours runs, and
+    /// through those whose v1 worker was overruled.
+    timed_cursor: u64,
+    overruns_cursor: u64,
     /// Number of consecutive rounds in which the lanes did not add up.
     astray: u32,
     checked: Option<Millis>,
@@ -79,6 +84,8 @@ impl JobsMaintenance {
             workers: self.bury_workers().await?,
             ..MaintenanceReport::default()
         };
+        kept.adopted += self.restore_overruns().await?;
+        self.watch_v1_workers().await?;
         kept.reclaimed += self.time_out().await?;
         kept.reclaimed += self.reclaim().await?;
         kept.reclaimed += self.recover().await?;

@@ -37,10 +37,26 @@ impl Jobs {
                 scripts::start::Keys {
                     claims: self.keys().claims(),
                     deadlines: self.keys().deadlines(),
+                    timed: self.keys().timed(),
                 },
                 scripts::start::Args { rest: rest.collect::<Vec<Arg<'_>>>() },
             )
             .await?;
+        }
+        Ok(())
+    }
+
+    /// Notes jobs that have a timeout before they come in line: a worker of ours starts their clock
+    /// itself, but a v1 worker says nothing, and maintenance has to notice that it runs one.
+    pub(crate) async fn watch(
+        &self,
+        ids: impl IntoIterator<Item = &str>,
+    ) -> Result<(), store::Error> {
+        let since = self.now().0;
+        let ids: Vec<(&str, i64)> = ids.into_iter().map(|id| (id, since)).collect();
+        let mut store = self.store().clone();
+        for ids in ids.chunks(500) {
+            let () = store.hset_multiple(self.keys().timed(), ids).await?;
         }
         Ok(())
     }

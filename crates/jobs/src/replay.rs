@@ -155,7 +155,7 @@ impl Jobs {
         let mut lanes = Lanes::default();
         let (mut job_keys, mut job_args) = (Vec::new(), Vec::new());
         let mut outcomes: Vec<Result<(), Error>> = Vec::with_capacity(ids.len());
-        let mut asked = Vec::new();
+        let (mut asked, mut timed) = (Vec::new(), Vec::new());
         for (id, data) in ids.iter().zip(data) {
             let replay = data
                 .ok_or_else(|| Error::NotFound(id.clone()))
@@ -170,6 +170,7 @@ impl Jobs {
             asked.push(outcomes.len());
             outcomes.push(Ok(()));
             let name = id.as_str();
+            timed.extend(job.timeout.map(|_| name));
             job_keys.extend([keys.data(name), keys.status(name), keys.result(name)]);
             job_keys.push(keys.pending(name));
             job_args.extend([
@@ -193,6 +194,7 @@ impl Jobs {
         if asked.is_empty() {
             return Ok(outcomes);
         }
+        self.watch(timed).await?;
         let count = lanes.count();
         let (mut all_keys, mut rest) = lanes.into_parts();
         all_keys.append(&mut job_keys);

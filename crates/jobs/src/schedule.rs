@@ -70,6 +70,7 @@ impl Jobs {
             job.attempts = stored.attempts;
         }
         let keys = self.keys();
+        self.watch(job.timeout.map(|_| id.as_str())).await?;
         let reply: Vec<String> = scripts::schedule::run(
             self.store(),
             scripts::schedule::Keys {

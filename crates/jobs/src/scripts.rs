@@ -62,8 +62,19 @@ script!(pub(crate) renew {
 });
 
 script!(pub(crate) start {
-    keys: [claims, deadlines],
+    keys: [claims, deadlines, timed],
     args: [..rest],
+});
+
+script!(pub(crate) seize {
+    keys: [claims, deadlines, active, timed, overruns, running, lock, status, data],
+    args: [now_ms, id, worker, claim, body],
+});
+
+script!(pub(crate) restore {
+    keys: [waiting, index, unindexed, claims, delayed, deadletter, active, overruns, lock, status, result],
+    args: [now_ms, result_ttl_s, id, outcome],
+    lib: ["unpack_all", "chunked", "queue_open", "queue_remove", "queue_close"],
 });
 
 script!(pub(crate) ingest {
@@ -209,7 +220,9 @@ mod tests {
             renew,
             replay,
             resolve,
+            restore,
             schedule,
+            seize,
             start,
             scan_jobs,
         ]
@@ -241,8 +254,10 @@ mod tests {
             renew::SCRIPT,
             replay::SCRIPT,
             resolve::SCRIPT,
+            restore::SCRIPT,
             scan_jobs::SCRIPT,
             schedule::SCRIPT,
+            seize::SCRIPT,
             start::SCRIPT,
         ] {
             let path = folder.join(format!("{}.lua", script.name()));

@@ -95,13 +95,16 @@ impl Scheduler {
             }
             occurrences.push((name, fields.to_text()));
         }
-        Ok(Plan { place: LaneRef::of(&job), next: cron.next_after(now), occurrences })
+        let timed = job.timeout.is_some();
+        Ok(Plan { place: LaneRef::of(&job), next: cron.next_after(now), timed, occurrences })
     }
 
     /// Moves a schedule on and puts its occurrences in line, if nobody else has.
     async fn claim_occurrences(&self, id: &str, due: Millis, plan: Plan) -> Result<usize, Error> {
         let keys = self.jobs.keys();
         let place = &plan.place;
+        let timed = plan.occurrences.iter().filter(|_| plan.timed);
+        self.jobs.watch(timed.map(|(name, _)| name.as_str())).await?;
         let (lane_keys, lane) = Lanes::one(keys, place).into_parts();
         let (mut all_keys, mut rest) = (lane_keys, lane);
         for (name, text) in plan.occurrences {
@@ -144,5 +147,6 @@ impl Scheduler {
 struct Plan {
     place: LaneRef,
     next: Option<Millis>,
+    timed: bool,
     occurrences: Vec<(String, String)>,
 }

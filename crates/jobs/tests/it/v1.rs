@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use jobs::{CancelOutcome, JobId, Labels, Worker, worker::State};
+use jobs::{CancelOutcome, JobId, Jobs, JobsMaintenance, Labels, Worker, worker::State};
+use testkit::TestStore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
@@ -47,7 +48,165 @@ async fn v1_finish(raw: &Raw, id: &str) {
     let () = raw.call(&["SREM", "bridge:jobs:active", id]).await;
 }
 
+/// What v1's class worker sends when a job has failed that may be retried.
+async fn v1_fail(raw: &Raw, id: &str, server: &str) {
+    let result = r#"{"success":false,"error":{"message":"no"},"completedAt":1,"processingTime":1}"#;
+    let () = raw.call(&["SET", &format!("bridge:jobs:result:{id}"), result, "EX", "86400"]).await;
+    let () = raw.call(&["RPUSH", "bridge:jobs:waiting", id]).await;
+    let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "waiting"]).await;
+    v1_unlock(raw, id, server).await;
+}
+
+/// Ends with success, and unlocks as v1 does: only what it has locked itself.
+async fn v1_finish_late(raw: &Raw, id: &str, server: &str) {
+    let result = r#"{"success":true,"completedAt":1,"processingTime":1}"#;
+    let () = raw.call(&["SET", &format!("bridge:jobs:result:{id}"), result, "EX", "86400"]).await;
+    let () = raw.call(&["SET", &format!("bridge:jobs:status:{id}"), "completed"]).await;
+    v1_unlock(raw, id, server).await;
+}
+
+async fn v1_unlock(raw: &Raw, id: &str, server: &str) {
+    let lock = format!("bridge:jobs:lock:{id}");
+    if raw.get(&lock).await.as_deref() == Some(server) {
+        let () = raw.call(&["DEL", &lock]).await;
+    }
+    let () = raw.call(&["SREM", "bridge:jobs:active", id]).await;
+}
+
+/// A job of two seconds at most, run by a v1 worker for as long as that, and maintenance that saw it.
+async fn overrun(t: &TestStore, jobs: &Jobs, retries: u32) -> (JobId, JobsMaintenance) {
+    let raw = Raw::of(t);
+    let id = put(jobs, job("slow").timeout(Duration::from_secs(2)).attempts(retries)).await;
+    assert_eq!(v1_pop(&raw, "v1").await.as_deref(), Some(id.as_str()));
+    let maintenance = jobs.maintenance();
+    maintenance.tick().await.unwrap();
+    t.clock.advance(Duration::from_millis(1_900));
+    maintenance.tick().await.unwrap();
+    assert_eq!(raw.status(&id).await.as_deref(), Some("active"), "it has some time left");
+    t.clock.advance(Duration::from_millis(100));
+    maintenance.tick().await.unwrap();
+    assert_eq!(raw.json(&format!("bridge:jobs:result:{id}")).await["error"]["name"], "Timeout");
+    check_invariants(&raw).await;
+    (id, maintenance)
+}
+
 testkit::each_store! {
+    async fn an_attempt_of_a_v1_worker_that_runs_too_long_ends_as_a_timeout(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let (id, maintenance) = overrun(&t, &jobs, 1).await;
+        assert_eq!(raw.status(&id).await.as_deref(), Some("delayed"), "it may be retried");
+        let history = raw.list(&format!("bridge:jobs:history:{id}")).await;
+        assert!(history[0].contains("Timeout") && history[0].contains("\"v1\""), "{history:?}");
+        // The v1 worker knows nothing of that, and says that it is done.
+        v1_finish_late(&raw, id.as_str(), "v1").await;
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&id).await.as_deref(), Some("delayed"));
+        let result = raw.json(&format!("bridge:jobs:result:{id}")).await;
+        assert_eq!(result["error"]["name"], "Timeout");
+        // The retry is another worker's, and what that comes to counts.
+        t.clock.advance(Duration::from_secs(60));
+        jobs.scheduler().tick().await.unwrap();
+        let lease = take(&mut worker(&jobs, "w1")).await;
+        jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&id).await.as_deref(), Some("completed"));
+        assert!(raw.hash("bridge:jobs:overruns").await.is_empty());
+        t.clock.advance(Duration::from_secs(6));
+        maintenance.tick().await.unwrap();
+        assert!(raw.hash("bridge:jobs:timed").await.is_empty());
+        check_invariants(&raw).await;
+    }
+
+    async fn a_dead_letter_stays_dead_when_its_v1_worker_succeeds_too_late(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let (id, maintenance) = overrun(&t, &jobs, 0).await;
+        assert_eq!(raw.status(&id).await.as_deref(), Some("dead"));
+        v1_finish_late(&raw, id.as_str(), "v1").await;
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&id).await.as_deref(), Some("dead"));
+        let result = raw.json(&format!("bridge:jobs:result:{id}")).await;
+        assert_eq!(result["error"]["name"], "Timeout");
+        // Or fails too late, for good.
+        let () = raw.call(&["LPUSH", "bridge:jobs:deadletter", id.as_str()]).await;
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.list("bridge:jobs:deadletter").await, [id.to_string()]);
+        check_invariants(&raw).await;
+    }
+
+    async fn a_v1_worker_that_fails_too_late_does_not_put_its_job_in_line_twice(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let (id, maintenance) = overrun(&t, &jobs, 3).await;
+        v1_fail(&raw, id.as_str(), "v1").await;
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&id).await.as_deref(), Some("delayed"));
+        assert!(raw.list("bridge:jobs:waiting").await.is_empty());
+        check_invariants(&raw).await;
+        // Nor when somebody else runs it by then.
+        t.clock.advance(Duration::from_secs(60));
+        jobs.scheduler().tick().await.unwrap();
+        let lease = take(&mut worker(&jobs, "w1")).await;
+        v1_fail(&raw, id.as_str(), "v1").await;
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&id).await.as_deref(), Some("active"));
+        assert!(raw.list("bridge:jobs:waiting").await.is_empty());
+        check_invariants(&raw).await;
+        v1_finish_late(&raw, id.as_str(), "v1").await;
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&id).await.as_deref(), Some("active"));
+        jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        assert_eq!(raw.status(&id).await.as_deref(), Some("completed"));
+        check_invariants(&raw).await;
+    }
+
+    async fn what_a_v1_worker_ends_in_time_is_left_alone(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let maintenance = jobs.maintenance();
+        let done = put(&jobs, job("slow").timeout(Duration::from_secs(2))).await;
+        assert_eq!(v1_pop(&raw, "v1").await.as_deref(), Some(done.as_str()));
+        maintenance.tick().await.unwrap();
+        v1_finish(&raw, done.as_str()).await;
+        let again = put(&jobs, job("slow").timeout(Duration::from_secs(2))).await;
+        assert_eq!(v1_pop(&raw, "v1").await.as_deref(), Some(again.as_str()));
+        maintenance.tick().await.unwrap();
+        // It fails there, and another one takes it at once: the clock begins anew.
+        t.clock.advance(Duration::from_millis(1_500));
+        v1_fail(&raw, again.as_str(), "v1").await;
+        assert_eq!(v1_pop(&raw, "other").await.as_deref(), Some(again.as_str()));
+        maintenance.tick().await.unwrap();
+        t.clock.advance(Duration::from_secs(1));
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&again).await.as_deref(), Some("active"));
+        t.clock.advance(Duration::from_secs(1));
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&again).await.as_deref(), Some("delayed"));
+        t.clock.advance(Duration::from_secs(6));
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&done).await.as_deref(), Some("completed"));
+        let timed = raw.hash("bridge:jobs:timed").await;
+        assert_eq!(timed.keys().collect::<Vec<_>>(), [again.as_str()]);
+        check_invariants(&raw).await;
+    }
+
+    async fn a_timeout_of_a_job_that_v1s_script_claimed_gives_its_slot_back(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let maintenance = jobs.maintenance();
+        let timeout = Duration::from_secs(2);
+        let id = put(&jobs, job("slow").timeout(timeout).attempts(0)).await;
+        // As claim_job.lua does; the status is left to its caller, who may leave it, too.
+        let () = raw.call(&["SET", &format!("bridge:jobs:lock:{id}"), "v1", "EX", "30"]).await;
+        let () = raw.call(&["LREM", "bridge:jobs:waiting", "1", id.as_str()]).await;
+        let () = raw.call(&["SADD", "bridge:jobs:active", id.as_str()]).await;
+        let () = raw.call(&["INCR", "bridge:ratelimit:concurrent:slow"]).await;
+        maintenance.tick().await.unwrap();
+        t.clock.advance(timeout);
+        maintenance.tick().await.unwrap();
+        assert_eq!(raw.status(&id).await.as_deref(), Some("dead"));
+        assert!(raw.set("bridge:jobs:active").await.is_empty());
+        let slots = raw.get("bridge:ratelimit:concurrent:slow").await;
+        assert_eq!(slots.as_deref(), Some("0"));
+        check_invariants(&raw).await;
+    }
+
     async fn a_v1_producer_feeds_our_worker(t: TestStore) {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
         let mut w = worker(&jobs, "w1");
