@@ -76,10 +76,14 @@ pub(crate) fn cursor(bytes: &[u8]) -> Result<u64, Error> {
     Ok(if negative { cursor.wrapping_neg() } else { cursor })
 }
 
+/// Most stars of a pattern, with something behind each.
+const STARS_MAX: usize = 1_000;
+
 /// Does `text` match the glob `pattern` (`*`, `?`, `[a-z]`, `[^a]`, `\x`)?
 ///
 /// Takes no more than pattern × text steps: a star is only ever tried again where the text goes
-/// on, so no chain of stars can make it slow.
+/// on, so no chain of stars can make it slow. As in Redis, which gives up at this depth, nothing
+/// matches behind more than a thousand stars.
 pub(crate) fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     if text.is_empty() {
         // Not even `*` matches nothing: so it is in Redis.
@@ -88,10 +92,18 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     let (mut p, mut t) = (0, 0);
     // Where to go back to: behind the last star, and the text it would take next.
     let mut star: Option<(usize, usize)> = None;
+    let mut stars = 0;
     loop {
         let step = match pattern.get(p) {
             Some(b'*') => {
+                while pattern.get(p + 1) == Some(&b'*') {
+                    p += 1;
+                }
                 p += 1;
+                stars += usize::from(p < pattern.len());
+                if stars > STARS_MAX {
+                    return false;
+                }
                 star = Some((p, t));
                 continue;
             }
@@ -167,6 +179,15 @@ fn class(pattern: &[u8], mut p: usize, byte: u8, ignore_case: bool) -> (bool, us
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_matches_behind_more_than_a_thousand_stars() {
+        let text = vec![b'a'; 2_000];
+        assert!(matches(&b"*?".repeat(1_000), &text, false));
+        assert!(!matches(&b"*?".repeat(1_001), &text, false));
+        assert!(matches(&[b"*?".repeat(1_000), b"**".to_vec()].concat(), &text, false));
+        assert!(matches(&b"*".repeat(5_000), &text, false));
+    }
 
     #[test]
     fn patterns_match_as_in_redis() {

@@ -116,6 +116,18 @@ end
 local bits = {}
 for name, value in npairs(bit) do bits[name] = value end
 
+-- The interpreter's own goes up to 254 digits, where Redis's ends at 8.
+local ntohex, ntobit = bit.tohex, bit.tobit
+function bits.tohex(...)
+  local x, n = ...
+  if ntype(n) == "number" then
+    local digits = ntobit(n)
+    if digits > 8 then return ntohex(x, 8) end
+    if digits < -8 then return ntohex(x, -8) end
+  end
+  return ntohex(...)
+end
+
 local nrunning, nyield = coroutine.running, coroutine.yield
 
 local function yield(...)
