@@ -320,7 +320,12 @@ async fn a_folder_that_vanishes_stops_writes_and_one_in_its_place_gets_everythin
     drop(open(&other, Fsync::No).await.unwrap());
     std::fs::rename(&other, &path).unwrap();
     let manifest = std::fs::read(path.join("manifest")).unwrap();
-    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    // Whoever looks at a folder locks it first. The second look comes after the first is over.
+    for _ in 0..2 {
+        let lock = path.join("lock");
+        std::fs::remove_file(&lock).unwrap();
+        testkit::until("the folder is looked at", async || lock.exists().then_some(())).await;
+    }
     assert_eq!(std::fs::read(path.join("manifest")).unwrap(), manifest);
     assert!(store.set::<_, _, ()>("late", 1).await.is_err());
     std::fs::remove_dir_all(&path).unwrap();
