@@ -138,6 +138,7 @@ impl RespListener {
             strangers: BTreeSet::new(),
             untold: Vec::new(),
             limits: embedded.output_limits(),
+            query_buffer_max: embedded.query_buffer_max(),
             scratch: vec![0; READ_BYTES],
             looked_over: Instant::now(),
             limited: Instant::now(),
@@ -295,6 +296,8 @@ struct ListenerLoop {
     /// Clients whose memory is to be reported to the store.
     untold: Vec<usize>,
     limits: OutputLimits,
+    /// Most bytes that may have come of a client and not be run yet.
+    query_buffer_max: usize,
     scratch: Vec<u8>,
     looked_over: Instant,
     /// Time of the last check for clients that do not read.
@@ -325,6 +328,7 @@ fn run(server: &Mutex<ListenerLoop>, embedded: &Embedded) {
         server.begin_turn();
         let deferred = run_commands(&mut server, embedded);
         server.limits = embedded.output_limits();
+        server.query_buffer_max = embedded.query_buffer_max();
         server.collect(embedded);
         server.end_turn();
         // Calls of the process that found the lock taken. One of them may be a script that takes
@@ -822,7 +826,11 @@ impl ListenerLoop {
                 // Nothing of it runs now, but it may go away.
                 true => client.read_ahead(&mut self.scratch),
             };
-            if io == Io::Gone {
+            let over = client.buffers().unread > self.query_buffer_max;
+            if over {
+                tracing::warn!(peer = %client.peer, "a client was closed by client-query-buffer-limit");
+            }
+            if over || io == Io::Gone {
                 self.close(number);
             }
         }

@@ -40,7 +40,7 @@ use std::{
     path::Path,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -114,6 +114,8 @@ struct StoreInner {
     garbage: Mutex<Vec<Garbage>>,
     /// `client-output-buffer-limit`, readable without the store's lock.
     output_limits: Mutex<OutputLimits>,
+    /// `client-query-buffer-limit`, readable without the store's lock.
+    query_buffer_max: AtomicUsize,
     address: String,
     /// Control of the script that has the lock.
     control: ScriptControl,
@@ -433,6 +435,7 @@ impl StoreInner {
             end_when_saved: AtomicBool::new(false),
             garbage: Mutex::default(),
             output_limits: Mutex::default(),
+            query_buffer_max: AtomicUsize::new(engine::Config::default().query_buffer_max),
             address,
             control,
             listeners,
@@ -726,6 +729,7 @@ impl LockedBatch<'_> {
         if output.settings {
             let engine = &self.state.engine;
             *shared.output_limits.lock() = engine.output_limits();
+            shared.query_buffer_max.store(engine.query_buffer_max(), Ordering::Relaxed);
             if let Some(fsync) = engine.setting("appendfsync").and_then(|name| Fsync::named(&name))
             {
                 shared.fsync.store(fsync as u8, Ordering::Relaxed);

@@ -48,6 +48,8 @@ pub struct Config {
     pub server: ServerInfo,
     /// `client-output-buffer-limit`
     pub output_limits: OutputLimits,
+    /// `client-query-buffer-limit`: bytes that may come of a client and not be run yet.
+    pub query_buffer_max: usize,
     /// Bits of `notify-keyspace-events`.
     pub notify_events: u32,
     /// Number of keys sampled to choose the one to evict.
@@ -95,6 +97,7 @@ impl Default for Config {
             debug_commands: false,
             server: ServerInfo::default(),
             output_limits: OutputLimits::default(),
+            query_buffer_max: 1 << 30,
             notify_events: 0,
             maxmemory_samples: 5,
             lfu_log_factor: 10,

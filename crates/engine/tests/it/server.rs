@@ -52,8 +52,12 @@ fn a_setting_that_is_not_acted_on_is_refused_unless_it_changes_nothing() {
     }
     kit.check("CONFIG GET maxmemory", "{maxmemory: 0}");
     kit.check("CONFIG SET maxclients 10000 appendonly yes", "OK");
-    // Hints are kept and shown.
-    kit.check("CONFIG SET hz 50 save \"900 1\" set-max-listpack-entries 64", "OK");
+    // Hints are kept and shown, and the reply says that there is no more to it.
+    kit.check(
+        "CONFIG SET hz 50 maxmemory 0 save \"900 1\" set-max-listpack-entries 64",
+        "OK (ignored by this store: hz, save, set-max-listpack-entries)",
+    );
+    kit.check("CONFIG GET save", "{save: 900 1}");
     kit.check("CONFIG GET hz", "{hz: 50}");
     kit.check("CONFIG GET set-max-listpack-entries", "{set-max-listpack-entries: 64}");
 }

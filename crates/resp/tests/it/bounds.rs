@@ -1,6 +1,7 @@
 //! What clients may not do to others: guess passwords, leave replies unread, hold memory that
 //! nobody counts, read the keys of the process itself.
 
+use std::io::{ErrorKind, Read, Write};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -268,6 +269,30 @@ async fn a_soft_limit_closes_after_its_seconds() {
     until("the subscriber was not cut off", || {
         !redis_cli(&served, &["CLIENT", "LIST", "TYPE", "pubsub"]).contains("cmd=subscribe")
     });
+}
+
+#[tokio::test]
+async fn a_client_that_sends_more_than_the_query_buffer_holds_is_closed() {
+    let served = serve(|_| {}).await;
+    let mut admin = served.client();
+    admin.send("CONFIG SET client-query-buffer-limit 1mb\r\n");
+    admin.expect("+OK\r\n");
+    admin.send("CONFIG GET client-query-buffer-limit\r\n");
+    admin.until("1048576\r\n");
+    let mut small = served.client();
+    small.send("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\n");
+    small.send(vec![b'x'; 1_000_000]);
+    small.send("\r\n");
+    small.expect("+OK\r\n");
+    let mut large = served.client();
+    large.send("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2000000\r\n");
+    // It may be closed before all is sent, and what is not read makes that a reset.
+    let _ = large.stream.write_all(&vec![b'x'; 2_000_000]);
+    let mut rest = Vec::new();
+    let end = large.stream.read_to_end(&mut rest).map_err(|error| error.kind());
+    assert!(matches!(end, Ok(0) | Err(ErrorKind::ConnectionReset)), "{end:?}");
+    admin.send("STRLEN k\r\n");
+    admin.expect(":1000000\r\n");
 }
 
 async fn used(served: &Served) -> usize {

@@ -1,6 +1,7 @@
 //! Calls of a listener on the built-in store, besides running commands.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use engine::{Buffers, Engine, Error, OutputLimits, SessionId};
 
@@ -54,6 +55,11 @@ impl Embedded {
     /// Returns the output buffer limits by client class, for listeners to enforce.
     pub fn output_limits(&self) -> OutputLimits {
         *self.shared.output_limits.lock()
+    }
+
+    /// Returns `client-query-buffer-limit` in bytes, for listeners to enforce.
+    pub fn query_buffer_max(&self) -> usize {
+        self.shared.query_buffer_max.load(Ordering::Relaxed)
     }
 
     /// Clients that connect from now on must show this password; none if empty.

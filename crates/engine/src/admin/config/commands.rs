@@ -118,7 +118,15 @@ fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
         ctx.core.make_room(ctx.now);
     }
     ctx.core.output.settings = true;
-    Ok(Reply::Ok)
+    let ignored: Vec<&str> =
+        values.iter().map(|(name, _)| *name).filter(|name| IGNORED.contains(name)).collect();
+    Ok(match ignored.as_slice() {
+        [] => Reply::Ok,
+        names => {
+            let text = format!("OK (ignored by this store: {})", names.join(", "));
+            Reply::Status(text.into_bytes().into())
+        }
+    })
 }
 
 fn failed(name: &[u8], why: &str) -> Error {
@@ -320,6 +328,7 @@ impl Core {
             "stream-node-max-bytes" => number(config.stream_node_max_bytes),
             "enable-debug-command" if config.debug_commands => b"yes".to_vec(),
             "client-output-buffer-limit" => config.output_limits.describe().into_bytes(),
+            "client-query-buffer-limit" => number(config.query_buffer_max),
             "port" => config.server.port.to_string().into_bytes(),
             "dir" => config.server.dir.clone().into_bytes(),
             _ => match self.settings.get(name) {
@@ -349,6 +358,7 @@ impl Core {
                 config.output_limits =
                     config.output_limits.changed(&value).unwrap_or(config.output_limits);
             }
+            "client-query-buffer-limit" => config.query_buffer_max = count(),
             "port" => config.server.port = u16::try_from(size()).unwrap_or(0),
             "maxmemory-samples" => config.maxmemory_samples = count(),
             "lfu-log-factor" => config.lfu_log_factor = small(),

@@ -88,4 +88,10 @@ impl Engine {
     pub fn output_limits(&self) -> OutputLimits {
         self.core.config.output_limits
     }
+
+    /// The limit on what may come of a client and not be run yet, which the owner of the sockets
+    /// enforces.
+    pub fn query_buffer_max(&self) -> usize {
+        self.core.config.query_buffer_max
+    }
 }

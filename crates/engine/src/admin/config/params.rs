@@ -100,6 +100,7 @@ pub(super) const ACTED_ON: &[&str] = &[
     "appendfsync",
     "busy-reply-threshold",
     "client-output-buffer-limit",
+    "client-query-buffer-limit",
     "hash-max-listpack-entries",
     "hash-max-listpack-value",
     "hll-sparse-max-bytes",
