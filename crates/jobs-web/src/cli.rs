@@ -43,7 +43,7 @@ pub(crate) enum JobsSubcommand {
     #[command(before_help = "Examples:
   tidegate jobs dispatch mail '{\"to\":\"ann@example.org\"}'
   tidegate jobs dispatch mail @message.json --delay 10m --priority 8
-  tidegate jobs dispatch report '{}' --key report-2026-11 --wait 60s
+  tidegate jobs dispatch report '{}' --idempotency-key report-2026-11 --wait 60s
   tidegate jobs dispatch film '{\"file\":\"a.mov\"}' --capability gpu --region eu --timeout 10m
   jq -c '{type:\"mail\",payload:.}' users.json | tidegate jobs dispatch --bulk -")]
     Dispatch(Box<dispatch::DispatchArgs>),
@@ -156,7 +156,7 @@ pub(crate) enum JobsSubcommand {
     #[command(before_help = "Examples:
   tidegate jobs tail
   tidegate jobs tail --job q7Xb2LmK9a
-  tidegate jobs tail --after 0 --json | jq -c 'select(.event == \"dead\")'")]
+  tidegate jobs tail --cursor 0 --json | jq -c 'select(.event == \"dead\")'")]
     Tail(tail::Tail),
     /// Work on jobs by running a command for each: payload on standard input, exit code decides
     #[command(
@@ -708,15 +708,15 @@ impl BulkCall<'_> {
                 failure
             })?;
             count += answer["count"].as_u64().unwrap_or(0);
-            refused
-                .extend(answer["refused"].as_array_mut().map(std::mem::take).unwrap_or_default());
+            let items = answer["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+            refused.extend(items.into_iter().filter(|item| item["changed"] == false));
             body["cursor"] = match answer["next_cursor"].take() {
                 Value::Null => break,
                 cursor => cursor,
             };
         }
         if output.json {
-            return output.value(&json!({ "count": count, "refused": refused }));
+            return output.value(&json!({ "count": count, "items": refused }));
         }
         for row in &refused {
             output.note(&format!("{}: {}", text(row, "id"), text(row, "message")));

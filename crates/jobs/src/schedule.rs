@@ -159,16 +159,17 @@ impl Jobs {
         }
     }
 
-    /// The next occurrences of an expression, at most 100.
+    /// The next occurrences of an expression after a moment (now, unless one is given), at most 100.
     pub fn preview(
         &self,
         expression: &str,
         timezone: Option<&str>,
+        after: Option<Millis>,
         count: usize,
     ) -> Result<Preview, Error> {
         let cron = Cron::parse(expression, timezone)?;
         let mut next = Vec::new();
-        let mut at = self.now();
+        let mut at = after.unwrap_or_else(|| self.now());
         while next.len() < count.min(100) {
             let Some(found) = cron.next_after(at) else { break };
             next.push(found.0);

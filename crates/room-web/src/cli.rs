@@ -21,7 +21,7 @@ use web::cli::{Action, Client, Context, Failure, Outcome, Output, Tone, number, 
     name = "room",
     before_help = "Examples:
   tidegate room ls
-  tidegate room create spring-sale --rate 500/m --max-active 1000 --target https://shop.example/
+  tidegate room create spring-sale --rate 500/m --max-active 1000 --target-url https://shop.example/
   tidegate room pause spring-sale
   tidegate room admit spring-sale 50
   tidegate room watch spring-sale"
@@ -47,8 +47,8 @@ pub(crate) enum RoomVerb {
     /// Create a queue
     #[command(before_help = "Examples:
   tidegate room create spring-sale
-  tidegate room create spring-sale --rate 500/m --max-active 1000 --target https://shop.example/
-  tidegate room create spring-sale --rate 10/s --burst 30 --session-timeout 10m --policy strict")]
+  tidegate room create spring-sale --rate 500/m --max-active 1000 --target-url https://shop.example/
+  tidegate room create spring-sale --rate 10/s --burst 30 --session-timeout 10m --priority-policy strict")]
     Create {
         /// Name of the queue: a-z, 0-9 and -, up to 63
         queue: String,

@@ -9,11 +9,14 @@ use web::store::StoreService;
 pub(crate) const SERVICES: Services = &[&RoomService, &JobsService, &StoreService];
 
 #[cfg(test)]
+mod dialect;
+
+#[cfg(test)]
 mod tests {
     //! The OpenAPI document is the routes of all services: the golden copy must equal it, and every
     //! guarded path must refuse a caller without a credential.
 
-    use serde_json::Value;
+    use serde_json::{Value, json};
     use testkit::TestStore;
     use web::Settings;
     use web::config::{Config, Values};
@@ -98,6 +101,80 @@ mod tests {
                 }
             }
             assert!(guarded >= 5, "only {guarded} guarded operations found");
+        }
+
+        async fn an_unknown_name_or_a_wrong_value_is_refused_by_name_on_every_route(t: TestStore) {
+            let f = fixture(&t).await;
+            let made = f.admin("POST /api/v1/admin/queues", json!({ "id": "q" })).await;
+            assert_eq!(made.status, 201, "{}", made.text);
+            let held = f.call("", "POST /api/v1/queues/q/enqueue", json!({})).await;
+            let visitor = held.json()["token"].as_str().unwrap().to_owned();
+            let document: Value = f.get("/api/openapi.json").await.json();
+            let schema_of = |reference: &str| document.pointer(reference.trim_start_matches('#')).unwrap();
+            let (mut queries, mut bodies) = (0, 0);
+            for (path, item) in document["paths"].as_object().unwrap() {
+                for (method, operation) in item.as_object().unwrap() {
+                    let is_visitor = path.starts_with("/api/v1/queues/");
+                    let token = if is_visitor { visitor.as_str() } else { web::testing::ADMIN };
+                    let id = "019b76da-a800-7241-91a2-4cdb40e9cca9";
+                    let path = path.replace("{queue_id}", "q").replace("{session_id}", id);
+                    let path = path.replace("{position_id}", id).replace(['{', '}'], "");
+                    let what = format!("{} {path}", method.to_uppercase());
+                    let refused = async |query: &str, body: Value, field: &str| {
+                        let got = f.call(token, &format!("{what}{query}"), body.clone()).await;
+                        let told = format!("{what}{query} {body}: {} {}", got.status, got.text);
+                        assert_eq!(got.status, 400, "{told}");
+                        let error = &got.json()["error"];
+                        assert_eq!((&error["code"], &error["details"]["field"]), (&json!("INVALID_REQUEST"), &json!(field)), "{told}");
+                        let message = error["message"].as_str().unwrap();
+                        for rust in ["struct", "u8", "u32", "u64", "usize", "i64", "f64", "expected", "deserialize", "::", "`", "variant", "map", "sequence"] {
+                            assert!(!message.split(|c: char| !c.is_alphanumeric() && c != ':' && c != '`').any(|word| word == rust), "{told}");
+                        }
+                    };
+                    let body = &operation["requestBody"]["content"]["application/json"];
+                    let example = body["example"].clone();
+                    refused("?no_such_name=1", example.clone(), "no_such_name").await;
+                    queries += 1;
+                    for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                        let schema = parameter["schema"].to_string();
+                        if parameter["in"] == "query" && (schema.contains("integer") || schema.contains("enum")) {
+                            let name = parameter["name"].as_str().unwrap();
+                            refused(&format!("?{name}=many"), example.clone(), name).await;
+                        }
+                    }
+                    let Some(reference) = body["schema"]["$ref"].as_str() else { continue };
+                    bodies += 1;
+                    let with = |name: &str, value: Value| {
+                        let mut body = example.clone();
+                        body[name] = value;
+                        body
+                    };
+                    refused("", with("no_such_field", json!(1)), "no_such_field").await;
+                    for (name, property) in schema_of(reference)["properties"].as_object().unwrap() {
+                        let parts = property["oneOf"].as_array().into_iter().flatten();
+                        let inner = std::iter::once(property).chain(parts).find_map(|part| part["$ref"].as_str());
+                        let kind = match inner {
+                            Some(inner) => schema_of(inner),
+                            None => property,
+                        };
+                        let kinds = kind["type"].to_string();
+                        // A field that takes any JSON refuses none.
+                        if kinds == "null" {
+                            continue;
+                        }
+                        let wrong = if kinds.contains("string") { json!(7) } else { json!("many") };
+                        refused("", with(name, wrong), name).await;
+                        if inner.is_some() && kind["additionalProperties"] == false {
+                            let mut inside = json!({ "no_such_field": 1 });
+                            for needed in kind["required"].as_array().into_iter().flatten() {
+                                inside[needed.as_str().unwrap()] = json!(1);
+                            }
+                            refused("", with(name, inside), &format!("{name}.no_such_field")).await;
+                        }
+                    }
+                }
+            }
+            assert!(queries > 80 && bodies > 25, "only {queries} queries and {bodies} bodies");
         }
     }
 }

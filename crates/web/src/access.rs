@@ -29,14 +29,14 @@ pub(crate) fn routes() -> Routes {
 }
 
 /// Show the identity behind the credential.
-#[utoipa::path(get, path = "/api/v1/me", tag = "access",
+#[utoipa::path(get, path = "/api/v1/me", tag = "access", operation_id = "get_identity",
     responses((status = 200, description = "The one who asks.", body = Principal)))]
 async fn me(principal: Principal) -> Json<Principal> {
     Json(principal)
 }
 
 /// Show the identity behind a worker's token, and its scopes.
-#[utoipa::path(get, path = "/api/v1/worker/me", tag = "access", operation_id = "worker_me",
+#[utoipa::path(get, path = "/api/v1/worker/me", tag = "access", operation_id = "get_worker_identity",
     responses((status = 200, description = "The one who asks.", body = Principal)))]
 async fn work_me(principal: Principal) -> Json<Principal> {
     Json(principal)
@@ -44,6 +44,7 @@ async fn work_me(principal: Principal) -> Json<Principal> {
 
 /// A token, without its secret.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Token)]
 struct TokenView {
     /// Short id, the start of the secret's hash.
     id: String,

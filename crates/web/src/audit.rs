@@ -414,7 +414,7 @@ impl From<Entry> for AuditEntry {
 }
 
 /// List the audit trail, newest first.
-#[utoipa::path(get, path = "/api/v1/audit", tag = "audit", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/audit", tag = "audit", operation_id = "list_changes", params(PageQuery),
     responses((status = 200, description = "A page of the trail.", body = Page<AuditEntry>)))]
 async fn list(
     State(app): State<App>,

@@ -24,7 +24,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Json<T>, ApiError> {
         match json_bytes(request).await? {
-            Some(bytes) => parse(&bytes).map(Json),
+            Some(bytes) => read_json(&bytes).map(Json),
             None => Err(ApiError::invalid("this call needs a JSON body, and none was sent")),
         }
     }
@@ -41,7 +41,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJ
     async fn from_request(request: Request, _: &S) -> Result<OptionalJson<T>, ApiError> {
         match json_bytes(request).await? {
             Some(bytes) => {
-                parse::<Option<T>>(&bytes).map(|body| OptionalJson(body.unwrap_or_default()))
+                read_json::<Option<T>>(&bytes).map(|body| OptionalJson(body.unwrap_or_default()))
             }
             None => Ok(OptionalJson(T::default())),
         }
@@ -65,7 +65,8 @@ async fn json_bytes(request: Request) -> Result<Option<Bytes>, ApiError> {
     Ok(Some(bytes))
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+/// Reads JSON that is part of a body, and refuses it in the same words as a whole one.
+pub fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     refusal::read_json(bytes)
 }
 

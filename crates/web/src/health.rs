@@ -32,6 +32,7 @@ pub struct WriteProbe(tokio::sync::Mutex<Option<(Instant, Check)>>);
 
 /// One thing that must hold for the process to do its work.
 #[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = HealthCheck)]
 pub struct Check {
     /// The subject of the check.
     #[schema(example = "store")]
@@ -54,20 +55,41 @@ impl Check {
     }
 }
 
+/// Status of a process that answers, in the document.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "the schema of Liveness::status")]
+enum LivenessStatus {
+    /// It answers.
+    Alive,
+}
+
+/// Status of a process, in the document.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "the schema of Readiness::status")]
+enum ReadinessStatus {
+    /// It can do its work.
+    Ready,
+    /// It cannot, for the reasons in `checks`.
+    NotReady,
+}
+
 /// The readiness of the process.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Readiness {
-    /// `ready` or `not_ready`.
-    #[schema(example = "ready")]
+    /// Its status.
+    #[schema(value_type = ReadinessStatus)]
     pub status: &'static str,
-    /// The subject of the check.
+    /// All checks.
     pub checks: Vec<Check>,
 }
 
 /// The process is alive.
 #[derive(Debug, Serialize, ToSchema)]
 struct Liveness {
-    /// Always `alive`.
+    /// Its status.
+    #[schema(value_type = LivenessStatus)]
     status: &'static str,
     /// Version of the program.
     version: &'static str,
@@ -85,14 +107,14 @@ pub fn routes() -> Routes {
 }
 
 /// Is the process alive? Asks nothing of the store.
-#[utoipa::path(get, path = "/livez", tag = "health",
+#[utoipa::path(get, path = "/livez", tag = "health", operation_id = "get_liveness",
     responses((status = 200, description = "It is.", body = Liveness)))]
 async fn livez() -> Json<Liveness> {
     Json(Liveness { status: "alive", version: env!("CARGO_PKG_VERSION") })
 }
 
 /// Can the process do its work? Every reason why not is listed.
-#[utoipa::path(get, path = "/readyz", tag = "health",
+#[utoipa::path(get, path = "/readyz", tag = "health", operation_id = "get_readiness",
     responses((status = 200, description = "It can.", body = Readiness),
         (status = 503, description = "It cannot, for these reasons.", body = Readiness)))]
 async fn readyz(State(app): State<App>) -> Response {
@@ -187,8 +209,8 @@ fn write_failure(error: &store::Error) -> String {
 }
 
 /// Numbers for Prometheus. Needs a credential unless the setting `http.open_metrics` is on.
-#[utoipa::path(get, path = "/metrics", tag = "health", security((), ("token" = [])),
-    responses((status = 200, description = "Prometheus text format.", content_type = "text/plain"),
+#[utoipa::path(get, path = "/metrics", tag = "health", operation_id = "get_metrics", security((), ("token" = [])),
+    responses((status = 200, description = "Prometheus text format.", content_type = "text/plain", body = String),
         (status = 401, description = "No valid credential.", body = crate::error::ErrorBody),
         (status = 403, description = "Role not enough.", body = crate::error::ErrorBody)))]
 async fn metrics_text(State(app): State<App>, request: Request) -> Result<Response, ApiError> {

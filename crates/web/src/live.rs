@@ -161,7 +161,7 @@ struct LiveQuery {
 }
 
 /// Live parts of dashboard pages, as server-sent events.
-#[utoipa::path(get, path = "/api/v1/live", tag = "health", params(LiveQuery),
+#[utoipa::path(get, path = "/api/v1/live", tag = "health", operation_id = "follow_live_parts", params(LiveQuery),
     responses((status = 200, description = "Events `part` with `{\"topic\", \"html\"}`.",
         content_type = "text/event-stream", body = String)))]
 async fn follow(

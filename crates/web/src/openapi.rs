@@ -7,12 +7,13 @@ use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use utoipa::openapi::path::{Operation, ParameterIn};
-use utoipa::openapi::schema::ArrayItems;
+use utoipa::openapi::request_body::RequestBody;
+use utoipa::openapi::schema::{AdditionalProperties, ArrayItems, OneOf, SchemaType};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{
-    ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr,
-    ResponseBuilder, Schema, Server,
+    ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr, Required,
+    ResponseBuilder, Schema, Server, Type,
 };
 use utoipa::{PartialSchema, ToSchema};
 
@@ -86,14 +87,127 @@ pub(crate) fn complete(mut document: OpenApi, services: Services) -> OpenApi {
         .map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build())
         .collect(),
     );
-    name_pages(document)
+    let mut document = name_pages(document);
+    plain_schemas(&mut document);
+    plain_bodies(&mut document);
+    document
+}
+
+const SCHEMAS: &str = "#/components/schemas/";
+
+/// Spells every schema so that generators of clients read it as it is meant.
+fn plain_schemas(document: &mut OpenApi) {
+    let schemas = document.components.iter_mut().flat_map(|all| all.schemas.values_mut());
+    schemas.for_each(plain_schema);
+    for operation in document.paths.paths.values_mut().flat_map(operations) {
+        for response in operation.responses.responses.values_mut() {
+            let RefOr::T(response) = response else { continue };
+            for content in response.content.values_mut() {
+                if let RefOr::T(content) = content {
+                    content.schema.iter_mut().for_each(plain_schema);
+                }
+            }
+        }
+    }
+}
+
+fn plain_schema(schema: &mut RefOr<Schema>) {
+    let schema = match schema {
+        RefOr::Ref(reference) => {
+            reference.default = None;
+            return;
+        }
+        RefOr::T(schema) => schema,
+    };
+    match schema {
+        Schema::Object(object) => {
+            // A field with a default counts as always there, so that a client must send it.
+            // The description says what a field that is left out means.
+            object.default = None;
+            let free = object.properties.is_empty() && object.additional_properties.is_none();
+            if free && is_object(&object.schema_type) {
+                object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(true)));
+            }
+            object.properties.values_mut().for_each(plain_schema);
+            if let Some(values) = &mut object.additional_properties
+                && let AdditionalProperties::RefOr(values) = values.as_mut()
+            {
+                plain_schema(values);
+            }
+        }
+        Schema::Array(array) => {
+            array.default = None;
+            if let ArrayItems::RefOrSchema(items) = &mut array.items {
+                plain_schema(items);
+            }
+        }
+        Schema::OneOf(one_of) => {
+            one_of.default = None;
+            describe_nullable(one_of);
+            one_of.items.iter_mut().for_each(plain_schema);
+        }
+        Schema::AllOf(all_of) => all_of.items.iter_mut().for_each(plain_schema),
+        Schema::AnyOf(any_of) => any_of.items.iter_mut().for_each(plain_schema),
+        _ => {}
+    }
+}
+
+fn is_object(schema_type: &SchemaType) -> bool {
+    match schema_type {
+        SchemaType::Type(one) => *one == Type::Object,
+        SchemaType::Array(several) => several.contains(&Type::Object),
+        SchemaType::AnyValue => false,
+    }
+}
+
+/// Moves the description of a field that may be null from its type to the field.
+fn describe_nullable(one_of: &mut OneOf) {
+    for item in &mut one_of.items {
+        if let RefOr::Ref(reference) = item
+            && one_of.description.is_none()
+            && !reference.description.is_empty()
+        {
+            one_of.description = Some(std::mem::take(&mut reference.description));
+        }
+    }
+}
+
+/// Gives every request body its example, and spells one that may be left out as optional instead of
+/// nullable.
+fn plain_bodies(document: &mut OpenApi) {
+    let example = |reference: &Ref| {
+        let name = reference.ref_location.strip_prefix(SCHEMAS)?;
+        match document.components.as_ref()?.schemas.get(name)? {
+            RefOr::T(Schema::Object(object)) => object.example.clone(),
+            _ => None,
+        }
+    };
+    for operation in document.paths.paths.values_mut().flat_map(operations) {
+        let Some(RefOr::T(RequestBody { content, required, .. })) = &mut operation.request_body
+        else {
+            continue;
+        };
+        for content in content.values_mut() {
+            let RefOr::T(content) = content else { continue };
+            if let Some(RefOr::T(Schema::OneOf(one_of))) = &content.schema
+                && let Some(body) = one_of.items.iter().find(|item| matches!(item, RefOr::Ref(_)))
+            {
+                content.schema = Some(body.clone());
+                *required = Some(Required::False);
+            }
+            if let Some(RefOr::Ref(reference)) = &content.schema
+                && content.example.is_none()
+            {
+                content.example = example(reference);
+            }
+        }
+    }
 }
 
 /// Names each page of a list after its items, and lets it refer to them: `Page_KeyRow`, which has
 /// the whole of `KeyRow` inside, becomes `KeyRowPage`.
 fn name_pages(mut document: OpenApi) -> OpenApi {
     const PREFIX: &str = "Page_";
-    const SCHEMAS: &str = "#/components/schemas/";
     if let Some(components) = &mut document.components {
         let schemas = std::mem::take(&mut components.schemas);
         components.schemas = schemas

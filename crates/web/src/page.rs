@@ -63,11 +63,6 @@ impl<T> Page<T> {
         Page { items, next_cursor: next_cursor.map(|cursor| cursor.to_string()) }
     }
 
-    /// A list that is always whole.
-    pub fn whole(items: Vec<T>) -> Page<T> {
-        Page { items, next_cursor: None }
-    }
-
     /// A page of a list whose cursor is the position: there may be more if it is full.
     pub fn at(offset: usize, limit: usize, items: Vec<T>) -> Page<T> {
         let next = (items.len() >= limit).then_some(offset + items.len());

@@ -12,6 +12,10 @@ pub(crate) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError
         let inner = error.into_inner();
         match inner.classify() {
             serde_json::error::Category::Data => refuse(&path, &inner.to_string()),
+            // A number where one of some words belongs counts as bad syntax, in JSON that has none.
+            serde_json::error::Category::Syntax if is_json(bytes) => {
+                in_field(if path == "." { "" } else { &path }, "takes a text".to_owned())
+            }
             _ => ApiError::invalid(format!("the body is not JSON: {inner}")),
         }
     })?;
@@ -19,6 +23,10 @@ pub(crate) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError
         .end()
         .map_err(|error| ApiError::invalid(format!("the body is not JSON: {error}")))?;
     Ok(value)
+}
+
+fn is_json(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
 }
 
 /// Reads a query string.
@@ -180,6 +188,7 @@ mod tests {
             ),
             (r#"{"count":1,"lines":[{}]}"#, "lines[0].name", "lines[0].name is missing"),
             (r#"{"count":1,"size":"huge"}"#, "size", "\"huge\" is not one of small, large"),
+            (r#"{"count":1,"size":7}"#, "size", "size takes a text"),
             (r#"{"count":1,"lines":{}}"#, "lines", "lines takes a list, and got an object"),
         ] {
             let error = read_json::<SampleOrder>(body.as_bytes()).unwrap_err();

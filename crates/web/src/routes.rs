@@ -161,9 +161,6 @@ pub(crate) fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Opera
 
 /// Adds what holds for every route of its kind: credentials and the errors any route may give.
 fn describe(operation: &mut Operation, path: &str, need: Option<Need>) {
-    // Handlers are named by verb (`list`, `create`), so the tag makes the id unique.
-    let tag = operation.tags.as_ref().and_then(|tags| tags.first().cloned()).unwrap_or_default();
-    operation.operation_id = operation.operation_id.take().map(|name| format!("{tag}_{name}"));
     let mut answers = vec![("400", "Invalid"), ("429", "RateLimited"), ("500", "Internal")];
     answers.push(("503", "Unavailable"));
     if operation.request_body.is_some() {

@@ -31,7 +31,7 @@ use crate::cli::Outcome;
 use crate::error::ApiError;
 use crate::extract::{Json, Query};
 use crate::icon::Icon;
-use crate::page::{LIMIT_MAX, Page};
+use crate::page::{LIMIT_MAX, Page, PageQuery};
 use crate::routes::Routes;
 use crate::service::{Fragments, Opening, RunningService, Sample, Service};
 use crate::time::Timestamp;
@@ -99,10 +99,42 @@ const LONGEST: usize = 16 * 1024;
 const SCAN_COUNT: usize = 500;
 const SCAN_CALLS: usize = 40;
 
+/// Slow commands asked of each node: as many as Redis keeps unless told otherwise.
+const SLOW_PER_NODE: usize = 128;
+
+/// Kind of the store, in the document.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "the schema of store::StoreKind")]
+enum StoreKind {
+    /// Built into the program.
+    Embedded,
+    /// One server.
+    Single,
+    /// A server that Sentinels name.
+    Sentinel,
+    /// A cluster.
+    Cluster,
+}
+
+/// Type of a key, in the document.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "the schema of KINDS")]
+enum KeyType {
+    String,
+    List,
+    Set,
+    Zset,
+    Hash,
+    Stream,
+}
+
 /// The figures of the store.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct StoreInfo {
-    /// `embedded`, `single`, `sentinel` or `cluster`.
+    /// Its kind.
+    #[schema(value_type = StoreKind)]
     pub kind: String,
     /// Its address, without secrets.
     pub address: String,
@@ -126,10 +158,12 @@ pub struct StoreInfo {
 
 /// One key.
 #[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = KeySummary)]
 pub struct KeyRow {
     /// Its name.
     pub key: String,
-    /// `string`, `list`, `set`, `zset`, `hash` or `stream`.
+    /// Its type.
+    #[schema(value_type = KeyType)]
     #[serde(rename = "type")]
     pub kind: String,
     /// Milliseconds left to live; null when it lives on.
@@ -142,6 +176,7 @@ pub struct KeyValue {
     /// Its name.
     pub key: String,
     /// Its type.
+    #[schema(value_type = KeyType)]
     #[serde(rename = "type")]
     pub kind: String,
     /// Its encoding in the store.
@@ -166,8 +201,8 @@ pub struct KeyValue {
 pub struct SlowCommand {
     /// Time at which it ran.
     pub started_at: Timestamp,
-    /// Run time in microseconds.
-    pub took_us: u64,
+    /// Run time in milliseconds, rounded up.
+    pub took_ms: u64,
     /// The command, shortened.
     pub command: String,
 }
@@ -209,7 +244,7 @@ pub struct KeyQuery {
     #[param(max_length = 512, example = "queue:*")]
     pub pattern: Option<String>,
     /// Only keys of this type.
-    #[param(pattern = "^(string|list|set|zset|hash|stream)$")]
+    #[param(inline, value_type = Option<KeyType>)]
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Position to continue from: `next_cursor` of the last answer.
@@ -230,8 +265,8 @@ pub async fn keys(app: &App, query: &KeyQuery) -> Result<Page<KeyRow>, ApiError>
     let kind = query.kind.as_deref().filter(|kind| !kind.is_empty());
     if kind.is_some_and(|kind| !KINDS.contains(&kind)) {
         return Err(ApiError::invalid_field(
-            "kind",
-            format!("kind is one of {}", KINDS.join(", ")),
+            "type",
+            format!("type is one of {}", KINDS.join(", ")),
         ));
     }
     let start = query.cursor.as_deref().filter(|cursor| !cursor.is_empty()).unwrap_or("0");
@@ -459,9 +494,10 @@ fn pairs(items: &[redis::Value]) -> impl Iterator<Item = (&redis::Value, &redis:
     })
 }
 
-/// Commands that took long, newest first.
+/// Commands that took long, newest first: the latest of each node.
 pub async fn slow(app: &App) -> Result<Vec<SlowCommand>, ApiError> {
-    let replies = app.store().on_every_node(redis::cmd("SLOWLOG").arg("GET").arg(50)).await?;
+    let replies =
+        app.store().on_every_node(redis::cmd("SLOWLOG").arg("GET").arg(SLOW_PER_NODE)).await?;
     let rows: Vec<Vec<redis::Value>> = replies
         .iter()
         .flat_map(|(_, reply)| Vec::from_redis_value_ref(reply).unwrap_or_default())
@@ -478,13 +514,12 @@ pub async fn slow(app: &App) -> Result<Vec<SlowCommand>, ApiError> {
             words.iter().take(12).map(|word| spell(word.get(..64).unwrap_or(word))).collect();
         Some(SlowCommand {
             started_at: Timestamp(Millis(i64::from_redis_value_ref(at).ok()?.saturating_mul(1000))),
-            took_us: u64::from_redis_value_ref(took).ok()?,
+            took_ms: u64::from_redis_value_ref(took).ok()?.div_ceil(1_000),
             command: words.join(" "),
         })
     });
     let mut commands: Vec<SlowCommand> = commands.collect();
     commands.sort_by_key(|command| std::cmp::Reverse(command.started_at));
-    commands.truncate(50);
     Ok(commands)
 }
 
@@ -571,14 +606,14 @@ fn routes() -> Routes {
 }
 
 /// Show the figures of the store: memory, keys, load.
-#[utoipa::path(get, path = "/api/v1/store", tag = "store",
+#[utoipa::path(get, path = "/api/v1/store", tag = "store", operation_id = "get_info",
     responses((status = 200, description = "How it is.", body = StoreInfo)))]
 async fn get_info(State(app): State<App>) -> Result<Json<StoreInfo>, ApiError> {
     info(&app).await.map(Json)
 }
 
 /// Keys, page by page.
-#[utoipa::path(get, path = "/api/v1/store/keys", tag = "store", params(KeyQuery),
+#[utoipa::path(get, path = "/api/v1/store/keys", tag = "store", operation_id = "list_keys", params(KeyQuery),
     responses((status = 200, description = "A page of keys.", body = Page<KeyRow>)))]
 async fn list_keys(
     State(app): State<App>,
@@ -588,7 +623,7 @@ async fn list_keys(
 }
 
 /// One key with its first entries.
-#[utoipa::path(get, path = "/api/v1/store/key", tag = "store", params(OneKey),
+#[utoipa::path(get, path = "/api/v1/store/key", tag = "store", operation_id = "get_key", params(OneKey),
     responses((status = 200, description = "The key and what is in it.", body = KeyValue),
         (status = 404, description = "No such key.", body = crate::error::ErrorBody)))]
 async fn get_key(
@@ -607,7 +642,7 @@ struct RemovedKey {
 }
 
 /// Remove one key. For repairs: services notice keys that vanish only when they need them.
-#[utoipa::path(delete, path = "/api/v1/store/key", tag = "store", params(OneKey),
+#[utoipa::path(delete, path = "/api/v1/store/key", tag = "store", operation_id = "delete_key", params(OneKey),
     responses((status = 200, description = "Removed.", body = RemovedKey),
         (status = 404, description = "No such key.", body = crate::error::ErrorBody)))]
 async fn delete_key(
@@ -628,11 +663,16 @@ async fn delete_key(
     Ok((Extension(Note::new("key.delete", &query.key)), Json(RemovedKey { key: query.key })))
 }
 
-/// List commands that took long, newest first.
-#[utoipa::path(get, path = "/api/v1/store/slow", tag = "store",
-    responses((status = 200, description = "All that the store remembers.", body = Page<SlowCommand>)))]
-async fn list_slow(State(app): State<App>) -> Result<Json<Page<SlowCommand>>, ApiError> {
-    Ok(Json(Page::whole(slow(&app).await?)))
+/// List commands that took long, newest first: the latest 128 of each node.
+#[utoipa::path(get, path = "/api/v1/store/slow", tag = "store", operation_id = "list_slow_commands", params(PageQuery),
+    responses((status = 200, description = "A page of commands.", body = Page<SlowCommand>)))]
+async fn list_slow(
+    State(app): State<App>,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<SlowCommand>>, ApiError> {
+    let (limit, offset) = (query.limit()?, query.offset()?);
+    let commands = slow(&app).await?.into_iter().skip(offset).take(limit).collect();
+    Ok(Json(Page::at(offset, limit, commands)))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(super) fn routes() -> Routes<JobsState> {
 }
 
 /// A job with everything there is to know about it.
-#[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs",
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(InJob),
     responses((status = 200, description = "The job.", body = JobDetail)))]
 async fn get(
@@ -80,7 +80,7 @@ async fn logs(
 /// The reason for a cancellation.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schema(example = json!({ "reason": "ordered twice" }))]
+#[schema(as = CancelRequest, example = json!({ "reason": "ordered twice" }))]
 struct CancelBody {
     /// For people.
     reason: String,
@@ -129,7 +129,7 @@ pub(super) fn done(
 }
 
 /// Cancel a job: one that has not started ends, one that runs is asked to stop.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/cancel", tag = "jobs", request_body = Option<CancelBody>,
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/cancel", tag = "jobs", operation_id = "cancel_job", request_body = Option<CancelBody>,
     params(InJob),
     responses((status = 200, description = "Done.", body = ActionReply),
         (status = 409, description = "It has ended already.", body = ErrorBody)))]
@@ -147,7 +147,7 @@ async fn cancel(
 
 /// Run a job now: one that waits for its time or for its next attempt is due at once, one that has
 /// ended runs once more.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/retry", tag = "jobs", operation_id = "retry",
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/retry", tag = "jobs", operation_id = "retry_job",
     params(InJob),
     responses((status = 200, description = "`due` or `replayed`.", body = ActionReply),
         (status = 409, description = "It is in line or runs already.", body = ErrorBody)))]
@@ -163,7 +163,7 @@ async fn retry(
 }
 
 /// Forget a job that has ended: its data, result, history and log.
-#[utoipa::path(delete, path = "/api/v1/jobs/{id}", tag = "jobs", operation_id = "remove",
+#[utoipa::path(delete, path = "/api/v1/jobs/{id}", tag = "jobs", operation_id = "remove_job",
     params(InJob),
     responses((status = 200, description = "Gone.", body = ActionReply),
         (status = 409, description = "It has not ended.", body = ErrorBody)))]
@@ -178,7 +178,7 @@ async fn remove(
 /// Options of a replay.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schema(example = json!({ "payload": { "to": "ann@example.org" } }))]
+#[schema(as = ReplayRequest, example = json!({ "payload": { "to": "ann@example.org" } }))]
 struct ReplayBody {
     /// Another payload instead of the one it had: any JSON, at most 256 KiB.
     #[schema(value_type = Value)]
@@ -186,7 +186,7 @@ struct ReplayBody {
 }
 
 /// Run a job that has ended once more, with all its attempts, perhaps with another payload.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/replay", tag = "jobs", request_body = Option<ReplayBody>,
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/replay", tag = "jobs", operation_id = "replay_job", request_body = Option<ReplayBody>,
     params(InJob),
     responses((status = 200, description = "In line again.", body = ActionReply),
         (status = 409, description = "It has not ended.", body = ErrorBody)))]

@@ -54,13 +54,19 @@ struct BulkSelection {
     reason: Option<String>,
 }
 
-/// A job to which it could not be done.
+/// The result for one job of a bulk action.
 #[derive(Debug, Serialize, ToSchema)]
-struct BulkRefusal {
+struct BulkOutcome {
     /// Id of the job.
     id: String,
-    /// The reason.
-    message: String,
+    /// True if it was changed; false if it fits and could not be.
+    changed: bool,
+    /// The code of the error, if it was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    /// The error in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
 }
 
 /// The result of a bulk action.
@@ -68,13 +74,10 @@ struct BulkRefusal {
 struct BulkReply {
     /// Number of jobs that were changed.
     count: usize,
-    /// Their ids.
-    ids: Vec<String>,
-    /// Jobs that fit and could not be changed.
-    refused: Vec<BulkRefusal>,
-    /// There may be more that fit: call again with the cursor.
-    more: bool,
-    /// Cursor for the next call.
+    /// One outcome per job that fits: first those that were changed, then those that could not be.
+    items: Vec<BulkOutcome>,
+    /// Cursor for the next call; null when no more jobs fit.
+    #[schema(required)]
     next_cursor: Option<String>,
 }
 
@@ -133,22 +136,32 @@ async fn change(
         })?),
     };
     let done = jobs.bulk(&filter, &bulk, from, limit).await?;
-    let refused = done.refused.into_iter().map(|(id, error)| BulkRefusal {
+    let count = done.done.len();
+    let changed = done.done.into_iter().map(|id| BulkOutcome {
         id: id.to_string(),
-        message: api_error(error).message().to_owned(),
+        changed: true,
+        code: None,
+        message: None,
+    });
+    let refused = done.refused.into_iter().map(|(id, error)| {
+        let error = api_error(error);
+        BulkOutcome {
+            id: id.to_string(),
+            changed: false,
+            code: Some(error.code()),
+            message: Some(error.message().to_owned()),
+        }
     });
     let body = BulkReply {
-        count: done.done.len(),
-        ids: done.done.iter().map(ToString::to_string).collect(),
-        refused: refused.collect(),
-        more: done.next.is_some(),
+        count,
+        items: changed.chain(refused).collect(),
         next_cursor: done.next.map(|place| place.to_string()),
     };
     Ok((Extension(Note::new(action, &shown)), Json(body)))
 }
 
 /// Run many ended jobs once more. `state` is `dead` or `finished`.
-#[utoipa::path(post, path = "/api/v1/jobs/replay", tag = "jobs", request_body = BulkSelection,
+#[utoipa::path(post, path = "/api/v1/jobs/replay", tag = "jobs", operation_id = "replay_many", request_body = BulkSelection,
     responses((status = 200, description = "What was done.", body = BulkReply)))]
 async fn replay_many(
     State(state): State<JobsState>,
@@ -165,7 +178,7 @@ async fn replay_many(
 }
 
 /// Run many jobs now. `state` is `delayed` (they are due at once) or `dead` (they run once more).
-#[utoipa::path(post, path = "/api/v1/jobs/retry", tag = "jobs", request_body = BulkSelection,
+#[utoipa::path(post, path = "/api/v1/jobs/retry", tag = "jobs", operation_id = "retry_many", request_body = BulkSelection,
     responses((status = 200, description = "What was done.", body = BulkReply)))]
 async fn retry_many(
     State(state): State<JobsState>,
@@ -176,7 +189,7 @@ async fn retry_many(
 }
 
 /// Cancel many jobs. `state` is `waiting`, `delayed` or `active`.
-#[utoipa::path(post, path = "/api/v1/jobs/cancel", tag = "jobs", request_body = BulkSelection,
+#[utoipa::path(post, path = "/api/v1/jobs/cancel", tag = "jobs", operation_id = "cancel_many", request_body = BulkSelection,
     responses((status = 200, description = "What was done.", body = BulkReply)))]
 async fn cancel_many(
     State(state): State<JobsState>,
@@ -188,7 +201,7 @@ async fn cancel_many(
 }
 
 /// Forget many ended jobs. `state` is `dead` or `finished`.
-#[utoipa::path(post, path = "/api/v1/jobs/remove", tag = "jobs", request_body = BulkSelection,
+#[utoipa::path(post, path = "/api/v1/jobs/remove", tag = "jobs", operation_id = "remove_many", request_body = BulkSelection,
     responses((status = 200, description = "What was done.", body = BulkReply)))]
 async fn remove_many(
     State(state): State<JobsState>,

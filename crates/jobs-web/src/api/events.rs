@@ -37,10 +37,10 @@ pub(super) fn routes() -> Routes<JobsState> {
 #[into_params(parameter_in = Query)]
 struct EventsQuery {
     /// Only events of this job.
-    job: Option<String>,
-    /// Begin after this event; `0` is the oldest that is kept. From now on if left out. The header
-    /// `Last-Event-ID`, which browsers send when they come back, beats it.
-    after: Option<String>,
+    job_id: Option<String>,
+    /// Id of the last event seen; `0` for all that are kept. Left out: the stream starts with the next
+    /// event. The header `Last-Event-ID`, which browsers send when they come back, beats it.
+    cursor: Option<String>,
 }
 
 /// Something that happened.
@@ -58,8 +58,9 @@ struct JobEventView<'a> {
 }
 
 /// Follow what happens to jobs, as server-sent events.
-#[utoipa::path(get, path = "/api/v1/jobs/events", tag = "jobs", operation_id = "follow_events",
-    params(EventsQuery),
+#[utoipa::path(get, path = "/api/v1/jobs/events", tag = "jobs", operation_id = "follow_job_events",
+    params(EventsQuery,
+        ("Last-Event-ID" = Option<String>, Header, description = "Id of the last event seen.")),
     responses((status = 200, description = "Events `dispatched`, `started`, `completed`, `retrying`, \
 `dead` and so on with `{\"happened_at\", \"event\", \"jobs\", \"why\"}`; `missed` when some are gone already.",
         content_type = "text/event-stream", body = String)))]
@@ -70,14 +71,14 @@ async fn events(
 ) -> Result<impl IntoResponse, JobsApiError> {
     let jobs = state.jobs.clone();
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let place = match last.or(query.after.as_deref()).filter(|place| !place.is_empty()) {
+    let place = match last.or(query.cursor.as_deref()).filter(|place| !place.is_empty()) {
         None => jobs.events_latest().await?,
         Some("0") => EventId::START,
-        Some(place) => place
-            .parse()
-            .map_err(|_| ApiError::invalid_field("after", "this is not the id of an event"))?,
+        Some(place) => place.parse().map_err(|_| {
+            ApiError::invalid_field("cursor", "an event id such as 1767225600000-0")
+        })?,
     };
-    let job = query.job.as_deref().map(super::job_id).transpose()?;
+    let job = query.job_id.as_deref().map(super::job_id).transpose()?;
     let follow = EventFeed { jobs, job, place };
     Ok(Sse::following(&state.app, RETRY, futures_util::stream::unfold(follow, EventFeed::next)))
 }

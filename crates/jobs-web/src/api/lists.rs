@@ -32,6 +32,7 @@ pub(super) fn routes() -> Routes<JobsState> {
 /// A list of jobs.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = JobList)]
 pub(super) enum ListName {
     /// Jobs that wait for a worker.
     Waiting,
@@ -98,7 +99,7 @@ struct ListedJob {
 
 /// List jobs by state, type and text. A page may be empty without being the last: one call looks at
 /// 10,000 jobs at most.
-#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", operation_id = "list", params(ListQuery),
+#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", operation_id = "list_jobs", params(ListQuery),
     responses((status = 200, description = "A page of jobs.", body = Page<ListedJob>)))]
 async fn list(
     State(state): State<JobsState>,
@@ -134,7 +135,7 @@ struct DeadLetter {
 
 /// List the dead letters, newest first, each with its error.
 #[utoipa::path(get, path = "/api/v1/jobs/dead", tag = "jobs", params(PageQuery),
-    operation_id = "list_dead",
+    operation_id = "list_dead_letters",
     responses((status = 200, description = "A page of dead letters.", body = Page<DeadLetter>)))]
 async fn dead(
     State(state): State<JobsState>,
@@ -197,7 +198,7 @@ impl From<JobCounts> for JobStats {
 }
 
 /// Counts of jobs by state.
-#[utoipa::path(get, path = "/api/v1/jobs/stats", tag = "jobs",
+#[utoipa::path(get, path = "/api/v1/jobs/stats", tag = "jobs", operation_id = "get_job_stats",
     responses((status = 200, description = "Counts.", body = JobStats)))]
 async fn stats(State(state): State<JobsState>) -> Result<Json<JobStats>, JobsApiError> {
     Ok(Json(state.jobs.stats().await?.into()))
@@ -205,6 +206,7 @@ async fn stats(State(state): State<JobsState>) -> Result<Json<JobStats>, JobsApi
 
 /// A worker.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Worker)]
 struct WorkerRow {
     /// Its id.
     id: String,

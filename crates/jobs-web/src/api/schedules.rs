@@ -20,6 +20,9 @@ use web::extract::{Json, Path, Query};
 use web::page::{Page, PageQuery};
 use web::time::Timestamp;
 
+/// Most occurrences in one preview.
+const PREVIEW_MAX: usize = 100;
+
 /// The routes.
 pub(super) fn routes() -> Routes<JobsState> {
     Routes {
@@ -34,6 +37,7 @@ pub(super) fn routes() -> Routes<JobsState> {
 
 /// A schedule.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Schedule)]
 struct ScheduleRow {
     /// Its job.
     job: JobBody,
@@ -64,7 +68,7 @@ async fn schedules(
 
 /// Store a schedule, or change the one of this id. The body is a job with `cron`. Its id makes the
 /// call safe to repeat, so an `Idempotency-Key` is refused.
-#[utoipa::path(put, path = "/api/v1/jobs/schedules/{id}", tag = "jobs", request_body = NewJobBody,
+#[utoipa::path(put, path = "/api/v1/jobs/schedules/{id}", tag = "jobs", operation_id = "put_schedule", request_body = NewJobBody,
     params(("id" = String, Path, description = "Id of the schedule.")),
     responses((status = 200, description = "Stored.", body = ActionReply),
         (status = 409, description = "A job of this id is no schedule.", body = ErrorBody)))]
@@ -88,7 +92,7 @@ async fn put_schedule(
 }
 
 /// Stop a schedule for good. What it has in line or running goes on.
-#[utoipa::path(delete, path = "/api/v1/jobs/schedules/{id}", tag = "jobs",
+#[utoipa::path(delete, path = "/api/v1/jobs/schedules/{id}", tag = "jobs", operation_id = "delete_schedule",
     params(InSchedule),
     responses((status = 200, description = "Gone.", body = ActionReply)))]
 async fn delete_schedule(
@@ -100,7 +104,7 @@ async fn delete_schedule(
 }
 
 /// Let a schedule pass its occurrences by until it is resumed.
-#[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/pause", tag = "jobs",
+#[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/pause", tag = "jobs", operation_id = "pause_schedule",
     params(InSchedule),
     responses((status = 200, description = "Paused.", body = ActionReply)))]
 async fn pause_schedule(
@@ -112,7 +116,7 @@ async fn pause_schedule(
 }
 
 /// Let a paused schedule run again, from its next occurrence on.
-#[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/resume", tag = "jobs",
+#[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/resume", tag = "jobs", operation_id = "resume_schedule",
     params(InSchedule),
     responses((status = 200, description = "Resumed.", body = ActionReply)))]
 async fn resume_schedule(
@@ -135,17 +139,28 @@ struct PreviewQuery {
     /// Number of occurrences to return: 5 if left out, 100 at most.
     #[param(minimum = 1, maximum = 100, default = 5)]
     limit: Option<usize>,
+    /// Position to continue from: `next_cursor` of the last answer. Left out: now.
+    cursor: Option<String>,
 }
 
 /// Preview the next occurrences of a cron expression without storing anything.
 #[utoipa::path(get, path = "/api/v1/jobs/preview", tag = "jobs", params(PreviewQuery),
     operation_id = "preview_schedule",
-    responses((status = 200, description = "The next occurrences.", body = Page<Timestamp>)))]
+    responses((status = 200, description = "A page of occurrences.", body = Page<Timestamp>)))]
 async fn preview(
     State(state): State<JobsState>,
     Query(query): Query<PreviewQuery>,
 ) -> Result<Json<Page<Timestamp>>, JobsApiError> {
-    let limit = query.limit.unwrap_or(5);
-    let preview = state.jobs.preview(&query.cron, query.timezone.as_deref(), limit)?;
-    Ok(Json(Page::whole(preview.next.into_iter().map(|at| Timestamp(jobs::Millis(at))).collect())))
+    let limit = match query.limit.unwrap_or(5) {
+        limit @ 1..=PREVIEW_MAX => limit,
+        _ => return Err(ApiError::invalid_field("limit", "a preview has 1 to 100 items").into()),
+    };
+    let page = PageQuery { limit: query.limit, cursor: query.cursor };
+    // Years of four digits: what a cursor of ours holds, and what the time zones can reckon with.
+    let read = |text: &str| text.parse().ok().filter(|at| (0..253_370_764_800_000).contains(at));
+    let after = page.parse_cursor(read)?.map(jobs::Millis);
+    let preview = state.jobs.preview(&query.cron, query.timezone.as_deref(), after, limit)?;
+    let next = preview.next.last().filter(|_| preview.next.len() == limit).copied();
+    let items = preview.next.into_iter().map(|at| Timestamp(jobs::Millis(at))).collect();
+    Ok(Json(Page::new(items, next)))
 }

@@ -98,6 +98,7 @@ enum ParentFailurePolicy {
 /// Retry policy: number of retries and the delay between them.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = RetryPolicy)]
 pub(super) struct RetryBody {
     /// Retries after the first attempt; 3 if left out.
     attempts: Option<u32>,
@@ -122,6 +123,7 @@ pub(super) struct RetryBody {
 /// The workers that may claim a job; a field that is left out matches every worker.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = JobTarget)]
 pub(super) struct TargetBody {
     /// Only this worker.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,7 +145,7 @@ pub(super) struct TargetBody {
 /// A job to dispatch.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({
+#[schema(as = NewJob, example = json!({
     "type": "mail",
     "payload": { "to": "ann@example.org" },
     "retry": { "attempts": 5, "backoff": "exponential", "delay_ms": 1000 },
@@ -404,6 +406,8 @@ impl TryFrom<NewJobBody> for NewJob {
 
 /// The error of a failed attempt.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = JobError)]
 pub(super) struct ErrorView {
     /// The class of error, which `skip_on` and `reroute_on` go by.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -430,6 +434,7 @@ impl From<ErrorView> for JobError {
 
 /// The result of an attempt.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = JobResult)]
 pub(super) struct ResultView {
     /// Did it succeed?
     success: bool,
@@ -458,6 +463,7 @@ impl From<JobResult> for ResultView {
 
 /// A job without its surroundings.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Job)]
 pub(super) struct JobBody {
     /// Id of the job.
     id: String,
@@ -529,6 +535,7 @@ impl From<Job> for JobBody {
 
 /// The progress of a job.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = JobProgress)]
 struct ProgressView {
     /// 0 to 100.
     percent: f64,
@@ -543,6 +550,7 @@ struct ProgressView {
 
 /// A failed attempt.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = FailedAttempt)]
 struct AttemptView {
     /// Number of the attempt, starting at 1.
     attempt: u32,
@@ -611,6 +619,7 @@ impl From<JobView> for JobDetail {
 
 /// A job that was claimed. `worker_id` and `token` name the lease in later calls.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Lease)]
 pub(super) struct LeaseView {
     /// The job.
     job: JobBody,

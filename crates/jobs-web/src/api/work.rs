@@ -30,7 +30,7 @@ use web::audit::{self, Entry, Note, PendingEntry, Silent};
 use web::auth::Principal;
 use web::auth::credential::Credential;
 use web::error::{ApiError, ErrorBody};
-use web::extract::{Json, Path, Query};
+use web::extract::{Json, Path, Query, read_json};
 use web::time::Timestamp;
 
 /// The longest wait of one call.
@@ -202,7 +202,7 @@ async fn dispatched(
 }
 
 /// Dispatch a job.
-#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", request_body = NewJobBody,
+#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", operation_id = "dispatch_job", request_body = NewJobBody,
     params(IdempotencyKey),
     responses((status = 201, description = "Stored.", body = DispatchReply),
         (status = 200, description = "It was there already.", body = DispatchReply),
@@ -226,7 +226,7 @@ async fn dispatch(
 /// Many jobs to dispatch.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "jobs": [{ "type": "mail", "payload": { "to": "ann@example.org" } }] }))]
+#[schema(as = BulkDispatchRequest, example = json!({ "jobs": [{ "type": "mail", "payload": { "to": "ann@example.org" } }] }))]
 struct BulkDispatchBody {
     /// At most 1000. Each is read on its own, so one of a wrong shape does not keep the others.
     #[schema(value_type = Vec<NewJobBody>)]
@@ -246,18 +246,20 @@ struct BulkDispatchOutcome {
     code: Option<&'static str>,
     /// The error in words.
     message: Option<String>,
+    /// The field that is at fault, if one is.
+    field: Option<String>,
 }
 
 /// The results of a bulk dispatch.
 #[derive(Debug, Serialize, ToSchema)]
 struct BulkDispatchReply {
-    /// In the order of the request.
-    outcomes: Vec<BulkDispatchOutcome>,
+    /// One outcome per job, in the order of the request.
+    items: Vec<BulkDispatchOutcome>,
 }
 
 /// Dispatch many jobs. Each has its own outcome; one that is refused does not keep the others. With
 /// an `Idempotency-Key`, each job has that key and its index in the request.
-#[utoipa::path(post, path = "/api/v1/jobs/bulk", tag = "jobs", request_body = BulkDispatchBody,
+#[utoipa::path(post, path = "/api/v1/jobs/bulk", tag = "jobs", operation_id = "dispatch_many", request_body = BulkDispatchBody,
     params(IdempotencyKey),
     responses((status = 200, description = "What became of each.", body = BulkDispatchReply)))]
 async fn bulk(
@@ -274,9 +276,8 @@ async fn bulk(
     let mut refused = Vec::with_capacity(body.jobs.len());
     let mut good = Vec::with_capacity(body.jobs.len());
     for (index, body) in body.jobs.into_iter().enumerate() {
-        let read = serde_json::from_str::<NewJobBody>(body.get())
-            .map_err(|error| ApiError::invalid(format!("job {index}: {error}")).into());
-        let new = match read.and_then(|body: NewJobBody| plain(&principal, body, key.at(index))) {
+        let read = read_json::<NewJobBody>(body.get().as_bytes()).map_err(JobsApiError::from);
+        let new = match read.and_then(|body| plain(&principal, body, key.at(index))) {
             Ok(new) => within(jobs, &principal, &new).await.map(|()| new),
             Err(error) => Err(error),
         };
@@ -311,6 +312,7 @@ async fn bulk(
                 new: done.new,
                 code: None,
                 message: None,
+                field: None,
             },
             Err(error) => BulkDispatchOutcome {
                 index,
@@ -318,13 +320,14 @@ async fn bulk(
                 new: false,
                 code: Some(error.code()),
                 message: Some(error.message().to_owned()),
+                field: error.field().map(str::to_owned),
             },
         }
     };
-    let outcomes: Vec<BulkDispatchOutcome> = refused.into_iter().enumerate().map(outcome).collect();
-    let count = outcomes.iter().filter(|outcome| outcome.new).count();
+    let items: Vec<BulkDispatchOutcome> = refused.into_iter().enumerate().map(outcome).collect();
+    let count = items.iter().filter(|outcome| outcome.new).count();
     let note = Note::new("jobs.dispatch", format!("{count} jobs"));
-    Ok((Extension(note), Json(BulkDispatchReply { outcomes })))
+    Ok((Extension(note), Json(BulkDispatchReply { items })))
 }
 
 /// Time limit of a wait.
@@ -350,7 +353,7 @@ struct WaitReply {
 }
 
 /// Wait until a job has ended, for a bounded time.
-#[utoipa::path(get, path = "/api/v1/jobs/{id}/wait", tag = "jobs",
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/wait", tag = "jobs", operation_id = "wait_for_job",
     params(InJob, WaitQuery),
     responses((status = 200, description = "It has ended.", body = WaitReply),
         (status = 202, description = "Not yet; ask again.", body = WaitReply)))]
@@ -387,7 +390,7 @@ async fn wait(
 /// A worker and the jobs it claims.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "worker_id": "mailer-1", "types": ["mail"], "limit": 10, "wait_ms": 20000 }))]
+#[schema(as = ClaimRequest, example = json!({ "worker_id": "mailer-1", "types": ["mail"], "limit": 10, "wait_ms": 20000 }))]
 struct ClaimJobsBody {
     /// The worker's id.
     worker_id: String,
@@ -421,8 +424,8 @@ struct ClaimJobsBody {
 /// The claimed jobs.
 #[derive(Debug, Serialize, ToSchema)]
 struct ClaimReply {
-    /// The jobs, in the order in which they shall start; none if there were none in time.
-    leases: Vec<LeaseView>,
+    /// The leases, in the order in which their jobs shall start; none if there were none in time.
+    items: Vec<LeaseView>,
     /// There may be more at once.
     more: bool,
 }
@@ -436,7 +439,7 @@ fn lease_length(jobs: &Jobs, ms: Option<u64>) -> Result<Duration, JobsApiError> 
 }
 
 /// Claim jobs, waiting for the first for a bounded time. The worker counts as alive by it.
-#[utoipa::path(post, path = "/api/v1/jobs/claim", tag = "jobs", request_body = ClaimJobsBody,
+#[utoipa::path(post, path = "/api/v1/jobs/claim", tag = "jobs", operation_id = "claim_leases", request_body = ClaimJobsBody,
     responses((status = 200, description = "What was claimed.", body = ClaimReply)))]
 async fn claim(
     State(state): State<JobsState>,
@@ -506,8 +509,8 @@ async fn claim(
         claimed = answered => claimed.map_err(|error| ApiError::internal(&error))??,
         () = credential.ended(watched) => return Err(Credential::refusal().into()),
     };
-    let leases = claimed.leases.into_iter().map(LeaseView::from).collect();
-    Ok(Json(ClaimReply { leases, more: claimed.more }))
+    let items = claimed.leases.into_iter().map(LeaseView::from).collect();
+    Ok(Json(ClaimReply { items, more: claimed.more }))
 }
 
 /// Announces that a person claims jobs; which ones, nobody knows yet.
@@ -564,7 +567,7 @@ async fn lease(
 /// A lease to renew.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "worker_id": "mailer-1", "token": 7 }))]
+#[schema(as = RenewRequest, example = json!({ "worker_id": "mailer-1", "token": 7 }))]
 struct RenewBody {
     /// The worker that holds it.
     worker_id: String,
@@ -605,7 +608,7 @@ async fn renewed(
 }
 
 /// Keep a job for longer. Returns whether it was cancelled meanwhile.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/renew", tag = "jobs", request_body = RenewBody,
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/renew", tag = "jobs", operation_id = "renew_lease", request_body = RenewBody,
     params(InJob),
     responses((status = 200, description = "It runs on.", body = RenewReply),
         (status = 409, description = "The lease is lost, or the attempt ran too long.", body = ErrorBody)))]
@@ -624,7 +627,7 @@ async fn renew(
 /// The progress of a job.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "worker_id": "mailer-1", "token": 7, "percent": 40, "message": "half way" }))]
+#[schema(as = ProgressRequest, example = json!({ "worker_id": "mailer-1", "token": 7, "percent": 40, "message": "half way" }))]
 struct ProgressBody {
     /// The worker that holds it.
     worker_id: String,
@@ -643,7 +646,7 @@ struct ProgressBody {
 }
 
 /// Say how far a job is; renews the lease, too.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/progress", tag = "jobs", request_body = ProgressBody,
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/progress", tag = "jobs", operation_id = "report_progress", request_body = ProgressBody,
     params(InJob),
     responses((status = 200, description = "Noted.", body = RenewReply),
         (status = 409, description = "The lease is lost, or the attempt ran too long.", body = ErrorBody)))]
@@ -664,7 +667,7 @@ async fn progress(
 /// A job that succeeded.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "worker_id": "mailer-1", "token": 7, "result": { "sent": true }, "took_ms": 120 }))]
+#[schema(as = CompleteRequest, example = json!({ "worker_id": "mailer-1", "token": 7, "result": { "sent": true }, "took_ms": 120 }))]
 struct CompleteBody {
     /// The worker that holds it.
     worker_id: String,
@@ -682,6 +685,7 @@ struct CompleteBody {
 /// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = AckOutcome)]
 enum AckState {
     /// It succeeded.
     Completed,
@@ -711,7 +715,7 @@ struct AckReply {
 }
 
 /// End a job with success.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/complete", tag = "jobs", request_body = CompleteBody,
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/complete", tag = "jobs", operation_id = "complete_job", request_body = CompleteBody,
     params(InJob),
     responses((status = 200, description = "It has ended.", body = AckReply),
         (status = 409, description = "The lease is lost, or the attempt ran too long.", body = ErrorBody)))]
@@ -730,7 +734,7 @@ async fn complete(
 /// An attempt that failed.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "worker_id": "mailer-1", "token": 7, "error": { "name": "Smtp", "message": "421 try later" }, "took_ms": 120 }))]
+#[schema(as = FailRequest, example = json!({ "worker_id": "mailer-1", "token": 7, "error": { "name": "Smtp", "message": "421 try later" }, "took_ms": 120 }))]
 struct FailBody {
     /// The worker that holds it.
     worker_id: String,
@@ -749,7 +753,7 @@ struct FailBody {
 }
 
 /// End an attempt with an error. The job's own policy says what comes next.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/fail", tag = "jobs", request_body = FailBody,
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/fail", tag = "jobs", operation_id = "fail_job", request_body = FailBody,
     params(InJob),
     responses((status = 200, description = "What comes next.", body = AckReply),
         (status = 409, description = "The lease is lost, or the attempt ran too long.", body = ErrorBody)))]
@@ -784,7 +788,7 @@ async fn fail(
 /// A job to put off.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "worker_id": "mailer-1", "token": 7, "wait_ms": 60000 }))]
+#[schema(as = SnoozeRequest, example = json!({ "worker_id": "mailer-1", "token": 7, "wait_ms": 60000 }))]
 struct SnoozeBody {
     /// The worker that holds it.
     worker_id: String,
@@ -796,7 +800,7 @@ struct SnoozeBody {
 
 /// Put a job off. The attempt does not count.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/snooze", tag = "jobs", request_body = SnoozeBody,
-    operation_id = "snooze",
+    operation_id = "snooze_job",
     params(InJob),
     responses((status = 200, description = "It runs later.", body = AckReply),
         (status = 409, description = "The lease is lost, or the attempt ran too long.", body = ErrorBody)))]
@@ -819,7 +823,7 @@ async fn snooze(
 /// A job to hand back.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "worker_id": "mailer-1", "token": 7 }))]
+#[schema(as = ReleaseRequest, example = json!({ "worker_id": "mailer-1", "token": 7 }))]
 struct ReleaseBody {
     /// The worker that holds it.
     worker_id: String,
@@ -829,7 +833,7 @@ struct ReleaseBody {
 
 /// Hand a job back to the head of the line, as a worker that stops does. The attempt does not count.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/release", tag = "jobs", request_body = ReleaseBody,
-    operation_id = "release",
+    operation_id = "release_job",
     params(InJob),
     responses((status = 200, description = "It is in line.", body = AckReply),
         (status = 409, description = "The lease is lost, or the attempt ran too long.", body = ErrorBody)))]
@@ -851,7 +855,7 @@ async fn release(
 /// A job that shall not run any more.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "worker_id": "mailer-1", "token": 7, "reason": "cancelled" }))]
+#[schema(as = StopRequest, example = json!({ "worker_id": "mailer-1", "token": 7, "reason": "cancelled" }))]
 struct StopBody {
     /// The worker that holds it.
     worker_id: String,
@@ -867,7 +871,7 @@ struct StopBody {
 
 /// End a running job for good because it was cancelled or gave itself up; no dead letter.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/stop", tag = "jobs", request_body = StopBody,
-    operation_id = "stop",
+    operation_id = "stop_job",
     params(InJob),
     responses((status = 200, description = "It has ended.", body = AckReply),
         (status = 409, description = "The lease is lost, or the attempt ran too long.", body = ErrorBody)))]
@@ -886,7 +890,7 @@ async fn stop(
 /// Lines for a job's log.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "worker_id": "mailer-1", "token": 7, "lines": ["connected"] }))]
+#[schema(as = AddLogsRequest, example = json!({ "worker_id": "mailer-1", "token": 7, "lines": ["connected"] }))]
 struct LogBody {
     /// The worker that holds it.
     worker_id: String,
@@ -926,6 +930,7 @@ async fn log(
 
 /// A worker that is gone.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RemovedWorker)]
 struct WorkerReply {
     /// The worker.
     worker_id: String,

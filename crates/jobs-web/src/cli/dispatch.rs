@@ -32,14 +32,14 @@ pub(crate) struct DispatchArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     delay: Option<Duration>,
     /// Run at this moment: 2026-12-24T18:00:00Z, or milliseconds since 1970
-    #[arg(long, value_name = "MOMENT", value_parser = at, conflicts_with = "delay")]
+    #[arg(long = "run-at", alias = "at", value_name = "MOMENT", value_parser = at, conflicts_with = "delay")]
     at: Option<i64>,
     /// Not started after this long, it is not started at all
     #[arg(long, value_name = "TIME", value_parser = time)]
     expires_in: Option<Duration>,
     /// Another dispatch under the same key within a day changes nothing and gives this job; with
     /// --bulk, line 7 has the key KEY:7 unless it has an id or a key of its own
-    #[arg(long)]
+    #[arg(long = "idempotency-key", alias = "key", value_name = "KEY")]
     key: Option<String>,
     /// Id of a job that must have ended before (repeatable)
     #[arg(long, value_name = "ID")]
@@ -80,7 +80,7 @@ pub(crate) struct JobOptions {
     #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
     /// Only this worker may take it
-    #[arg(long, value_name = "ID")]
+    #[arg(long = "worker-id", alias = "worker", value_name = "ID")]
     worker: Option<String>,
     /// Only workers of this stack (again for others)
     #[arg(long)]
@@ -101,7 +101,7 @@ pub(crate) struct JobOptions {
     #[arg(long, value_name = "NUMBER")]
     max_per_minute: Option<u32>,
     /// Something to keep with it, as NAME=VALUE (repeatable)
-    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    #[arg(long = "metadata", alias = "meta", value_name = "NAME=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
 }
 

@@ -71,8 +71,8 @@ pub(crate) struct Exec {
     /// Claim jobs of this type (repeatable); all if left out
     #[arg(long = "type", value_name = "TYPE")]
     types: Vec<String>,
-    /// Name of this worker; host and process if left out
-    #[arg(long, value_name = "NAME")]
+    /// Id of this worker; host and process if left out
+    #[arg(long = "worker-id", alias = "worker", value_name = "ID")]
     worker: Option<String>,
     /// Its stack, which jobs may ask for
     #[arg(long, default_value = "")]
@@ -192,7 +192,7 @@ struct CancellationEvent {
 
 #[derive(Debug, Deserialize)]
 struct ClaimAnswer {
-    leases: Vec<LeaseAnswer>,
+    items: Vec<LeaseAnswer>,
     more: bool,
 }
 
@@ -292,8 +292,8 @@ impl ExecWorker {
             match self.claim(free).await {
                 Ok(claimed) => {
                     (trouble, reached) = (0, true);
-                    let none = claimed.leases.is_empty() && !claimed.more;
-                    for lease in claimed.leases {
+                    let none = claimed.items.is_empty() && !claimed.more;
+                    for lease in claimed.items {
                         // There are as many places as were asked for.
                         let place = Arc::clone(&places).acquire_owned().await.context("places")?;
                         let (worker, span) = (Arc::clone(&self), self.attempt_span(&lease));

@@ -16,26 +16,26 @@ use web::cli::{Output, Tone};
 #[derive(Debug, Args)]
 pub(crate) struct Tail {
     /// Only what happens to this job
-    #[arg(long, value_name = "ID")]
-    job: Option<String>,
-    /// Begin after this event; 0 is the oldest that is kept
-    #[arg(long, value_name = "EVENT")]
-    after: Option<String>,
+    #[arg(long, value_name = "ID", alias = "job")]
+    job_id: Option<String>,
+    /// Id of the last event seen; 0 for all that are kept
+    #[arg(long, value_name = "EVENT", alias = "after")]
+    cursor: Option<String>,
     /// End after this many lines; without it, Ctrl-C ends it
     #[arg(long, value_name = "NUMBER")]
     lines: Option<u64>,
 }
 
 pub(crate) fn run(client: &Client, tail: &Tail, output: &Output) -> Outcome {
-    let mut after = tail.after.clone();
+    let mut cursor = tail.cursor.clone();
     let mut left = tail.lines.unwrap_or(u64::MAX);
     let (mut away, mut once) = (false, false);
     while left > 0 {
-        let query = query(&[("job", tail.job.as_deref()), ("after", after.as_deref())]);
+        let query = query(&[("job_id", tail.job_id.as_deref()), ("cursor", cursor.as_deref())]);
         match client.follow(&format!("/api/v1/jobs/events?{query}"), None) {
             Ok(reader) => {
                 (away, once) = (false, true);
-                read(reader, &mut after, &mut left, output)?;
+                read(reader, &mut cursor, &mut left, output)?;
             }
             // It restarts, the network hiccups: wait for it, and say so once.
             Err(failure) if failure.exit == Exit::Unreachable && once => {
@@ -56,7 +56,7 @@ pub(crate) fn run(client: &Client, tail: &Tail, output: &Output) -> Outcome {
 /// Prints events until there are enough or the stream ends.
 fn read(
     reader: impl BufRead,
-    after: &mut Option<String>,
+    cursor: &mut Option<String>,
     left: &mut u64,
     output: &Output,
 ) -> Outcome {
@@ -73,7 +73,7 @@ fn read(
                 continue;
             };
             print(&mut event, &id, output)?;
-            *after = Some(id);
+            *cursor = Some(id);
             *left -= 1;
             if *left == 0 {
                 return Ok(());

@@ -25,7 +25,7 @@ async fn dispatch(f: &Fixture, body: Value) -> String {
 async fn claim(f: &Fixture, token: &str) -> Value {
     let got = f.call(token, "POST /api/v1/jobs/claim", json!({ "worker_id": "w1" })).await;
     assert_eq!(got.status, StatusCode::OK, "{}", got.text);
-    let leases = got.json()["leases"].clone();
+    let leases = got.json()["items"].clone();
     assert_eq!(leases.as_array().unwrap().len(), 1, "{}", got.text);
     leases[0].clone()
 }
@@ -101,7 +101,7 @@ testkit::each_store! {
             dispatch(&f, json!({ "type": "other" })).await;
             dispatch(&f, json!({ "type": "mail" })).await;
         });
-        assert_eq!(got.json()["leases"][0]["job"]["type"], "mail", "{}", got.text);
+        assert_eq!(got.json()["items"][0]["job"]["type"], "mail", "{}", got.text);
     }
 
     async fn paused_types_and_schedules_wait(t: TestStore) {
@@ -109,7 +109,7 @@ testkit::each_store! {
         dispatch(&f, json!({ "type": "mail" })).await;
         assert_eq!(f.admin("POST /api/v1/jobs/types/mail/pause", Value::Null).await.status, StatusCode::OK);
         let none = f.admin("POST /api/v1/jobs/claim", json!({ "worker_id": "w1" })).await;
-        assert_eq!(none.json()["leases"], json!([]));
+        assert_eq!(none.json()["items"], json!([]));
         assert_eq!(f.admin("POST /api/v1/jobs/types/mail/resume", Value::Null).await.status, StatusCode::OK);
         claim(&f, web::testing::ADMIN).await;
 
@@ -132,7 +132,7 @@ testkit::each_store! {
         let mailer = secret.reveal();
         let other = dispatch(&f, json!({ "type": "other" })).await;
         let none = f.call(mailer, "POST /api/v1/jobs/claim", json!({ "worker_id": "w1" })).await;
-        assert_eq!((none.status, &none.json()["leases"]), (StatusCode::OK, &json!([])));
+        assert_eq!((none.status, &none.json()["items"]), (StatusCode::OK, &json!([])));
         for (what, body) in [
             ("POST /api/v1/jobs".to_owned(), json!({ "type": "other" })),
             ("POST /api/v1/jobs/claim".to_owned(), json!({ "worker_id": "w1", "types": ["other"] })),
@@ -145,7 +145,7 @@ testkit::each_store! {
         }
         let mixed = json!({ "jobs": [{ "type": "mail" }, { "type": "other" }, { "type": "mail", "priority": 11 }] });
         let bulk = f.call(mailer, "POST /api/v1/jobs/bulk", mixed).await.json();
-        let codes: Vec<_> = bulk["outcomes"].as_array().unwrap().iter().map(|one| one["code"].clone()).collect();
+        let codes: Vec<_> = bulk["items"].as_array().unwrap().iter().map(|one| one["code"].clone()).collect();
         assert_eq!(codes, [Value::Null, json!("FORBIDDEN"), json!("INVALID_REQUEST")]);
         let viewer = f.token(Role::Viewer).await;
         let refused = f.call(&viewer, "POST /api/v1/jobs", json!({ "type": "mail" })).await;
@@ -238,7 +238,9 @@ testkit::each_store! {
             let got = f.admin(&format!("POST /api/v1/jobs/{what}"), body).await;
             assert_eq!(got.status, StatusCode::OK, "{}", got.text);
             let got = got.json();
-            assert_eq!((&got["refused"], &got["more"]), (&json!([]), &json!(false)), "{got}");
+            let items = got["items"].as_array().unwrap();
+            assert!(items.iter().all(|item| item["changed"] == true), "{got}");
+            assert_eq!((items.len(), &got["next_cursor"]), (got["count"].as_u64().unwrap() as usize, &Value::Null), "{got}");
             got["count"].as_u64().unwrap()
         };
         assert_eq!(many("cancel", json!({ "type": "film", "reason": "no" })).await, 4);
@@ -321,7 +323,7 @@ testkit::each_store! {
         let f = fixture(&t);
         dispatch(&f, json!({ "type": "mail", "id": "m", "timeout_ms": 1000, "retry": { "attempts": 0 } })).await;
         let claimed = f.admin("POST /api/v1/jobs/claim", json!({ "worker_id": "w1" })).await.json();
-        let token = &claimed["leases"][0]["token"];
+        let token = &claimed["items"][0]["token"];
         let held = json!({ "worker_id": "w1", "token": token });
         let renewed = f.admin("POST /api/v1/jobs/m/renew", held.clone()).await;
         assert_eq!(renewed.status, StatusCode::OK, "{}", renewed.text);
@@ -361,7 +363,7 @@ testkit::each_store! {
         assert_eq!(foreign.text.matches("foreign").count(), missing.text.matches("missing").count());
         let body = json!({ "jobs": [{ "type": "mail", "depends_on": ["foreign"] }, { "type": "mail" }] });
         let bulk = f.call(token, "POST /api/v1/jobs/bulk", body).await.json();
-        assert_eq!((&bulk["outcomes"][0]["new"], &bulk["outcomes"][1]["new"]), (&json!(false), &json!(true)), "{bulk}");
+        assert_eq!((&bulk["items"][0]["new"], &bulk["items"][1]["new"]), (&json!(false), &json!(true)), "{bulk}");
     }
 
     async fn a_worker_hears_at_once_which_of_its_jobs_shall_stop(t: TestStore) {
@@ -370,8 +372,8 @@ testkit::each_store! {
         for (id, worker) in [("before", "w1"), ("other", "w2"), ("after", "w1")] {
             dispatch(&f, json!({ "type": "mail", "id": id })).await;
             let claimed = f.admin("POST /api/v1/jobs/claim", json!({ "worker_id": worker })).await.json();
-            assert_eq!(claimed["leases"][0]["job"]["id"], id);
-            tokens.push(claimed["leases"][0]["token"].clone());
+            assert_eq!(claimed["items"][0]["job"]["id"], id);
+            tokens.push(claimed["items"][0]["token"].clone());
         }
         let cancel = async |id: &str, reason: &str| {
             f.admin(&format!("POST /api/v1/jobs/{id}/cancel"), json!({ "reason": reason })).await
@@ -409,18 +411,18 @@ testkit::each_store! {
             }
             seen
         };
-        let all = follow("/api/v1/jobs/events?after=0", &two).await;
+        let all = follow("/api/v1/jobs/events?cursor=0", &two).await;
         let first = all.split("\n\n").find(|event| event.contains(&one)).unwrap();
         assert!(first.contains("event: dispatched") && first.contains("\"happened_at\""), "{all}");
         let id = first.lines().find_map(|line| line.strip_prefix("id: ")).unwrap();
-        let rest = follow(&format!("/api/v1/jobs/events?after={id}"), &two).await;
+        let rest = follow(&format!("/api/v1/jobs/events?cursor={id}"), &two).await;
         assert!(!rest.contains(&one), "{rest}");
-        let mine = follow(&format!("/api/v1/jobs/events?after=0&job={two}"), &two).await;
+        let mine = follow(&format!("/api/v1/jobs/events?cursor=0&job_id={two}"), &two).await;
         assert!(!mine.contains(&one), "{mine}");
         let next = async {
             dispatch(&f, json!({ "type": "mail", "id": "later" })).await;
         };
-        let (new, ()) = tokio::join!(follow("/api/v1/jobs/events?after=0", "later"), next);
+        let (new, ()) = tokio::join!(follow("/api/v1/jobs/events?cursor=0", "later"), next);
         assert!(new.contains("\"later\""));
     }
 
@@ -481,7 +483,7 @@ testkit::each_store! {
         let taken = f.call(&mail, "POST /api/v1/jobs", json!({ "type": "mail", "id": "order-7" })).await;
         assert_eq!(taken.status, StatusCode::CONFLICT, "{}", taken.text);
         let many = f.call(&mail, "POST /api/v1/jobs/bulk", json!({ "jobs": [{ "type": "mail", "id": "order-7" }] })).await;
-        assert_eq!(many.json()["outcomes"][0]["id"], Value::Null, "{}", many.text);
+        assert_eq!(many.json()["items"][0]["id"], Value::Null, "{}", many.text);
     }
 
     async fn what_people_do_to_jobs_is_in_the_trail_and_what_workers_do_is_not(t: TestStore) {
@@ -528,7 +530,7 @@ testkit::each_store! {
         let jobs = json!([{ "type": "a" }, { "type": "a", "priority": "high" }, { "type": "a", "odd": 1 }, 7, { "type": "a" }]);
         let got = f.admin("POST /api/v1/jobs/bulk", json!({ "jobs": jobs })).await;
         assert_eq!(got.status, StatusCode::OK, "{}", got.text);
-        let outcomes = got.json()["outcomes"].as_array().unwrap().clone();
+        let outcomes = got.json()["items"].as_array().unwrap().clone();
         let good: Vec<bool> = outcomes.iter().map(|outcome| outcome["new"] == true).collect();
         assert_eq!(good, [true, false, false, false, true], "{}", got.text);
         for (index, outcome) in outcomes.iter().enumerate() {
@@ -557,8 +559,8 @@ testkit::each_store! {
         let bulk = json!({ "jobs": [{ "type": "b" }, { "type": "b" }] });
         let one = send("/api/v1/jobs/bulk", bulk.clone()).await.json();
         let two = send("/api/v1/jobs/bulk", bulk).await.json();
-        assert_eq!(one["outcomes"][0]["id"], two["outcomes"][0]["id"]);
-        assert_ne!(one["outcomes"][0]["id"], one["outcomes"][1]["id"]);
+        assert_eq!(one["items"][0]["id"], two["items"][0]["id"]);
+        assert_ne!(one["items"][0]["id"], one["items"][1]["id"]);
         // A schedule is named by its path; a key beside that would be passed over.
         let put = axum::http::Request::put("/api/v1/jobs/schedules/nightly")
             .header("authorization", format!("Bearer {}", web::testing::ADMIN))

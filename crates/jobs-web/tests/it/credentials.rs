@@ -27,7 +27,7 @@ testkit::each_store! {
             f.admin("POST /api/v1/jobs", json!({ "type": "mail" })).await.json()["id"].clone()
         };
         let (claimed, id) = tokio::join!(f.admin("POST /api/v1/jobs/claim", body), announced);
-        assert_eq!(claimed.json()["leases"].as_array().unwrap().len(), 1, "{}", claimed.text);
+        assert_eq!(claimed.json()["items"].as_array().unwrap().len(), 1, "{}", claimed.text);
         let trail = f.trail().await;
         let entry = trail.iter().find(|entry| entry["action"] == "job.claim").unwrap();
         assert_eq!((&entry["target"], &entry["outcome"]), (&id, &json!("ok")));
@@ -43,7 +43,7 @@ testkit::each_store! {
         assert!(refused.status.is_server_error(), "{}", refused.text);
         let _: i64 = t.store.clone().del("tidegate:audit-pending").await.unwrap();
         let claimed = f.admin("POST /api/v1/jobs/claim", json!({ "worker_id": "w" })).await;
-        assert_eq!(claimed.json()["leases"].as_array().unwrap().len(), 1, "it was not taken: {}", claimed.text);
+        assert_eq!(claimed.json()["items"].as_array().unwrap().len(), 1, "it was not taken: {}", claimed.text);
     }
 
     async fn a_scope_that_means_nothing_is_refused(t: TestStore) {

@@ -1,5 +1,6 @@
 //! API of operators: queues, positions, sessions, events, invites, keys.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::Extension;
@@ -13,7 +14,8 @@ use room::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::view::{
@@ -260,18 +262,35 @@ fn rate_of(per_second: f64) -> Result<AdmissionRate, RoomApiError> {
     Ok(AdmissionRate::new((thousandths * f64::from(seconds) / 1_000.0) as u32, seconds))
 }
 
-/// A queue to create: its name, and its settings.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "only its schema is used: `flatten` would accept unknown fields")]
-#[schema(example = json!({
-    "id": "spring-sale", "name": "Spring sale", "max_active": 1000,
-    "admission": { "count": 500, "per_seconds": 60 }
-}))]
-struct NewQueue {
-    /// 1 to 63 characters of a-z, 0-9 and -.
-    id: String,
-    #[serde(flatten)]
-    settings: QueueChange,
+/// A queue to create: its name, and its settings. Only the schema: the fields are read as a
+/// [`QueueChange`], because `flatten` would accept unknown ones.
+struct NewQueue;
+
+impl PartialSchema for NewQueue {
+    fn schema() -> RefOr<Schema> {
+        let RefOr::T(Schema::Object(mut settings)) = QueueChange::schema() else {
+            return QueueChange::schema();
+        };
+        let id = ObjectBuilder::new().schema_type(Type::String);
+        let id = id.description(Some("1 to 63 characters of a-z, 0-9 and -."));
+        settings.properties.insert("id".to_owned(), id.into());
+        settings.required.push("id".to_owned());
+        settings.description = Some("A queue to create: its name, and its settings.".to_owned());
+        if let Some(Value::Object(example)) = &mut settings.example {
+            example.insert("id".to_owned(), "spring-sale".into());
+        }
+        settings.into()
+    }
+}
+
+impl ToSchema for NewQueue {
+    fn name() -> Cow<'static, str> {
+        "NewQueue".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        QueueChange::schemas(schemas);
+    }
 }
 
 /// List queues, by name.
@@ -361,7 +380,7 @@ async fn change(
 /// Create a queue, or replace all its settings: an omitted one has its default. Status and message are
 /// kept. With `If-Match` only if it still has that version.
 #[utoipa::path(put, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "put_queue",
-    params(InQueue, ("If-Match" = Option<String>, Header, description = "Version of the queue, such as `\"3\"`; another one is refused with 412.")), request_body = QueueChange,
+    params(("queue_id" = String, Path, description = "Name of the queue."), ("If-Match" = Option<String>, Header, description = "Version of the queue, such as `\"3\"`; another one is refused with 412.")), request_body = QueueChange,
     responses((status = 200, description = "Changed.", body = QueueView),
         (status = 201, description = "Created.", body = QueueView),
         (status = 412, description = "It was changed in the meantime.", body = ErrorBody)))]
@@ -579,7 +598,7 @@ async fn admit(
 }
 
 /// Change the rate of admission.
-#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/rate", tag = "room", operation_id = "set_rate",
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/rate", tag = "room", operation_id = "set_queue_rate",
     params(InQueue), request_body = NewRate,
     responses((status = 200, description = "Changed.", body = QueueView)))]
 async fn rate(
@@ -597,12 +616,12 @@ async fn rate(
 #[schema(as = WaitingMessage, example = json!({ "text": { "en": "We are back at noon" } }))]
 struct MessageBody {
     /// Texts by language tag; empty removes the message.
-    #[schema(value_type = Object)]
+    #[schema(value_type = HashMap<String, String>)]
     text: Map<String, Value>,
 }
 
 /// Set the message to waiting visitors.
-#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/message", tag = "room", operation_id = "set_message",
+#[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/message", tag = "room", operation_id = "set_queue_message",
     params(InQueue), request_body = MessageBody,
     responses((status = 200, description = "Changed.", body = QueueView)))]
 async fn message(
@@ -615,7 +634,7 @@ async fn message(
 }
 
 /// Get statistics of a queue.
-#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/stats", tag = "room", operation_id = "get_stats",
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/stats", tag = "room", operation_id = "get_queue_stats",
     params(InQueue),
     responses((status = 200, description = "Statistics.", body = StatsView)))]
 async fn stats(
@@ -708,13 +727,14 @@ struct EventPage {
     /// The events, oldest first.
     items: Vec<RoomEventView>,
     /// Cursor of the next page; null at the end.
+    #[schema(required)]
     next_cursor: Option<String>,
     /// True if events before these may have been trimmed.
     missed: bool,
 }
 
 /// List events of a queue, oldest first. The id of an event is also the cursor after it.
-#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/events", tag = "room", operation_id = "list_events",
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/events", tag = "room", operation_id = "list_queue_events",
     params(InQueue, PageQuery),
     responses((status = 200, description = "A page of events.", body = EventPage)))]
 async fn events(
@@ -742,7 +762,7 @@ struct FollowQuery {
 /// Follow the events of a queue as server-sent events, on whichever instance they happen. Each has the id
 /// of the event, so a client that reconnects with `Last-Event-ID` (or `cursor`) misses nothing; an event
 /// `missed` says that some were trimmed. Without either, the stream starts with the next event.
-#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/live", tag = "room", operation_id = "follow_events",
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/live", tag = "room", operation_id = "follow_queue_events",
     params(InQueue, FollowQuery,
         ("Last-Event-ID" = Option<String>, Header, description = "Id of the last event seen.")),
     responses((status = 200, description = "Events such as `position.admitted`, each as `/events` lists it.",

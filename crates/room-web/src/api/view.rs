@@ -18,7 +18,8 @@ use web::time::Timestamp;
 /// Defines the API's form of an enum of the room, with conversions both ways.
 macro_rules! api_enum {
     ($(#[$meta:meta])* $name:ident as $schema:ident, $source:ident {
-        $($(#[$doc:meta])* $variant:ident = $text:literal,)*
+        // A token, not a literal: the schema is made from it, too, and cannot read a literal of a macro.
+        $($(#[$doc:meta])* $variant:ident = $text:tt,)*
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -247,7 +248,7 @@ pub(super) struct PositionView {
     /// Status of the queue.
     queue_status: QueueStatusView,
     /// The operator's message to waiting visitors, by language tag.
-    #[schema(value_type = Object)]
+    #[schema(value_type = HashMap<String, String>)]
     message: Map<String, Value>,
     /// Time of the answer.
     server_time: Timestamp,
@@ -454,7 +455,7 @@ pub(super) struct QueueView {
     /// Logo on the waiting page; null is the default.
     brand_logo: Option<String>,
     /// Message to waiting visitors, by language tag.
-    #[schema(value_type = Object)]
+    #[schema(value_type = HashMap<String, String>)]
     message: Map<String, Value>,
     /// Grows with every change. It is the `ETag` as well; send it as `If-Match`.
     version: u64,
@@ -525,6 +526,57 @@ impl IntoResponse for QueueView {
     }
 }
 
+/// Type of an event of a queue, in the document.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "the schema of room::RoomEvent::subject")]
+enum RoomEventType {
+    /// A visitor got a position.
+    #[schema(rename = "waitingroom.position.enqueued.v1")]
+    PositionEnqueued,
+    /// A position was admitted.
+    #[schema(rename = "waitingroom.position.admitted.v1")]
+    PositionAdmitted,
+    /// An admitted position started no session, and went back to the head of its lane.
+    #[schema(rename = "waitingroom.position.returned.v1")]
+    PositionReturned,
+    /// The visitor cancelled a position.
+    #[schema(rename = "waitingroom.position.cancelled.v1")]
+    PositionCancelled,
+    /// A position expired or was revoked.
+    #[schema(rename = "waitingroom.position.expired.v1")]
+    PositionExpired,
+    /// A session started.
+    #[schema(rename = "waitingroom.session.started.v1")]
+    SessionStarted,
+    /// A session was completed.
+    #[schema(rename = "waitingroom.session.completed.v1")]
+    SessionCompleted,
+    /// A session expired.
+    #[schema(rename = "waitingroom.session.expired.v1")]
+    SessionExpired,
+    /// A session was revoked.
+    #[schema(rename = "waitingroom.session.terminated.v1")]
+    SessionTerminated,
+    /// The queue was created.
+    #[schema(rename = "waitingroom.queue.created.v1")]
+    QueueCreated,
+    /// Settings of the queue changed.
+    #[schema(rename = "waitingroom.queue.updated.v1")]
+    QueueUpdated,
+    /// The queue was paused.
+    #[schema(rename = "waitingroom.queue.paused.v1")]
+    QueuePaused,
+    /// The queue was resumed.
+    #[schema(rename = "waitingroom.queue.resumed.v1")]
+    QueueResumed,
+    /// The queue was closed for maintenance.
+    #[schema(rename = "waitingroom.queue.maintenance.v1")]
+    QueueMaintenance,
+    /// Members that another program left without a deadline got one.
+    #[schema(rename = "waitingroom.queue.adopted.v1")]
+    QueueAdopted,
+}
+
 /// An event of a queue.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RoomEvent)]
@@ -533,7 +585,8 @@ pub(super) struct RoomEventView {
     id: String,
     /// Version of the event's format.
     version: u8,
-    /// Type of the event, such as `waitingroom.position.admitted.v1`.
+    /// Type of the event.
+    #[schema(value_type = RoomEventType)]
     r#type: String,
     /// Time of the event.
     created_at: Timestamp,

@@ -16,7 +16,9 @@ use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::view::{EndReasonView, PositionStatusView, PositionView, QueueStatusView, SessionView};
+use super::view::{
+    EndReasonView, PassAlgorithm, PositionStatusView, PositionView, QueueStatusView, SessionView,
+};
 use super::{InQueue, InSession, stream};
 use crate::cookie;
 use crate::error::{RoomApiError, api_error};
@@ -90,7 +92,7 @@ impl TokenQuery {
 }
 
 /// Enqueue a visitor, or return the position already held.
-#[utoipa::path(post, path = "/api/v1/queues/{queue_id}/enqueue", tag = "room", operation_id = "enqueue_visitor",
+#[utoipa::path(post, path = "/api/v1/queues/{queue_id}/enqueue", tag = "room", operation_id = "enqueue",
     params(InQueue, TokenQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A secret of the visitor, at least 16 \
             random bytes: a repeated request with it finds the same position and its token.")),
@@ -186,7 +188,7 @@ async fn enqueue(
 }
 
 /// Get the position. Reads only.
-#[utoipa::path(get, path = "/api/v1/queues/{queue_id}/status", tag = "room", operation_id = "get_status",
+#[utoipa::path(get, path = "/api/v1/queues/{queue_id}/status", tag = "room", operation_id = "get_own_position",
     params(InQueue, TokenQuery),
     responses((status = 200, description = "The position.", body = PositionView),
         (status = 401, description = "No valid token.", body = ErrorBody),
@@ -354,7 +356,7 @@ struct QueueNow {
     /// Interval of polls.
     poll: PollInterval,
     /// Message to waiting visitors, by language tag.
-    #[schema(value_type = Object)]
+    #[schema(value_type = HashMap<String, String>)]
     message: Map<String, Value>,
     /// Time of the answer.
     server_time: Timestamp,
@@ -457,9 +459,40 @@ async fn end(
     complete(state, holder).await
 }
 
+/// Public keys as a JSON Web Key Set (RFC 7517), in the document.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "the schema of room::Room::jwks")]
+struct JwkSet {
+    /// The keys; a pass names the one that signed it in its `kid`.
+    keys: Vec<Jwk>,
+}
+
+/// One public key of a set, in the document.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "the schema of room::Room::jwks")]
+struct Jwk {
+    /// Key type: `OKP` for Ed25519, `RSA` for RS256.
+    kty: String,
+    /// Id of the key.
+    kid: String,
+    /// Signature algorithm.
+    alg: PassAlgorithm,
+    /// Its use: `sig`, for signatures.
+    #[schema(rename = "use")]
+    usage: String,
+    /// Curve of an Ed25519 key.
+    crv: Option<String>,
+    /// Public half of an Ed25519 key, in base64url.
+    x: Option<String>,
+    /// Modulus of an RSA key, in base64url.
+    n: Option<String>,
+    /// Exponent of an RSA key, in base64url.
+    e: Option<String>,
+}
+
 /// Get the public keys that verify passes.
 #[utoipa::path(get, path = "/.well-known/jwks.json", tag = "room", operation_id = "get_jwks",
-    responses((status = 200, description = "A JSON Web Key Set.", body = Object)))]
+    responses((status = 200, description = "A JSON Web Key Set.", body = JwkSet)))]
 async fn jwks(State(state): State<RoomState>) -> Result<Response, RoomApiError> {
     let mut response = Json(state.room.jwks().await?).into_response();
     let cache = HeaderValue::from_static("public, max-age=300");

@@ -12,8 +12,8 @@ pub(crate) struct QueueArgs {
     #[arg(long)]
     name: Option<String>,
     /// URL admitted visitors are sent to
-    #[arg(long, value_name = "URL")]
-    target: Option<String>,
+    #[arg(long, value_name = "URL", alias = "target")]
+    target_url: Option<String>,
     /// Rate of admission: 10/s, 500/m, 2000/h, 5/10s
     #[arg(long)]
     pub(crate) rate: Option<Rate>,
@@ -27,11 +27,11 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "NUMBER", value_parser = address_limit)]
     max_active_per_address: Option<Value>,
     /// Visitors who may wait; 0 is no limit
-    #[arg(long, value_name = "NUMBER")]
-    max_waiting: Option<u32>,
+    #[arg(long, value_name = "NUMBER", alias = "max-waiting")]
+    max_queue_size: Option<u32>,
     /// Priority policy: skip (part of the queue, once) or strict (always first)
-    #[arg(long, value_parser = ["skip", "strict"])]
-    policy: Option<String>,
+    #[arg(long, value_parser = ["skip", "strict"], alias = "policy")]
+    priority_policy: Option<String>,
     /// With strict, one admission in this many goes to priority 0; 0 is none
     #[arg(long, value_name = "NUMBER")]
     reserved_share: Option<u32>,
@@ -42,8 +42,8 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     hold: Option<u64>,
     /// Time between polls when the wait is not known
-    #[arg(long, value_name = "TIME", value_parser = seconds)]
-    heartbeat: Option<u64>,
+    #[arg(long, value_name = "TIME", value_parser = seconds, alias = "heartbeat")]
+    heartbeat_interval: Option<u64>,
     /// Time without activity after which a session ends
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     session_timeout: Option<u64>,
@@ -67,12 +67,12 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "BOOL")]
     store_addresses: Option<bool>,
     /// Colour of the waiting page, such as '#0a7d5c'; '' for the default
-    #[arg(long)]
-    color: Option<String>,
+    #[arg(long, alias = "color")]
+    brand_color: Option<String>,
     /// Logo on the waiting page: https://…, /path/on/the/site or data:image/…;base64,…; '' for the
     /// default
-    #[arg(long, value_name = "URL")]
-    logo: Option<String>,
+    #[arg(long, value_name = "URL", alias = "logo")]
+    brand_logo: Option<String>,
 }
 
 impl QueueArgs {
@@ -87,16 +87,16 @@ impl QueueArgs {
         });
         let fields = [
             ("name", json!(self.name)),
-            ("target_url", json!(self.target)),
+            ("target_url", json!(self.target_url)),
             ("admission", json!(admission)),
             ("max_active", json!(self.max_active)),
             ("max_active_per_address", json!(self.max_active_per_address)),
-            ("max_queue_size", json!(self.max_waiting)),
-            ("priority_policy", json!(self.policy)),
+            ("max_queue_size", json!(self.max_queue_size)),
+            ("priority_policy", json!(self.priority_policy)),
             ("reserved_share", json!(self.reserved_share)),
             ("admission_window_seconds", json!(self.admission_window)),
             ("hold_seconds", json!(self.hold)),
-            ("heartbeat_interval_seconds", json!(self.heartbeat)),
+            ("heartbeat_interval_seconds", json!(self.heartbeat_interval)),
             ("session_timeout_seconds", json!(self.session_timeout)),
             ("session_max_seconds", json!(self.session_max)),
             ("provisional_timeout_seconds", json!(self.provisional_timeout)),
@@ -104,8 +104,8 @@ impl QueueArgs {
             ("session_renewal", json!(self.session_renewal)),
             ("duplicates", json!(self.duplicates)),
             ("store_addresses", json!(self.store_addresses)),
-            ("brand_color", json!(self.color)),
-            ("brand_logo", json!(self.logo)),
+            ("brand_color", json!(self.brand_color)),
+            ("brand_logo", json!(self.brand_logo)),
         ];
         fields
             .into_iter()

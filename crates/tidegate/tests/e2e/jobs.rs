@@ -487,7 +487,7 @@ fn lines_are_dispatched_once_and_a_run_that_stops_says_where() {
     let out = text(&stopped.stdout);
     let last: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     assert_eq!((&last["line"], &last["new"]), (&json!(1_100), &json!(true)));
-    let mut told = error.split("--key ").nth(1).unwrap().split_whitespace();
+    let mut told = error.split("--idempotency-key ").nth(1).unwrap().split_whitespace();
     let (key, flag, line) = (told.next().unwrap(), told.next().unwrap(), told.next().unwrap());
     assert_eq!((flag, line), ("--from-line", "1101"));
     assert!(pipe(lines(0), &["--key", key, "--from-line", "1001"]).status.success());

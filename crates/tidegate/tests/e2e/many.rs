@@ -77,7 +77,7 @@ fn story(url: &str) {
     well(&two, &admin, "POST /api/v1/jobs", json!({"type": "mail", "id": "second"}));
     let claim = json!({"worker_id": "w1", "types": ["mail"], "limit": 1, "lease_ms": 600_000});
     let lease = well(&one, &admin, "POST /api/v1/jobs/claim", claim);
-    let lease = &lease["leases"][0];
+    let lease = &lease["items"][0];
     assert_eq!(lease["job"]["id"], "first", "{lease}");
 
     // One is killed without a word. Everything goes on at two.
@@ -96,8 +96,8 @@ fn story(url: &str) {
     well(&two, &admin, "POST /api/v1/jobs/first/complete", done);
     let claim = json!({"worker_id": "w2", "types": ["mail"], "limit": 5, "wait_ms": 10_000});
     let lease = well(&two, &admin, "POST /api/v1/jobs/claim", claim);
-    assert_eq!(lease["leases"].as_array().map(Vec::len), Some(1), "{lease}");
-    assert_eq!(lease["leases"][0]["job"]["id"], "second");
+    assert_eq!(lease["items"].as_array().map(Vec::len), Some(1), "{lease}");
+    assert_eq!(lease["items"][0]["job"]["id"], "second");
     // Its scheduler takes over from the one that was killed.
     let soon = json!({"type": "later", "id": "third", "delay_ms": 500});
     well(&two, &admin, "POST /api/v1/jobs", soon);

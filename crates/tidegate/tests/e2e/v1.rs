@@ -13,7 +13,7 @@ use testkit::RedisServer;
 use crate::process::{Tidegate, command, text};
 
 /// A Python that has redis-py.
-fn python() -> &'static str {
+pub(crate) fn python() -> &'static str {
     let has_it = |python: &&str| {
         let tried = Command::new(python).args(["-c", "import redis"]).output();
         tried.is_ok_and(|output| output.status.success())

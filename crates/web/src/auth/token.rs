@@ -68,6 +68,7 @@ pub struct Token {
 /// A request for a new token.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({ "name": "mail worker", "role": "worker", "scopes": ["jobs:type=mail"] }))]
 pub struct NewToken {
     /// Its name: 1 to 64 characters, no control characters.
     #[schema(min_length = 1, max_length = 64, example = "mail worker")]

@@ -83,7 +83,7 @@ fn slow_list(slow: &Result<Vec<store::SlowCommand>, ApiError>) -> Markup {
             ul.list {
                 @for row in rows.iter().take(8) {
                     li {
-                        (ui::badge("warn", &latency(row.took_us)))
+                        (ui::badge("warn", &latency(row.took_ms)))
                         code.grow.wrap-any.clamp title=(row.command) { (briefly(&row.command)) }
                         span.dim.small.nowrap { (format::moment(row.started_at.0.0)) }
                     }
@@ -106,8 +106,8 @@ fn briefly(command: &str) -> String {
     words.join(" ")
 }
 
-fn latency(micros: u64) -> String {
-    let (number, unit) = format::latency(float(micros) / 1000.0);
+fn latency(ms: u64) -> String {
+    let (number, unit) = format::latency(float(ms));
     format!("{number} {unit}")
 }
 

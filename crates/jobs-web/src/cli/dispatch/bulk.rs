@@ -104,7 +104,7 @@ pub(super) fn run(
     let mut run = BulkRun {
         client,
         output,
-        again: format!("tidegate jobs dispatch --bulk {file} --key {key}"),
+        again: format!("tidegate jobs dispatch --bulk {file} --idempotency-key {key}"),
         in_until: from.saturating_sub(1),
         dispatched: 0,
         refused: 0,
@@ -209,7 +209,7 @@ impl BulkRun<'_> {
             }
         };
         let answer = answer.map_err(|failure| self.stopped(failure))?;
-        let outcomes = answer["outcomes"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let outcomes = answer["items"].as_array().map(Vec::as_slice).unwrap_or_default();
         if outcomes.len() != batch.len() {
             let told = "the server's answer does not say what became of each job";
             return Err(self.stopped(Failure::failed(told)));
