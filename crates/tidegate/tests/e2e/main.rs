@@ -15,6 +15,7 @@ mod jobs;
 mod limits;
 mod many;
 mod newcomer;
+mod openapi;
 mod packaging;
 mod process;
 mod replies;
