@@ -10,6 +10,7 @@ mod contract;
 mod credentials;
 mod demo;
 mod disk;
+mod examples;
 mod gates;
 mod jobs;
 mod limits;
