@@ -1,5 +1,5 @@
 -- jobs/cancel -- ends jobs that have not started, and asks the workers of those that run to stop.
--- uses: unpack_all, chunked, emit, mark_parents, queue_open, queue_remove, queue_close
+-- uses: emit, mark_parents, queue_close, queue_open, queue_remove
 --
 -- KEYS   1 waiting    list    waiting ids
 --        2 index      hash    state of the index

@@ -1,8 +1,6 @@
 --!df flags=allow-undeclared-keys
 -- jobs/claim -- hands the next jobs of a worker to it, each under a lock and a lease.
--- uses: unpack_all, chunked, emit, rank, unpark, queue_open, queue_remove, queue_close,
---       repeat_claim, ready_sets, next_lane, may_start, lock_job, relist_lane, trim_front,
---       count_starts, claim_jobs
+-- uses: claim_jobs
 --
 -- KEYS   1 active   set     ids that run
 --        2 claims   hash    id -> 'token worker type' of who runs it

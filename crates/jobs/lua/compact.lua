@@ -1,5 +1,5 @@
 -- jobs/compact -- clears tombstones out of the waiting list, or has it indexed anew.
--- uses: unpack_all, chunked, queue_open, queue_close
+-- uses: queue_close, queue_open
 --
 -- KEYS   1 waiting  list  waiting ids
 --        2 index    hash  state of the index

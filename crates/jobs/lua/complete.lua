@@ -1,5 +1,5 @@
 -- jobs/complete -- writes the results of jobs that succeeded, if they are still their worker's.
--- uses: unpack_all, chunked, emit, release_slots, mark_parents, release_term, finish
+-- uses: finish
 --
 -- KEYS   1 active     set     ids that run
 --        2 claims     hash    id -> 'token worker type' of who runs it

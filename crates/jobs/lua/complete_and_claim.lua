@@ -1,8 +1,6 @@
 --!df flags=allow-undeclared-keys
 -- jobs/complete_and_claim -- writes the results of the jobs that a worker has done, and hands it the next.
--- uses: unpack_all, chunked, emit, release_slots, mark_parents, release_term, finish, rank, unpark,
---       queue_open, queue_remove, queue_close, repeat_claim, ready_sets, next_lane, may_start,
---       lock_job, relist_lane, trim_front, count_starts, claim_jobs
+-- uses: claim_jobs, finish
 --
 -- KEYS   1 active     set     ids that run
 --        2 claims     hash    id -> 'token worker type' of who runs it

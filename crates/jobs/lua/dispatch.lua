@@ -1,6 +1,5 @@
 -- jobs/dispatch -- stores jobs and puts them in line, at once or for later.
--- uses: unpack_all, chunked, emit, queue_open, rank, read_lanes, open_lanes, list_lane, queue_push,
---       queue_close
+-- uses: chunked, emit, open_lanes, queue_close, queue_push
 --
 -- KEYS   1 waiting  list    waiting ids
 --        2 index    hash    state of the index

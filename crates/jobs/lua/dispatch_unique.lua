@@ -1,5 +1,5 @@
 -- jobs/dispatch_unique -- stores one job that has an idempotency key or that waits for other jobs.
--- uses: unpack_all, chunked, emit, queue_open, rank, read_lanes, list_lane, queue_push, queue_close
+-- uses: emit, queue_close, queue_open, queue_push, read_lanes
 --
 -- KEYS   1 waiting   list    waiting ids
 --        2 index     hash    state of the index

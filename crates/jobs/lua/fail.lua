@@ -1,6 +1,6 @@
 -- jobs/fail -- ends attempts that did not succeed: try again later, now or elsewhere, or not at all.
--- uses: unpack_all, chunked, emit, cancelled_result, release_slots, mark_parents, release_term,
---       queue_open, rank, read_lanes, open_lanes, list_lane, queue_push, queue_close
+-- uses: cancelled_result, emit, mark_parents, open_lanes, queue_close, queue_push, release_slots,
+--       release_term
 --
 -- KEYS   1 waiting     list    waiting ids
 --        2 index       hash    state of the index

@@ -1,6 +1,5 @@
 -- jobs/ingest -- gives jobs that a v1 producer put in line their place in a lane.
--- uses: unpack_all, chunked, emit, queue_open, rank, read_lanes, open_lanes, list_lane, queue_push,
---       queue_remove, queue_close
+-- uses: emit, list_lane, open_lanes, queue_close, queue_push, queue_remove
 --
 -- KEYS   1 waiting     list    waiting ids
 --        2 index       hash    state of the index

@@ -1,5 +1,5 @@
 -- jobs/list -- lists lanes that hold jobs, as those of an earlier layout are not.
--- uses: rank, read_lanes, list_lane
+-- uses: list_lane, read_lanes
 --
 -- KEYS   1 index   hash  state of the index
 --        2 ..keys        those of the lanes

@@ -1,6 +1,5 @@
 -- jobs/recover -- takes back a job whose v1 worker went away.
--- uses: unpack_all, chunked, emit, cancelled_result, release_slots, queue_open, rank, read_lanes,
---       list_lane, queue_push, queue_close
+-- uses: cancelled_result, emit, queue_close, queue_open, queue_push, read_lanes, release_slots
 --
 -- KEYS   1 waiting     list    waiting ids
 --        2 index       hash    state of the index

@@ -1,6 +1,5 @@
 -- jobs/replay -- puts jobs that have ended in line again, with all their attempts.
--- uses: unpack_all, chunked, emit, queue_open, rank, read_lanes, open_lanes, list_lane, queue_push,
---       queue_close
+-- uses: emit, open_lanes, queue_close, queue_push
 --
 -- KEYS   1 waiting     list    waiting ids
 --        2 index       hash    state of the index

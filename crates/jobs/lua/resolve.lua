@@ -1,6 +1,5 @@
 -- jobs/resolve -- tells jobs that waited for an ended one, and lets those go that wait for no more.
--- uses: unpack_all, chunked, emit, mark_parents, queue_open, rank, read_lanes, open_lanes,
---       list_lane, queue_push, queue_close
+-- uses: emit, mark_parents, open_lanes, queue_close, queue_push
 --
 -- KEYS   1 waiting   list    waiting ids
 --        2 index     hash    state of the index

@@ -15,16 +15,15 @@
 --
 -- Keeps: only an attempt that no worker of ours holds is taken over. v1's class worker is in no set
 -- and takes no slot, so it gets both here: whatever ends the attempt gives them back.
-local id = ARGV[2]
-local lock, status = redis.call('GET', KEYS[7]), redis.call('GET', KEYS[8])
-local runs = status == 'active' or status == 'waiting' and redis.call('SISMEMBER', KEYS[3], id) == 1
-if not runs or lock and lock ~= ARGV[3] or redis.call('HEXISTS', KEYS[1], id) == 1
-  or redis.call('GET', KEYS[9]) ~= ARGV[5] then
+local holder, state = redis.call('GET', lock), redis.call('GET', status)
+local runs = state == 'active' or state == 'waiting' and redis.call('SISMEMBER', active, id) == 1
+if not runs or holder and holder ~= worker or redis.call('HEXISTS', claims, id) == 1
+  or redis.call('GET', data) ~= body then
   return { 'changed' }
 end
-if redis.call('SADD', KEYS[3], id) == 1 then redis.call('INCR', KEYS[6]) end
-redis.call('HSET', KEYS[1], id, ARGV[4])
-redis.call('ZADD', KEYS[2], ARGV[1], id)
-redis.call('HDEL', KEYS[4], id)
-redis.call('HSET', KEYS[5], id, ARGV[1])
+if redis.call('SADD', active, id) == 1 then redis.call('INCR', running) end
+redis.call('HSET', claims, id, claim)
+redis.call('ZADD', deadlines, now_ms, id)
+redis.call('HDEL', timed, id)
+redis.call('HSET', overruns, id, now_ms)
 return { 'seized' }

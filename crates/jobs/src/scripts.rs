@@ -1,11 +1,21 @@
 //! One declaration per script in `lua/`.
 
-use store::script;
+use store::{script, script_library};
+
+script_library!(pub(crate) LIBRARY {
+    files: [
+        "cancelled_result", "chunked", "claim_jobs", "count_starts", "emit", "finish", "list_lane",
+        "lock_job", "mark_parents", "may_start", "next_lane", "open_lanes", "queue_close",
+        "queue_open", "queue_push", "queue_remove", "rank", "read_lanes", "ready_sets",
+        "release_slots", "release_term", "relist_lane", "repeat_claim", "trim_front", "unpack_all",
+        "unpark",
+    ],
+});
 
 script!(pub(crate) dispatch {
     keys: [waiting, index, unindexed, delayed, expiring, events, ..keys],
     args: [now_ms, wake, events_max, lanes, ..rest],
-    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) claim {
@@ -14,7 +24,7 @@ script!(pub(crate) claim {
         now_ms, prefix, events_max, worker_id, request, limit, lock_ttl_s, lease_until_ms, request_slot,
         pools, types, version, ..rest
     ],
-    lib: ["unpack_all", "chunked", "emit", "rank", "unpark", "queue_open", "queue_remove", "queue_close", "repeat_claim", "ready_sets", "next_lane", "may_start", "lock_job", "relist_lane", "trim_front", "count_starts", "claim_jobs"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) complete_and_claim {
@@ -26,10 +36,7 @@ script!(pub(crate) complete_and_claim {
         now_ms, prefix, events_max, worker_id, request, limit, lock_ttl_s, lease_until_ms, request_slot,
         pools, types, version, ..rest
     ],
-    lib: [
-        "unpack_all", "chunked", "emit", "release_slots", "mark_parents", "release_term", "finish", "rank", "unpark", "queue_open",
-        "queue_remove", "queue_close", "repeat_claim", "ready_sets", "next_lane", "may_start", "lock_job", "relist_lane", "trim_front", "count_starts", "claim_jobs"
-    ],
+    library: LIBRARY,
 });
 
 script!(pub(crate) complete {
@@ -38,7 +45,7 @@ script!(pub(crate) complete {
         spent, cancelled, deadlines, ..keys
     ],
     args: [now_ms, prefix, events_max, result_ttl_s, done, wake, spent_ms, ..rest],
-    lib: ["unpack_all", "chunked", "emit", "release_slots", "mark_parents", "release_term", "finish"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) fail {
@@ -50,15 +57,13 @@ script!(pub(crate) fail {
         now_ms, wake, done, events_max, result_ttl_s, history_max, only_expired, lanes, types,
         ..rest
     ],
-    lib: [
-        "unpack_all", "chunked", "emit", "cancelled_result", "release_slots", "mark_parents", "release_term", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"
-    ],
+    library: LIBRARY,
 });
 
 script!(pub(crate) renew {
     keys: [claims, leases, cancelled, claim_leases, claim_counts, deadlines, ..locks],
     args: [lock_ttl_s, lease_until_ms, worker_id, now_ms, ..rest],
-    lib: ["release_term"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) start {
@@ -74,13 +79,13 @@ script!(pub(crate) seize {
 script!(pub(crate) restore {
     keys: [waiting, index, unindexed, claims, delayed, deadletter, active, overruns, lock, status, result],
     args: [now_ms, result_ttl_s, id, outcome],
-    lib: ["unpack_all", "chunked", "queue_open", "queue_remove", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) ingest {
     keys: [waiting, index, unindexed, limbo, deadletter, events, ..keys],
     args: [now_ms, wake, events_max, limbo_until_ms, result_ttl_s, lanes, ..rest],
-    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_remove", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) dispatch_unique {
@@ -92,31 +97,31 @@ script!(pub(crate) dispatch_unique {
         now_ms, wake, events_max, once_until_ms, once_ttl_s, id, place, due_ms, expires_ms, body,
         policy, digest, gone, ..rest
     ],
-    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "list_lane", "queue_push", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) resolve {
     keys: [waiting, index, unindexed, delayed, parents, settled, finished, children, events, orphans, ..keys],
     args: [now_ms, wake, done, events_max, result_ttl_s, parent, lanes, ..rest],
-    lib: ["unpack_all", "chunked", "emit", "mark_parents", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) schedule {
     keys: [cron, data, status, events],
     args: [now_ms, events_max, id, next_ms, body],
-    lib: ["emit"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) promote {
     keys: [waiting, index, unindexed, delayed, deadletter, events, ..keys],
     args: [now_ms, wake, events_max, result_ttl_s, lanes, ..rest],
-    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) fire_schedule {
     keys: [waiting, index, unindexed, cron, delayed, claims, events, lock, ..keys],
     args: [now_ms, wake, events_max, schedule, due_ms, next_ms, place, ..rest],
-    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "list_lane", "queue_push", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) cancel {
@@ -127,13 +132,13 @@ script!(pub(crate) cancel {
     args: [
         now_ms, done, signal, events_max, result_ttl_s, outcome, reason, event, running, ..ids
     ],
-    lib: ["unpack_all", "chunked", "emit", "mark_parents", "queue_open", "queue_remove", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) replay {
     keys: [waiting, index, unindexed, deadletter, events, parents, ..keys],
     args: [now_ms, wake, events_max, lanes, ..rest],
-    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "open_lanes", "list_lane", "queue_push", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) remove {
@@ -147,7 +152,7 @@ script!(pub(crate) recover {
         data, result, cancelled, finished, ..keys
     ],
     args: [now_ms, wake, events_max, result_ttl_s, id, job_type, mode, body, outcome, ..lane],
-    lib: ["unpack_all", "chunked", "emit", "cancelled_result", "release_slots", "queue_open", "rank", "read_lanes", "list_lane", "queue_push", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) adopt {
@@ -156,13 +161,13 @@ script!(pub(crate) adopt {
         ..keys
     ],
     args: [now_ms, wake, events_max, id, case, place, body, ..lane],
-    lib: ["unpack_all", "chunked", "emit", "queue_open", "rank", "read_lanes", "list_lane", "queue_push", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) compact {
     keys: [waiting, index, unindexed],
     args: [now_ms, anew],
-    lib: ["unpack_all", "chunked", "queue_open", "queue_close"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) forget {
@@ -173,13 +178,13 @@ script!(pub(crate) forget {
 script!(pub(crate) list {
     keys: [index, ..keys],
     args: [wake, lanes, ..rest],
-    lib: ["rank", "read_lanes", "list_lane"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) reindex {
     keys: [..keys],
     args: [mode, ..members],
-    lib: ["rank"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) elect {
@@ -227,51 +232,6 @@ mod tests {
             scan_jobs,
         ]
     );
-
-    /// A reader of a script sees at its top which files of `lib/` it includes.
-    #[test]
-    fn every_script_names_the_libraries_it_uses() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-        for script in [
-            adopt::SCRIPT,
-            cancel::SCRIPT,
-            claim::SCRIPT,
-            compact::SCRIPT,
-            complete::SCRIPT,
-            complete_and_claim::SCRIPT,
-            dispatch::SCRIPT,
-            dispatch_unique::SCRIPT,
-            elect::SCRIPT,
-            fail::SCRIPT,
-            fire_schedule::SCRIPT,
-            forget::SCRIPT,
-            ingest::SCRIPT,
-            list::SCRIPT,
-            promote::SCRIPT,
-            recover::SCRIPT,
-            reindex::SCRIPT,
-            remove::SCRIPT,
-            renew::SCRIPT,
-            replay::SCRIPT,
-            resolve::SCRIPT,
-            restore::SCRIPT,
-            scan_jobs::SCRIPT,
-            schedule::SCRIPT,
-            seize::SCRIPT,
-            start::SCRIPT,
-        ] {
-            let path = folder.join(format!("{}.lua", script.name()));
-            let text = std::fs::read_to_string(path).unwrap();
-            let mut lines = text.lines().skip_while(|line| !line.starts_with("-- uses:"));
-            let first = lines.next().and_then(|line| line.strip_prefix("-- uses:"));
-            let rest = lines.map_while(|line| line.strip_prefix("--       "));
-            let named: String = first.into_iter().chain(rest).collect();
-            let named: Vec<&str> =
-                named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
-            let included: Vec<&str> = script.libs().collect();
-            assert_eq!(named, included, "{}.lua", script.name());
-        }
-    }
 
     /// Lua's stack ends at about 8000 values, so a list is only spread where it has a bound.
     #[test]

@@ -1,4 +1,6 @@
 -- room/admit -- admits the next positions in line, within both limits.
+-- uses: address_full, address_limit, admit_one, bucket, count_address, count_admitted,
+--       drop_tombstones, free_slots, int, line_of, next_in_line, num, put_bucket, rate_of
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks

@@ -1,4 +1,5 @@
 -- room/adopt -- gives deadlines to entries that another program wrote without one.
+-- uses: emit, int
 --
 -- KEYS   1 meta       hash    configuration and status of the queue
 --        2 positions  zset    waiting positions; score = admission order

@@ -1,4 +1,5 @@
 -- room/change -- changes the settings of a queue.
+-- uses: bucket, drop_tombstones, emit, int, num, put_bucket, rate_of
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks

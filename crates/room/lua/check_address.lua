@@ -1,4 +1,5 @@
 -- room/check_address -- tells whether one more visitor may be admitted from an address.
+-- uses: address_full, address_limit, int
 --
 -- KEYS   1 meta     hash  configuration and status of the queue
 --        2 admitted zset  admitted ids; score = start_by_ms

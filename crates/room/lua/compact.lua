@@ -1,4 +1,5 @@
 -- room/compact -- removes tombstones (ids that no longer wait) from a lane, a piece at a time.
+-- uses: int
 --
 -- KEYS   1 lane       list  waiting ids of one priority, with tombstones among them
 --        2 spare      list  the part already gone through

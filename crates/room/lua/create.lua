@@ -1,4 +1,5 @@
 -- room/create -- creates a queue that does not exist yet.
+-- uses: emit, int, put_bucket
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks

@@ -1,4 +1,5 @@
 -- room/end_session -- ends one session: completed or revoked.
+-- uses: close_session, count_one, int, num
 --
 -- KEYS   1 meta        hash    configuration and status of the queue
 --        2 state       hash    counters, clocks

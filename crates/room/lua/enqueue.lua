@@ -1,4 +1,7 @@
 -- room/enqueue -- gives visitors positions in line, or finds those already held.
+-- uses: address_full, address_limit, admit_one, bucket, count_address, count_admitted, count_one,
+--       drop_tombstones, emit, finish, free_slots, int, line_of, num, put_bucket, rate_of, score_at,
+--       shown_position
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    last ticket, counters, clocks

@@ -1,4 +1,5 @@
 -- room/expire -- expires positions whose last heartbeat is too old.
+-- uses: clocks_stopped, count_one, emit, finish, int, num
 --
 -- KEYS   1 meta       hash    configuration and status of the queue
 --        2 state      hash    counters, clocks

@@ -1,4 +1,5 @@
 -- room/expire_sessions -- expires sessions past their idle timeout or hard limit.
+-- uses: clocks_stopped, close_session, count_one, int, num
 --
 -- KEYS   1 meta        hash    configuration and status of the queue
 --        2 state       hash    counters, clocks

@@ -1,4 +1,5 @@
 -- room/heartbeat -- records heartbeats, which hold positions for another while.
+-- uses: append_position, enqueued_ms, int, read_queue, shown_position
 --
 -- KEYS   1 meta       hash    configuration and status of the queue
 --        2 state      hash    counters, clocks

@@ -1,4 +1,5 @@
 -- room/leave -- ends a position: cancelled by the visitor or revoked by an operator.
+-- uses: count_one, emit, finish
 --
 -- KEYS   1 meta       hash    configuration and status of the queue
 --        2 state      hash    counters, clocks

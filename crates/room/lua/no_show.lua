@@ -1,5 +1,6 @@
 -- room/no_show -- takes back admissions without a session: the first time the position goes back to
 -- the head of its lane, the second time it expires.
+-- uses: clocks_stopped, count_one, drop_tombstones, emit, finish, int, num, return_to_lane
 --
 -- KEYS   1 meta       hash    configuration and status of the queue
 --        2 state      hash    counters, clocks

@@ -1,4 +1,5 @@
 -- room/peek -- returns the positions that would be admitted now, so that room/admit can name their keys.
+-- uses: bucket, free_slots, line_of, next_in_line, rate_of
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks

@@ -1,4 +1,5 @@
 -- room/read_positions -- returns the numbers of many positions of one queue. Reads only.
+-- uses: int, line_of, shown_position
 --
 -- KEYS   1 meta       hash  configuration and status of the queue
 --        2 state      hash  counters, clocks

@@ -1,4 +1,5 @@
 -- room/set_status -- resumes, pauses or closes a queue.
+-- uses: bucket, emit, int, put_bucket, rate_of
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks

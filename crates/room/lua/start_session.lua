@@ -1,4 +1,5 @@
 -- room/start_session -- starts the session of an admitted position.
+-- uses: address_full, address_limit, count_address, count_one, emit, int, num
 --
 -- KEYS   1 meta       hash    configuration and status of the queue
 --        2 state      hash    counters, clocks

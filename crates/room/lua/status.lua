@@ -1,4 +1,5 @@
 -- room/status -- returns the status of positions. Reads only: extends nothing, admits nobody.
+-- uses: append_position, read_queue
 --
 -- KEYS   1 meta       hash  configuration and status of the queue
 --        2 state      hash  counters, clocks

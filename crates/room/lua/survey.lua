@@ -1,4 +1,5 @@
 -- room/survey -- records a maintenance tick of a queue and returns the work that is due.
+-- uses: bucket, free_slots, int, line_of, next_in_line, num, put_bucket, rate_of
 --
 -- KEYS   1 meta         hash    configuration and status of the queue
 --        2 state        hash    counters, clocks

@@ -1,4 +1,5 @@
 -- room/touch -- records activity of a session, which renews it up to its hard limit.
+-- uses: int, num
 --
 -- KEYS   1 meta        hash    configuration and status of the queue
 --        2 state       hash    epoch, counters, clocks

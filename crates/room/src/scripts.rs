@@ -1,23 +1,32 @@
 //! The room's scripts: one declaration per file in `lua/`.
 
-use store::script;
+use store::{script, script_library};
+
+script_library!(pub(crate) LIBRARY {
+    files: [
+        "address_full", "address_limit", "admit_one", "append_position", "bucket",
+        "clocks_stopped", "close_session", "count_address", "count_admitted", "count_one", "drop_tombstones",
+        "emit", "enqueued_ms", "finish", "free_slots", "int", "line_of", "next_in_line", "num",
+        "put_bucket", "rate_of", "read_queue", "return_to_lane", "score_at", "shown_position",
+    ],
+});
 
 script!(pub(crate) create {
     keys: [meta, state, tokens, last_update, events],
     args: [now_ms, burst, request_id, ..fields],
-    lib: ["int", "num", "emit", "put_bucket"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) change {
     keys: [meta, state, positions, lane1, lane2, lane3, tokens, last_update, events],
     args: [now_ms, expected_version, policy, ..fields],
-    lib: ["int", "num", "emit", "rate_of", "bucket", "put_bucket", "drop_tombstones"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) set_status {
     keys: [meta, state, tokens, last_update, events],
     args: [now_ms, status],
-    lib: ["int", "num", "emit", "rate_of", "bucket", "put_bucket"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) delete {
@@ -30,17 +39,13 @@ script!(pub(crate) enqueue {
         last_update, stats, events, ..records,
     ],
     args: [now_ms, queue_id, by_address, by_share, ..requests],
-    lib: [
-        "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "shown_position",
-        "enqueued_ms", "admit_one", "count_admitted", "count_one", "drop_tombstones", "finish", "score_at",
-        "address_limit", "address_full", "count_address",
-    ],
+    library: LIBRARY,
 });
 
 script!(pub(crate) peek {
     keys: [meta, state, positions, admitted, active, tokens, last_update],
     args: [now_ms, most, by_hand, skip_higher, skip_normal],
-    lib: ["int", "num", "rate_of", "bucket", "free_slots", "line_of", "next_in_line"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) admit {
@@ -49,41 +54,37 @@ script!(pub(crate) admit {
         last_update, stats, events, ..records,
     ],
     args: [now_ms, queue_id, by_hand, skip_higher, skip_normal, ..ids],
-    lib: [
-        "int", "num", "emit", "rate_of", "bucket", "put_bucket", "free_slots", "line_of",
-        "next_in_line", "enqueued_ms", "admit_one", "count_admitted", "drop_tombstones", "address_limit",
-        "address_full", "count_address",
-    ],
+    library: LIBRARY,
 });
 
 script!(pub(crate) status {
     keys: [meta, state, positions, admitted, ..records],
     args: [now_ms],
-    lib: ["int", "num", "line_of", "shown_position", "read_queue", "append_position"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) read_positions {
     keys: [meta, state, positions],
     args: [now_ms, ..ids],
-    lib: ["int", "num", "line_of", "shown_position"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) heartbeat {
     keys: [meta, state, positions, admitted, heartbeat, ..records],
     args: [now_ms, queue_id, priorities],
-    lib: ["int", "num", "line_of", "shown_position", "enqueued_ms", "read_queue", "append_position"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) leave {
     keys: [meta, state, positions, heartbeat, admitted, stats, events, position],
     args: [now_ms, id, reason, detail],
-    lib: ["int", "emit", "count_one", "finish"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) expire {
     keys: [meta, state, positions, heartbeat, stats, events, ..records],
     args: [now_ms, stall_ms, ..ids],
-    lib: ["int", "num", "emit", "clocks_stopped", "finish", "count_one"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) no_show {
@@ -92,7 +93,7 @@ script!(pub(crate) no_show {
         ..records,
     ],
     args: [now_ms, stall_ms, queue_id, ..ids],
-    lib: ["int", "num", "emit", "clocks_stopped", "finish", "count_one", "drop_tombstones", "return_to_lane"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) start_session {
@@ -104,19 +105,19 @@ script!(pub(crate) start_session {
         now_ms, queue_id, id, session_id, user_id, ip_address, user_agent, token, priority, by_address,
         provisional,
     ],
-    lib: ["int", "num", "emit", "count_one", "address_limit", "address_full", "count_address"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) check_address {
     keys: [meta, admitted, active, address],
     args: [now_ms],
-    lib: ["int", "num", "address_limit", "address_full"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) touch {
     keys: [meta, state, active, deadlines, session, revocation],
     args: [now_ms, session_id, page_views, epoch],
-    lib: ["int", "num"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) end_session {
@@ -124,31 +125,31 @@ script!(pub(crate) end_session {
     args: [
         now_ms, session_id, session_status, position_status, reason, event, counter, void, detail,
     ],
-    lib: ["int", "num", "emit", "finish", "count_one", "close_session"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) expire_sessions {
     keys: [meta, state, active, deadlines, stats, events, ..sessions],
     args: [now_ms, stall_ms, ..ids],
-    lib: ["int", "num", "emit", "clocks_stopped", "finish", "count_one", "close_session"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) survey {
     keys: [meta, state, positions, admitted, active, deadlines, tokens, last_update, ..lists],
     args: [now_ms, stall_ms, most],
-    lib: ["int", "num", "rate_of", "bucket", "put_bucket", "free_slots", "line_of", "next_in_line"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) adopt {
     keys: [meta, positions, heartbeat, active, deadlines, events],
     args: [now_ms, position_count, ..ids],
-    lib: ["int", "emit"],
+    library: LIBRARY,
 });
 
 script!(pub(crate) compact {
     keys: [lane, spare, positions],
     args: [most],
-    lib: ["int"],
+    library: LIBRARY,
 });
 
 #[cfg(test)]

@@ -2,14 +2,19 @@
 //!
 //! [`script!`](crate::script!) declares a script that lives in the calling crate's
 //! `lua/NAME.lua`. The call has a field for each key and each argument, so two cannot be swapped,
-//! and the header of the file is checked against the same names by a test. A script is sent by its
-//! digest and only on `NOSCRIPT` as text; a `NOSCRIPT` means that nothing ran, so that repeating is
-//! safe.
+//! and the header of the file is checked against the same names by a test. The script itself uses
+//! those names too: they are locals before its first line. Functions that several scripts share are
+//! in a [`Library`]; each file says in its header which of them it uses.
+//!
+//! A script is sent by its digest and only on `NOSCRIPT` as text; a `NOSCRIPT` means that nothing
+//! ran, so that repeating is safe.
 
 mod arg;
+mod assemble;
+mod lexer;
 pub mod tidy;
 
-pub use self::arg::Arg;
+pub use self::{arg::Arg, assemble::Library};
 
 use std::{borrow::Borrow, fmt, sync::OnceLock};
 
@@ -18,6 +23,7 @@ use redis::{
     Cmd, ErrorKind, FromRedisValue, ServerErrorKind, ToRedisArgs, Value, aio::ConnectionLike,
 };
 
+use self::assemble::AssembledSource;
 use crate::{Error, Key, Store};
 
 /// A declared script. Made by [`script!`](crate::script!).
@@ -25,14 +31,9 @@ pub struct Script {
     name: &'static str,
     keys: &'static [&'static str],
     args: &'static [&'static str],
-    libs: &'static [(&'static str, &'static str)],
+    library: Option<&'static Library>,
     body: &'static str,
-    joined: OnceLock<AssembledSource>,
-}
-
-struct AssembledSource {
-    source: String,
-    sha: String,
+    assembled: OnceLock<AssembledSource>,
 }
 
 impl Script {
@@ -41,10 +42,10 @@ impl Script {
         name: &'static str,
         keys: &'static [&'static str],
         args: &'static [&'static str],
-        libs: &'static [(&'static str, &'static str)],
+        library: Option<&'static Library>,
         body: &'static str,
     ) -> Self {
-        Self { name, keys, args, libs, body, joined: OnceLock::new() }
+        Self { name, keys, args, library, body, assembled: OnceLock::new() }
     }
 
     /// The script's name: its file in `lua/` without the ending.
@@ -62,9 +63,9 @@ impl Script {
         self.args
     }
 
-    /// The names of the files from `lua/lib/` that are joined in front.
+    /// The names of the library files that are put in front, each behind those it uses.
     pub fn libs(&self) -> impl Iterator<Item = &'static str> {
-        self.libs.iter().map(|(name, _)| *name)
+        assemble::included(self).into_iter().map(|(name, _)| name)
     }
 
     /// The text of the script's own file.
@@ -72,32 +73,19 @@ impl Script {
         self.body
     }
 
-    /// The text that is sent: the library functions, then the body. A Dragonfly flag line, which
-    /// must come first, comes first.
+    /// The text that is sent: the library functions, then the body, each with its names as locals.
+    /// A Dragonfly flag line, which must come first, comes first.
     pub fn source(&self) -> &str {
-        &self.joined().source
+        &self.assembled().source
     }
 
     /// The digest the store knows the script by.
     pub fn sha(&self) -> &str {
-        &self.joined().sha
+        &self.assembled().sha
     }
 
-    fn joined(&self) -> &AssembledSource {
-        self.joined.get_or_init(|| {
-            let (flags, body) = match self.body.split_once('\n') {
-                Some((first, rest)) if first.starts_with("--!df") => (Some(first), rest),
-                _ => (None, self.body),
-            };
-            let mut source = String::new();
-            for part in flags.into_iter().chain(self.libs.iter().map(|(_, text)| *text)) {
-                source.push_str(part.trim_end());
-                source.push('\n');
-            }
-            source.push_str(body);
-            let sha = redis::Script::new(&source).get_hash().to_owned();
-            AssembledSource { source, sha }
-        })
+    fn assembled(&self) -> &AssembledSource {
+        self.assembled.get_or_init(|| AssembledSource::new(self))
     }
 
     /// Runs a call and reads its reply.
@@ -129,7 +117,12 @@ impl Script {
             }
             answer => answer,
         };
-        answer.map_err(|error| Error::from(error).in_script(self.name))
+        answer.map_err(|error| match Error::from(error).in_script(self.name) {
+            Error::Script { script, message } => {
+                Error::Script { script, message: self.assembled().locate(&message) }
+            }
+            other => other,
+        })
     }
 
     /// The same call with the text in place of the digest.
@@ -195,7 +188,7 @@ impl ScriptCall {
 /// store::script!(pub(crate) claim {
 ///     keys: [ready, later, leased],
 ///     args: [now_ms, lease_until_ms, ..ids],
-///     lib: ["take_due"],
+///     library: LIBRARY,
 /// });
 ///
 /// let (word, id): (String, String) = claim::run(
@@ -216,15 +209,19 @@ impl ScriptCall {
 /// - `load(&store)`: makes the store know the script;
 /// - `SCRIPT`: what was declared.
 ///
-/// `keys`, `args` and `lib` may each be left out, in this order. The files in `lib` come from
-/// `lua/lib/NAME.lua` and are joined in front. A `folder: "tests/lua",` before them names another
-/// folder of the crate than `lua`.
+/// In the file each key and argument is a local of that name. A last `..name` is the number of keys
+/// or arguments before its first: `ARGV[ids + 1]` is the first id.
+///
+/// `keys`, `args` and `library` may each be left out, in this order. The library is a static of the
+/// calling module, made by [`script_library!`](crate::script_library!); the files that a header
+/// names after `-- uses:` are put in front. A `folder: "tests/lua",` before them names another folder
+/// of the crate than `lua`.
 #[macro_export]
 macro_rules! script {
     (@in $folder:literal; $(#[$meta:meta])* $vis:vis $name:ident {
         $(keys: [$($key:ident),* $(,)? $(.. $keys:ident $(,)?)?] $(,)?)?
         $(args: [$($arg:ident),* $(,)? $(.. $args:ident $(,)?)?] $(,)?)?
-        $(lib: [$($lib:literal),* $(,)?] $(,)?)?
+        $(library: $library:ident $(,)?)?
     }) => {
         $(#[$meta])*
         #[allow(
@@ -285,13 +282,7 @@ macro_rules! script {
                 stringify!($name),
                 &[$($(stringify!($key),)* $(concat!("..", stringify!($keys)),)?)?],
                 &[$($(stringify!($arg),)* $(concat!("..", stringify!($args)),)?)?],
-                &[$($((
-                    $lib,
-                    include_str!(concat!(
-                        env!("CARGO_MANIFEST_DIR"), "/", $folder,
-                        "/lib/", $lib, ".lua"
-                    )),
-                ),)*)?],
+                $crate::script!(@library $($library)?),
                 include_str!(concat!(
                     env!("CARGO_MANIFEST_DIR"), "/", $folder, "/",
                     stringify!($name), ".lua"
@@ -325,6 +316,8 @@ macro_rules! script {
             }
         }
     };
+    (@library) => { ::std::option::Option::None };
+    (@library $library:ident) => { ::std::option::Option::Some(&super::$library) };
     (@count) => { 0usize };
     (@count $first:ident $($rest:ident)*) => { 1usize + $crate::script!(@count $($rest)*) };
     ($(#[$meta:meta])* $vis:vis $name:ident { folder: $folder:literal $(, $($rest:tt)*)? }) => {
@@ -332,6 +325,47 @@ macro_rules! script {
     };
     ($(#[$meta:meta])* $vis:vis $name:ident { $($rest:tt)* }) => {
         $crate::script!(@in "lua"; $(#[$meta])* $vis $name { $($rest)* });
+    };
+}
+
+/// Declares the library of a crate's scripts: the files in `lua/lib/`, one function each.
+///
+/// ```ignore
+/// store::script_library!(pub(crate) LIBRARY {
+///     files: ["emit", "take_due"],
+///     constants: crate::keys::SCRIPT_CONSTANTS,
+/// });
+/// ```
+///
+/// A file uses others, and is used by scripts, by naming them in its header: `-- uses: emit`. What a
+/// file needs of the keys and arguments of the script around it, it names too: `-- reads: now_ms`.
+/// `constants`, which may be left out, are names and texts; every file may use them by name, a
+/// library file after saying so in `-- reads:`. A `folder: "tests/lua",` before `files` names another
+/// folder than `lua`.
+#[macro_export]
+macro_rules! script_library {
+    (@in $folder:literal; $(#[$meta:meta])* $vis:vis $name:ident {
+        files: [$($file:literal),* $(,)?] $(,)?
+        $(constants: $constants:expr $(,)?)?
+    }) => {
+        $(#[$meta])*
+        $vis static $name: $crate::script::Library = $crate::script::Library::new(
+            &[$((
+                $file,
+                include_str!(concat!(
+                    env!("CARGO_MANIFEST_DIR"), "/", $folder, "/lib/", $file, ".lua"
+                )),
+            ),)*],
+            $crate::script_library!(@constants $($constants)?),
+        );
+    };
+    (@constants) => { &[] };
+    (@constants $constants:expr) => { &$constants };
+    ($(#[$meta:meta])* $vis:vis $name:ident { folder: $folder:literal, $($rest:tt)* }) => {
+        $crate::script_library!(@in $folder; $(#[$meta])* $vis $name { $($rest)* });
+    };
+    ($(#[$meta:meta])* $vis:vis $name:ident { $($rest:tt)* }) => {
+        $crate::script_library!(@in "lua"; $(#[$meta])* $vis $name { $($rest)* });
     };
 }
 

@@ -4,6 +4,7 @@
 --
 -- Answers the replies put together: lists one after the other, numbers added up. The second answer
 -- is the last reply, which is the length after a push.
+-- uses: unpack_all
 local function chunked(command, key, list, from, to)
   from, to = from or 1, to or #list
   local total, reply = nil, nil

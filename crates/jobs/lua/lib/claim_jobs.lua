@@ -11,6 +11,8 @@
 --   ready sets     lane a 5 | lane b 7 | lane c 9         by the score listed
 --   candidates     lane a, opened: its first job is 8     by the real first job
 --   next           lane b is opened before a gives a job, because 7 < 8
+-- uses: chunked, count_starts, emit, lock_job, may_start, next_lane, queue_close, queue_open,
+--       ready_sets, relist_lane, repeat_claim, trim_front, unpark
 local function claim_jobs(lost, settled)
   local call = redis.call
   local active, claims, claim_leases, claim_counts, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -6,6 +6,7 @@
 -- finished, parents, settled, processed, spent, cancelled and deadlines; ARGV 1 to 3 are now_ms, prefix and
 -- events_max. From `at` on the arguments are, of each claim: its text, its type, keep, how many jobs
 -- and how many results, then the ids, then the results: one for all, or one of each.
+-- uses: chunked, emit, mark_parents, release_slots, release_term
 local function finish(more, at, ttl, done, wake, spent_ms)
   local call, now, prefix = redis.call, ARGV[1] .. ' ', ARGV[2]
   local claims, leases, cancelled = KEYS[2], KEYS[more], KEYS[more + 6]

@@ -1,5 +1,6 @@
 -- list_lane(index, lane, number, wake) -- lists a lane among those that hold jobs, in each of its
 -- pools, by the number of its first job, and wakes the workers that wait for it.
+-- uses: rank
 local function list_lane(index, lane, number, wake)
   local call, member, score = redis.call, lane.member, rank(lane.priority, number)
   for n = 1, lane.pools do

@@ -5,6 +5,7 @@
 -- `window` its ids; `position` of each id, made when needed; `next_at`, where the next job is expected;
 -- `claimed` by position and `last`, the last claimed position; `locks`, the lock keys of the first
 -- ids, of which `unlocked` are known to be free. `number` is the job's number in its lane.
+-- uses: chunked, queue_remove
 local function lock_job(front, queue_state, id, number)
   local call, window, lock = redis.call, front.window, front.prefix .. 'jobs:lock:'
   -- Lanes and waiting list mostly agree, so the next position is tried before a map of all is made.

@@ -1,5 +1,6 @@
 -- mark_parents(parents, settled, ids) -- notes which of the ended jobs others wait for, and says whether
 -- there is one.
+-- uses: chunked
 local function mark_parents(parents, settled, ids)
   local is, any = chunked('SMISMEMBER', parents, ids), false
   for i = 1, #ids do

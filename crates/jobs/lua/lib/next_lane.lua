@@ -1,5 +1,6 @@
 -- next_lane(set, page, prefix) -- takes the best lane off a set of `ready_sets`, and reads on when the
 -- lanes that were read are used up.
+-- uses: rank
 local function next_lane(set, page, prefix)
   local list, at = set.list, set.at
   local member, score = list[at], set.score

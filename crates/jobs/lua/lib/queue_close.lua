@@ -1,5 +1,6 @@
 -- queue_close(queue_state) -- closes the line: clears tombstones away from the ends, and writes what the index has to
 -- remember, if that has changed.
+-- uses: chunked, unpack_all
 local function queue_close(queue_state)
   local call, found, set = redis.call, queue_state.found, queue_state.set
   local tombstones = queue_state.tombstones

@@ -8,6 +8,7 @@
 -- 500 ids are noted per call at either end, and none at the tail while 2000 wait there.
 --
 -- Numbers are left as the texts they are stored as where nobody may want to count with them.
+-- uses: chunked, unpack_all
 local function queue_open(waiting, index, unindexed, now, more)
   local call = redis.call
   local wanted, rest = #more, {}

@@ -6,6 +6,7 @@
 -- others of its priority too, or 'listed' for what stands in line already. A lane that was empty is
 -- listed among those that hold jobs, and wakes the workers that wait for it; so is one that gets what
 -- stands in line already, in case its entry was lost.
+-- uses: chunked, list_lane
 local function queue_push(queue_state, lanes, entries, wake)
   if not entries[1] then return end
   local call = redis.call

@@ -5,6 +5,7 @@
 -- first pool is of jobs that name this worker; `has_own` is false if it never had any. A worker that
 -- names many types reads the whole set of a pool if that holds few lanes, otherwise the set of each
 -- type.
+-- uses: rank
 local function ready_sets(prefix, limit, has_own)
   local call = redis.call
   local pools, types = tonumber(ARGV[10]), tonumber(ARGV[11])

@@ -3,6 +3,7 @@
 -- whether it is parked.
 --
 -- A lane that is `alone` keeps its score, which is a lower bound all the same.
+-- uses: chunked, rank
 local function relist_lane(lane, prefix, seq, alone, reply)
   local call, list, at, key, first = redis.call, lane.list, lane.at, lane.key, nil
   if list then

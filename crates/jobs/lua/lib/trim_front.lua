@@ -1,5 +1,6 @@
 -- trim_front(front, queue_state) -- removes the claimed ids from the front of the waiting list in one
 -- go, and puts back those between them that were not claimed.
+-- uses: chunked
 local function trim_front(front, queue_state)
   local call, window, claimed, last = redis.call, front.window, front.claimed, front.last
   if last == 0 then return end

@@ -3,6 +3,7 @@
 --
 -- Of a type with more lanes the next follow after a moment, so that a type at its limit does not
 -- move all its lanes with every claim.
+-- uses: chunked, rank
 local function unpark(parked, prefix, now)
   local call = redis.call
   local due = call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', '0', '16')

@@ -1,5 +1,6 @@
 -- admit_one(k, id, position, score, session_id, now_ms, window_ms): admits one waiting position:
 -- moves it from the queue to the admitted set. Returns how long it waited, in ms.
+-- uses: emit, enqueued_ms, int
 local function admit_one(k, id, position, score, session_id, now_ms, window_ms)
   local now_s = int(math.floor(now_ms / 1000))
   redis.call('ZREM', k.positions, id)

@@ -1,5 +1,6 @@
 -- append_position(reply, queue, positions, admitted, position, id, rank): appends to a reply what the
 -- holder of a position may know, as status.lua's header lists it; rank is its rank in the line if it waits.
+-- uses: int, shown_position
 local function append_position(reply, queue, positions, admitted, position, id, rank)
   local n = #reply
   if rank then

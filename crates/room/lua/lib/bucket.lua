@@ -3,6 +3,7 @@
 -- the clock was set back so far that they must be written to go on from here.
 -- A rate of 0 allows nothing, whatever was saved up before.
 -- Whole-number arithmetic, so the result does not depend on how often it is asked.
+-- uses: num
 local function bucket(tokens, last_update, state, now_ms, rate)
   if rate.count == 0 then
     return 0, 0, now_ms

@@ -1,6 +1,7 @@
 -- close_session(k, session, session_id, position, e, now_ms): removes a session from every index
 -- and marks it and its position as ended; e = {session, position, reason, event, detail}; the
 -- detail, if there is one, is what an operator calls the reason.
+-- uses: emit, finish, int
 local function close_session(k, session, session_id, position, e, now_ms)
   redis.call('SREM', k.active, session_id)
   redis.call('ZREM', k.deadlines, session_id)

@@ -1,4 +1,5 @@
 -- count_admitted(state, stats, now_ms, waits): statistics of a batch of admissions; waits in ms.
+-- uses: int, num
 local function count_admitted(state, stats, now_ms, waits)
   if #waits == 0 then
     return

@@ -1,6 +1,7 @@
 -- next_in_line(positions, line, most, skip_higher, skip_normal): returns the next to be admitted, in
 -- order, as id, score, id, score. The first of the line are left out: skip_higher of those ahead of
 -- line.normal and skip_normal of the others; without a reserved share, skip_normal of all.
+-- uses: int
 local function next_in_line(positions, line, most, skip_higher, skip_normal)
   if most < 1 then
     return {}

@@ -1,4 +1,5 @@
 -- rate_of(count, per_seconds, burst): the stored rate as numbers; parts per token are per_ms.
+-- uses: num
 local function rate_of(count, per_seconds, burst)
   return {
     count = num(count, 1),

@@ -1,6 +1,7 @@
 -- read_queue(meta, state, positions, now_ms): reads what all positions of a queue share: status,
 -- message, epoch, order, number of waiting positions, TTL of records and the rule for duplicates.
 -- Returns nil if the queue does not exist.
+-- uses: line_of
 local function read_queue(meta, state, positions, now_ms)
   local m = redis.call('HMGET', meta, 'status', 'message', 'priority_policy', 'reserved_share',
     'position_ttl', 'duplicates')

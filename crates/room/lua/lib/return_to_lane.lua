@@ -1,5 +1,6 @@
 -- return_to_lane(lane, positions, id, score): puts a returned id where its score belongs, which is
 -- at or near the head of the list: only other returned ids are before it.
+-- uses: int
 local function return_to_lane(lane, positions, id, score)
   for chunk = 0, 63 do
     local part = redis.call('LRANGE', lane, int(chunk * 64), int(chunk * 64 + 63))

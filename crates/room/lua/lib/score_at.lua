@@ -12,6 +12,7 @@
 --
 -- One call moves 1,000 at most, from the end of the stretch towards `rank`: the order is right after
 -- each move, so others may come and go between two calls. Those from the score `cursor` on have moved.
+-- uses: int
 local function score_at(positions, rank, id, ceiling, cursor)
   local call, floor = redis.call, math.floor
   local step = 0.5

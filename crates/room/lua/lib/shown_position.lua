@@ -1,6 +1,7 @@
 -- shown_position(positions, line, rank, total): the true position, from 1: one more than the number
 -- who will be admitted before, if nobody enqueues or leaves. Caches the count of normal positions in
 -- `line`.
+-- uses: int
 local function shown_position(positions, line, rank, total)
   if line.share == 0 then
     return rank + 1

@@ -1,23 +1,33 @@
 //! Checks that a crate's Lua files and their declarations agree, for a test in each service.
 //!
 //! A header is read, not trusted: its names must be the declared ones in order. The text itself is
-//! only skimmed, enough to catch what scripts here must not do: ask for the time, leave something
-//! to chance, write a global.
+//! only skimmed, enough to catch what scripts here must not do: use a function or a name without
+//! saying so in the header, ask for the time, leave something to chance, write a global.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
-use super::Script;
+use super::{
+    Script,
+    assemble::{included, listed, names},
+    lexer::{LuaToken, globals, locals, tokens, variables},
+};
 
 /// Everything that is wrong with the scripts in `folder` (a crate's `lua`), one line each; empty
 /// when all is well. `service` is the word before the slash in each header.
 ///
 /// Checked: every file is declared and every declaration listed; the header has a title, the
 /// declared keys and arguments by name and in order, and a reply; libraries hold the function they
-/// are named after and are used; nothing asks for the time, is random, or writes a global.
+/// are named after and are used; every name in a file is its own, declared, or from a library file
+/// that its header names, and nothing is named in vain; nothing asks for the time, is random, or writes a global.
 pub fn faults(service: &str, folder: &Path, scripts: &[&Script]) -> Vec<String> {
     let mut faults = Vec::new();
     let declared: BTreeSet<&str> = scripts.iter().map(|script| script.name()).collect();
-    let libs: BTreeSet<&str> = scripts.iter().flat_map(|script| script.libs()).collect();
+    let used: BTreeMap<&str, &str> = scripts.iter().flat_map(|script| included(script)).collect();
+    let libs: BTreeSet<&str> = used.keys().copied().collect();
     for (part, known) in [(folder.to_owned(), &declared), (folder.join("lib"), &libs)] {
         for name in lua_files(&part) {
             if !known.contains(name.as_str()) {
@@ -25,23 +35,100 @@ pub fn faults(service: &str, folder: &Path, scripts: &[&Script]) -> Vec<String> 
             }
         }
     }
+    let exports: BTreeMap<&str, Vec<&str>> =
+        used.iter().map(|(name, text)| (*name, exports(text))).collect();
     for script in scripts {
         let mut fault = |text: String| faults.push(format!("{}.lua: {text}", script.name()));
         header_faults(service, script, &mut fault);
         text_faults(script.body(), &mut fault);
-        for (name, text) in script.libs {
-            let mut fault = |text: String| faults.push(format!("lib/{name}.lua: {text}"));
-            if !text.contains(&format!("local function {name}(")) {
-                fault(format!("has no `local function {name}(`"));
+        let names: Vec<&str> = names(script).into_iter().map(|(name, _)| name).collect();
+        name_faults(script.body(), &names, &exports, &mut fault);
+        for (at, name) in names.iter().enumerate() {
+            if names[..at].contains(name) || exports.values().flatten().any(|other| other == name) {
+                fault(format!("{name} is declared twice, or is a function of the library too"));
             }
-            if !text.starts_with(&format!("-- {name}(")) {
-                fault(format!("must open with `-- {name}(ARGUMENTS) -- WHAT IT DOES`"));
+        }
+        for (name, text) in included(script) {
+            for read in listed(text, "reads:") {
+                if !names.contains(&read) {
+                    fault(format!("lib/{name}.lua reads {read}, which is not declared here"));
+                }
             }
-            text_faults(text, &mut fault);
         }
     }
-    faults.dedup();
+    for (name, text) in &used {
+        let mut fault = |text: String| faults.push(format!("lib/{name}.lua: {text}"));
+        library_faults(name, text, &mut fault);
+        text_faults(text, &mut fault);
+        let reads = listed(text, "reads:");
+        name_faults(text, &reads, &exports, &mut fault);
+        let mentioned = tokens(text);
+        let mentioned = variables(&mentioned);
+        for read in reads.iter().filter(|read| !mentioned.contains(*read)) {
+            fault(format!("says that it reads {read}, and does not"));
+        }
+    }
     faults
+}
+
+/// Names that a library file gives to those that use it: its locals at the start of a line.
+fn exports(text: &str) -> Vec<&str> {
+    let after = text.lines().filter_map(|line| line.strip_prefix("local "));
+    let after = after.map(|rest| rest.strip_prefix("function ").unwrap_or(rest));
+    after.filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()).collect()
+}
+
+fn library_faults(name: &str, text: &str, fault: &mut impl FnMut(String)) {
+    let head = format!("local function {name}(");
+    let Some((_, rest)) = text.split_once(&head) else {
+        return fault(format!("has no `{head}`"));
+    };
+    if !text.starts_with(&format!("-- {name}(")) {
+        fault(format!("must open with `-- {name}(ARGUMENTS) -- WHAT IT DOES`"));
+    }
+    let parameters = rest.split(')').next().unwrap_or_default();
+    for read in listed(text, "reads:") {
+        if parameters.split(',').any(|parameter| parameter.trim() == read) {
+            fault(format!("reads {read}, and has a parameter of that name"));
+        }
+    }
+}
+
+/// Globals that scripts may use.
+const KNOWN: [&str; 13] = [
+    "ARGV", "KEYS", "error", "ipairs", "math", "next", "pairs", "redis", "string", "table",
+    "tonumber", "tostring", "type",
+];
+
+/// Every variable must be known, and every library file that the header names must be of use.
+fn name_faults(
+    text: &str,
+    names: &[&str],
+    exports: &BTreeMap<&str, Vec<&str>>,
+    fault: &mut impl FnMut(String),
+) {
+    let tokens = tokens(text);
+    let (variables, own, uses) = (variables(&tokens), locals(&tokens), listed(text, "uses:"));
+    for lib in &uses {
+        match exports.get(lib) {
+            None => fault(format!("uses {lib}, which is no file of the library")),
+            Some(exports) if !exports.iter().any(|export| variables.contains(export)) => {
+                fault(format!("says that it uses {lib}, and does not"));
+            }
+            Some(_) => {}
+        }
+    }
+    for name in variables {
+        let from = exports.iter().find(|(_, exports)| exports.contains(&name));
+        match from {
+            _ if own.contains(name) || names.contains(&name) || KNOWN.contains(&name) => {}
+            Some((lib, _)) if uses.contains(lib) => {}
+            Some((lib, _)) => fault(format!("takes {name} from {lib} without `-- uses: {lib}`")),
+            // The two dialects of Lua keep it in two places.
+            None if name == "unpack" => {}
+            None => fault(format!("knows no {name}: declare it, or name it in `-- reads:`")),
+        }
+    }
 }
 
 fn lua_files(folder: &Path) -> Vec<String> {
@@ -145,11 +232,11 @@ fn text_faults(text: &str, fault: &mut impl FnMut(String)) {
         let before = at.checked_sub(1).and_then(|at| tokens.get(at));
         let banned = match token {
             // A command is the first argument of redis.call or redis.pcall.
-            TidyToken::Text(text) if before == Some(&TidyToken::Mark('(')) => {
+            LuaToken::Text(text) if before == Some(&LuaToken::Mark('(')) => {
                 let upper = text.to_ascii_uppercase();
                 BANNED[..7].iter().find(|(word, _)| *word == upper)
             }
-            TidyToken::Word(word) => BANNED[7..].iter().find(|(banned, _)| banned == word),
+            LuaToken::Word(word) => BANNED[7..].iter().find(|(banned, _)| banned == word),
             _ => None,
         };
         if let Some((word, reason)) = banned {
@@ -159,129 +246,6 @@ fn text_faults(text: &str, fault: &mut impl FnMut(String)) {
     for name in globals(&tokens) {
         fault(format!("writes the global {name}: locals only"));
     }
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum TidyToken {
-    Word(String),
-    Text(String),
-    Mark(char),
-    /// `==`, `~=`, `<=`, `>=`, which are not assignments.
-    Compare,
-}
-
-/// Enough of Lua's lexer to tell words from strings and comments.
-fn tokens(source: &str) -> Vec<TidyToken> {
-    let mut tokens = Vec::new();
-    let mut rest = source;
-    while let Some(first) = rest.chars().next() {
-        if let Some(comment) = rest.strip_prefix("--") {
-            rest = match long_bracket(comment) {
-                Some((_, after)) => after,
-                None => comment.find('\n').map_or("", |end| &comment[end..]),
-            };
-        } else if let Some((text, after)) = long_bracket(rest) {
-            tokens.push(TidyToken::Text(text.to_owned()));
-            rest = after;
-        } else if first == '"' || first == '\'' {
-            let mut escaped = false;
-            let inner = &rest[1..];
-            let end = inner.find(|c| {
-                let ends = c == first && !escaped;
-                escaped = c == '\\' && !escaped;
-                ends
-            });
-            let end = end.unwrap_or(inner.len());
-            tokens.push(TidyToken::Text(inner[..end].to_owned()));
-            rest = inner.get(end + 1..).unwrap_or_default();
-        } else if first.is_alphabetic() || first == '_' {
-            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-            tokens.push(TidyToken::Word(rest[..end].to_owned()));
-            rest = &rest[end..];
-        } else if ["==", "~=", "<=", ">="].iter().any(|mark| rest.starts_with(mark)) {
-            tokens.push(TidyToken::Compare);
-            rest = &rest[2..];
-        } else {
-            if !first.is_whitespace() {
-                tokens.push(TidyToken::Mark(first));
-            }
-            rest = &rest[first.len_utf8()..];
-        }
-    }
-    tokens
-}
-
-/// `[[…]]` or `[=[…]=]` at the start, and what follows it.
-fn long_bracket(text: &str) -> Option<(&str, &str)> {
-    let inner = text.strip_prefix('[')?;
-    let level = inner.len() - inner.trim_start_matches('=').len();
-    let inner = inner[level..].strip_prefix('[')?;
-    let close = format!("]{}]", "=".repeat(level));
-    let end = inner.find(&close).unwrap_or(inner.len());
-    Some((&inner[..end], inner.get(end + close.len()..).unwrap_or_default()))
-}
-
-/// Names that are assigned to without being declared anywhere in the file.
-fn globals(tokens: &[TidyToken]) -> BTreeSet<String> {
-    let word = |at: usize| match tokens.get(at) {
-        Some(TidyToken::Word(word)) => Some(word.as_str()),
-        _ => None,
-    };
-    let mark = |at: usize, wanted: char| tokens.get(at) == Some(&TidyToken::Mark(wanted));
-    // A list `a, b, c` from a place on, and the place after it.
-    let list = |mut at: usize| {
-        let mut names = Vec::new();
-        while let Some(name) = word(at) {
-            names.push(name);
-            at += 1;
-            if !mark(at, ',') {
-                break;
-            }
-            at += 1;
-        }
-        (names, at)
-    };
-    let mut locals: BTreeSet<&str> = BTreeSet::new();
-    for at in 0..tokens.len() {
-        match word(at) {
-            Some("local") if word(at + 1) == Some("function") => locals.extend(word(at + 2)),
-            Some("local" | "for") => locals.extend(list(at + 1).0),
-            Some("function") => {
-                let open = (at + 1..tokens.len()).find(|at| mark(*at, '('));
-                locals.extend(open.map(|open| list(open + 1).0).unwrap_or_default());
-            }
-            _ => {}
-        }
-    }
-    let mut globals = BTreeSet::new();
-    // Inside braces `name =` is a field; a function inside braces holds statements again.
-    let mut braces = Vec::new();
-    for at in 0..tokens.len() {
-        let before = at.checked_sub(1).and_then(|at| tokens.get(at));
-        match &tokens[at] {
-            TidyToken::Mark('{') => braces.push(true),
-            TidyToken::Mark('}') => drop(braces.pop()),
-            TidyToken::Word(name) => match name.as_str() {
-                "function" => {
-                    braces.push(false);
-                    let named = word(at + 1).filter(|_| word(at.wrapping_sub(1)) != Some("local"));
-                    globals.extend(named.filter(|name| !locals.contains(name)).map(str::to_owned));
-                }
-                "if" | "do" | "repeat" => braces.push(false),
-                "end" | "until" => drop(braces.pop()),
-                name => {
-                    let member = matches!(before, Some(TidyToken::Mark('.' | ':')));
-                    let field = braces.last() == Some(&true);
-                    let (names, after) = list(at);
-                    if !member && !field && mark(after, '=') && !locals.contains(name) {
-                        globals.extend(names.into_iter().map(str::to_owned));
-                    }
-                }
-            },
-            _ => {}
-        }
-    }
-    globals
 }
 
 #[cfg(test)]
@@ -338,6 +302,7 @@ mod tests {
             "local key = KEYS[1]",
             "local s = 'x = 1' local t = \"it\\'s = \\\" y = 2\"",
             "local s = [[x = 1]]",
+            "local a, b f({ c = a, d = b, e = 1 })",
             "local t = {a = 1, ['b'] = 2} t.c = 3 t['d'] = 4 t[1] = 5",
             "local a, b a, b = 1, 2 if a == b then a = 3 end",
             "for i = 1, 2 do local x = i end for k, v in pairs({}) do k = v end",

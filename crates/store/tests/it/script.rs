@@ -6,16 +6,26 @@ use store::{
     redis::{self, AsyncCommands},
 };
 
+store::script_library!(LIBRARY {
+    folder: "tests/lua",
+    files: ["join", "double", "describe", "negate"],
+    constants: [("COMMA", ",")],
+});
+
 store::script!(pub(crate) echo {
     folder: "tests/lua",
     keys: [first, ..rest],
     args: [number, text, ..more],
-    lib: ["double", "join"],
+    library: LIBRARY,
 });
 
-store::script!(fail { folder: "tests/lua", keys: [key], args: [how] });
+store::script!(fail { folder: "tests/lua", keys: [key], args: [how], library: LIBRARY });
 
 store::script!(nothing { folder: "tests/lua" });
+
+store::script_library!(UNTIDY { folder: "tests/untidy", files: ["helper", "other"] });
+
+store::script!(untidy { folder: "tests/untidy", keys: [key], args: [now_ms], library: UNTIDY });
 
 type Echo = (String, String, String, i64, String, String);
 
@@ -78,7 +88,13 @@ testkit::each_store! {
     }
 
     async fn a_failing_script_is_named_and_does_not_roll_back(t: TestStore) {
-        for (how, text) in [("reply", "TAKEN by somebody else"), ("type", "WRONGTYPE"), ("error", "broken")] {
+        // An error that Lua raises names the file and the line.
+        for (how, text) in [
+            ("reply", "TAKEN by somebody else"),
+            ("type", "WRONGTYPE"),
+            ("error", "fail.lua:14: broken"),
+            ("library", "lib/negate.lua:3:"),
+        ] {
             let key = Key::raw(how);
             let error = fail::run::<()>(&t.store, fail::Keys { key: &key }, fail::Args { how }).await.unwrap_err();
             match error {
@@ -114,11 +130,50 @@ fn libraries_come_in_front_and_the_flag_line_first() {
     let lines: Vec<_> = source.lines().collect();
     assert_eq!(lines[0], "--!df flags=allow-undeclared-keys");
     let line_of = |text: &str| lines.iter().position(|line| line.contains(text)).unwrap();
-    assert!(line_of("function double") < line_of("function join"));
-    assert!(line_of("function join") < line_of("local first = KEYS[1]"));
+    assert!(line_of("function double") < line_of("function describe"));
+    assert!(line_of("function join") < line_of("function describe"));
+    assert!(line_of("function describe") < line_of("-- test/echo"));
     assert_eq!(source.matches("--!df").count(), 1);
     assert_eq!(echo::SCRIPT.keys(), ["first", "..rest"]);
     assert_eq!(echo::SCRIPT.args(), ["number", "text", "..more"]);
-    assert_eq!(echo::SCRIPT.libs().collect::<Vec<_>>(), ["double", "join"]);
+    assert_eq!(echo::SCRIPT.libs().collect::<Vec<_>>(), ["double", "join", "describe"]);
     assert_eq!(echo::SCRIPT.sha().len(), 40);
+}
+
+#[test]
+fn names_are_locals_on_lines_that_exist_already() {
+    let source = echo::SCRIPT.source();
+    let files: Vec<&str> = ["lib/double", "lib/join", "lib/describe", "echo"]
+        .iter()
+        .map(|name| format!("{}/tests/lua/{name}.lua", env!("CARGO_MANIFEST_DIR")))
+        .map(|path| std::fs::read_to_string(path).unwrap().leak() as &str)
+        .collect();
+    let lines: usize = files.iter().map(|text| text.lines().count()).sum();
+    assert_eq!(source.lines().count(), lines);
+    // The body mentions neither `number` nor `rest`, the library function all that it reads.
+    assert!(
+        source.contains("\nlocal first, text, more = KEYS[1], ARGV[2], 2 -- test/echo"),
+        "{source}"
+    );
+    assert!(
+        source.contains("local function describe() local rest, number, COMMA = 1, ARGV[1], ','\n")
+    );
+    assert!(!source.contains("double(n) local"), "{source}");
+}
+
+#[test]
+fn a_file_that_names_what_it_does_not_use_or_uses_what_it_does_not_name_is_found() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/untidy");
+    let faults = store::script::tidy::faults("test", &folder, &[untidy::SCRIPT]);
+    assert_eq!(
+        faults,
+        [
+            "untidy.lua: uses missing, which is no file of the library",
+            "untidy.lua: says that it uses other, and does not",
+            "untidy.lua: knows no kye: declare it, or name it in `-- reads:`",
+            "untidy.lua: lib/helper.lua reads limit, which is not declared here",
+            "lib/helper.lua: takes other from other without `-- uses: other`",
+            "lib/helper.lua: says that it reads limit, and does not",
+        ]
+    );
 }

@@ -1,4 +1,4 @@
--- join(list, from) -- the elements from a position on, with commas.
-local function join(list, from)
-  return table.concat(list, ',', from)
+-- join(list, from, between) -- the elements from a position on, with something between them.
+local function join(list, from, between)
+  return table.concat(list, between, from)
 end

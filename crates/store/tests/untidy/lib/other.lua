@@ -1,0 +1,4 @@
+-- other(text) -- gives back.
+local function other(text)
+  return text
+end
