@@ -6,9 +6,7 @@
 --
 -- Keeps: ids follow now_ms and never go back. An event whose request_id is among the last 32 is not
 -- added again; it is kept in the field 'rid', which is absent when the request has no id.
-local stream = KEYS[1]
-local now_ms, most, request_id = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-
+local now_ms = tonumber(now_ms)
 local recent = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', request_id == '' and 1 or 32)
 local last_ms, last_seq = 0, 0
 if recent[1] then
@@ -17,9 +15,9 @@ if recent[1] then
 end
 if request_id ~= '' then
   for _, event in ipairs(recent) do
-    local fields = event[2]
-    for at = 1, #fields, 2 do
-      if fields[at] == 'rid' and fields[at + 1] == request_id then
+    local pairs_of = event[2]
+    for at = 1, #pairs_of, 2 do
+      if pairs_of[at] == 'rid' and pairs_of[at + 1] == request_id then
         return {'known', event[1]}
       end
     end
@@ -33,7 +31,7 @@ else
   id = string.format('%.0f-%.0f', last_ms, last_seq + 1)
 end
 local call = {'XADD', stream, 'MAXLEN', '~', most, id}
-for at = 4, #ARGV do call[#call + 1] = ARGV[at] end
+for at = fields + 1, #ARGV do call[#call + 1] = ARGV[at] end
 if request_id ~= '' then
   call[#call + 1] = 'rid'
   call[#call + 1] = request_id

@@ -6,9 +6,6 @@
 --
 -- Keeps: a claimed member stays with again_ms as its deadline, so that one whose handler died comes
 -- up again; expiry_done takes it out.
-local deadlines = KEYS[1]
-local now_ms, most, again_ms = ARGV[1], ARGV[2], ARGV[3]
-
 local due = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now_ms, 'WITHSCORES', 'LIMIT', 0, most)
 local reply = {'due'}
 for at = 1, #due, 2 do

@@ -5,11 +5,9 @@
 -- REPLY  {'done', how many were forgotten}
 --
 -- Keeps: only a deadline that expiry_claim set (again_ms) is removed. Repeating changes nothing.
-local deadlines = KEYS[1]
-local again_ms = tonumber(ARGV[1])
-
+local again_ms = tonumber(again_ms)
 local forgotten = 0
-for at = 2, #ARGV do
+for at = members + 1, #ARGV do
   local deadline = redis.call('ZSCORE', deadlines, ARGV[at])
   if deadline and tonumber(deadline) == again_ms then
     forgotten = forgotten + redis.call('ZREM', deadlines, ARGV[at])

@@ -5,9 +5,6 @@
 -- REPLY  {'released'} | {'lost'}
 --
 -- Keeps: the token stays, so that the next holder's is greater. Repeating the call changes nothing.
-local lease = KEYS[1]
-local owner, token = ARGV[1], ARGV[2]
-
 local held = redis.call('HMGET', lease, 'owner', 'token')
 if held[2] ~= token or (held[1] and held[1] ~= owner) then
   return {'lost'}

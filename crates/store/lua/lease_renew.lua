@@ -5,17 +5,14 @@
 -- REPLY  {'renewed', until_ms} | {'lost'}
 --
 -- Keeps: a lease that ran out is not revived, even if nobody took it since.
-local lease = KEYS[1]
-local now_ms, owner, token = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-local ttl_ms, keep_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
-
+local now_ms = tonumber(now_ms)
 local held = redis.call('HMGET', lease, 'owner', 'token', 'until_ms')
 local until_ms = tonumber(held[3])
 if held[1] ~= owner or held[2] ~= token or not until_ms or until_ms <= now_ms then
   return {'lost'}
 end
 
-local until_text = string.format('%.0f', now_ms + ttl_ms)
+local until_text = string.format('%.0f', now_ms + tonumber(ttl_ms))
 redis.call('HSET', lease, 'until_ms', until_text)
-redis.call('PEXPIRE', lease, keep_ms)
+redis.call('PEXPIRE', lease, tonumber(keep_ms))
 return {'renewed', until_text}

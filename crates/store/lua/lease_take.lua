@@ -6,10 +6,7 @@
 --
 -- Keeps: the token grows with every change of holder, also after the key was swept away, because
 -- it is never less than the time in microseconds. Repeating the call changes nothing but until_ms.
-local lease = KEYS[1]
-local now_ms, owner = tonumber(ARGV[1]), ARGV[2]
-local ttl_ms, keep_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
-
+local now_ms = tonumber(now_ms)
 local held = redis.call('HMGET', lease, 'owner', 'token', 'until_ms')
 local holder, token, until_ms = held[1], tonumber(held[2]), tonumber(held[3])
 local live = holder and until_ms and until_ms > now_ms
@@ -22,7 +19,7 @@ if not live then
   token = token and token >= least and token + 1 or least
 end
 local token_text = string.format('%.0f', token)
-local until_text = string.format('%.0f', now_ms + ttl_ms)
+local until_text = string.format('%.0f', now_ms + tonumber(ttl_ms))
 redis.call('HSET', lease, 'owner', owner, 'token', token_text, 'until_ms', until_text)
-redis.call('PEXPIRE', lease, keep_ms)
+redis.call('PEXPIRE', lease, tonumber(keep_ms))
 return {'taken', token_text, until_text}

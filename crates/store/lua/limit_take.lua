@@ -14,7 +14,7 @@
 -- Keeps: numbers are whole and below 2^53. The same request charged again to a window is free; to
 -- the other kinds it is charged again, which refuses more and never allows more. Time that steps
 -- back frees nothing.
-local now_ms, request_id = tonumber(ARGV[1]), ARGV[2]
+local now_ms = tonumber(now_ms)
 
 local function whole(number)
   return string.format('%.0f', number)
@@ -131,18 +131,18 @@ function kinds.bucket(key, limit, window_ms, burst, cost)
   }
 end
 
-local limits, allowed = {}, true
-for index, key in ipairs(KEYS) do
-  local at = 2 + (index - 1) * 5
+local states, allowed = {}, true
+for index = 1, #KEYS - limits do
+  local key, at = KEYS[limits + index], rules + (index - 1) * 5
   local limit, window_ms = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local burst, cost = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
-  limits[index] = kinds[ARGV[at + 1]](key, limit, window_ms, burst, cost)
-  if limits[index].cost > limits[index].free then allowed = false end
+  states[index] = kinds[ARGV[at + 1]](key, limit, window_ms, burst, cost)
+  if states[index].cost > states[index].free then allowed = false end
 end
 
 local reply = {allowed and 'allowed' or 'denied'}
-for index = 1, #limits do
-  local limit = limits[index]
+for index = 1, #states do
+  local limit = states[index]
   local charged = allowed and limit.cost or 0
   local next_ms = limit.next_ms(charged)
   if charged > 0 then limit.charge() end
