@@ -32,10 +32,7 @@
 -- in line at this instant are admitted, so a position peeked by two instances is admitted once.
 -- 'moved' says that the order changed and the caller should peek again. A repeated call admits
 -- nobody twice.
-local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
-local heartbeat, admitted, active = KEYS[8], KEYS[9], KEYS[10]
-local tokens, last_update, stats, events = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local now_ms, queue_id, by_hand = tonumber(ARGV[1]), ARGV[2], ARGV[3] == '1'
+local now_ms, by_hand = tonumber(now_ms), by_hand == '1'
 local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
   'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share',
   'claim_window_seconds', 'position_ttl', 'max_active_per_address', 'session_max_seconds')
@@ -47,10 +44,11 @@ if not (m[1] == 'active' or (by_hand and m[1] == 'paused')) then
 end
 
 local declared, count = {}, 0
-for i = 6, #ARGV, 3 do
+for i = ids + 1, #ARGV, 3 do
   count = count + 1
-  declared[ARGV[i]] = { position = KEYS[13 + 2 * count], session_id = ARGV[i + 1],
-    address = ARGV[i + 2] == '1' and KEYS[14 + 2 * count] }
+  local record = records + 2 * count
+  declared[ARGV[i]] = { position = KEYS[record - 1], session_id = ARGV[i + 1],
+    address = ARGV[i + 2] == '1' and KEYS[record] }
 end
 local rate = rate_of(m[3], m[4], m[5])
 local have, rem, last_ms = bucket(tokens, last_update, state, now_ms, rate)
@@ -59,13 +57,13 @@ if not by_hand then
   most = math.min(most, have)
 end
 local line = line_of(m[6], m[7], redis.call('HGET', state, 'since_normal'), now_ms)
-local order = next_in_line(positions, line, most, tonumber(ARGV[4]), tonumber(ARGV[5]))
+local order = next_in_line(positions, line, most, tonumber(skip_higher), tonumber(skip_normal))
 
 local k = { positions = positions, heartbeat = heartbeat, admitted = admitted, events = events,
   queue_id = queue_id, position_ttl = m[9] }
 local window_ms = num(m[8], 120) * 1000
 local limit, full = address_limit(m[2], m[10]), {}
-local word, ids, waits, since = 'admitted', {}, {}, line.since
+local word, done, waits, since = 'admitted', {}, {}, line.since
 local blocked_higher, blocked_normal = 0, 0
 for i = 1, #order, 2 do
   local id, score = order[i], order[i + 1]
@@ -84,7 +82,7 @@ for i = 1, #order, 2 do
     blocked_normal = blocked_normal + (is_normal and 1 or 0)
   else
     waits[#waits + 1] = admit_one(k, id, d.position, score, d.session_id, now_ms, window_ms)
-    ids[#ids + 1] = id
+    done[#done + 1] = id
     if address then
       count_address(address, id, now_ms, m[11])
     end
@@ -101,12 +99,12 @@ if #waits > 0 then
     redis.call('HSET', state, 'since_normal', int(math.min(since, line.share - 1)))
   end
   count_admitted(state, stats, now_ms, waits)
-  for i = 4, 7 do
-    drop_tombstones(KEYS[i], positions, #waits + 100)
+  for _, lane in ipairs({ lane0, lane1, lane2, lane3 }) do
+    drop_tombstones(lane, positions, #waits + 100)
   end
 end
 local reply = { word, int(blocked_higher), int(blocked_normal) }
-for i = 1, #ids do
-  reply[3 + i] = ids[i]
+for i = 1, #done do
+  reply[3 + i] = done[i]
 end
 return reply

@@ -13,22 +13,20 @@
 --
 -- Keeps: a deadline that exists is not moved; an id that left its set meanwhile gets none. A session
 -- ends when its record says, within the queue's hard limit, or after the queue's idle time.
-local meta, positions, heartbeat, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local deadlines, events = KEYS[5], KEYS[6]
-local now_ms, waiting = tonumber(ARGV[1]), tonumber(ARGV[2])
+local now_ms, waiting = tonumber(now_ms), tonumber(position_count)
 local m = redis.call('HMGET', meta, 'status', 'session_timeout_seconds', 'session_max_seconds')
 if not m[1] then
   return { 'unknown_queue' }
 end
 local idle, most = tonumber(m[2] or '1800') * 1000, tonumber(m[3] or '14400') * 1000
 local adopted, sessions = 0, 0
-for i = 3, 2 + waiting do
+for i = ids + 1, ids + waiting do
   if redis.call('ZSCORE', positions, ARGV[i]) then
     adopted = adopted
       + redis.call('ZADD', heartbeat, 'NX', int(math.floor(now_ms / 1000)), ARGV[i])
   end
 end
-for i = 3 + waiting, #ARGV, 2 do
+for i = ids + waiting + 1, #ARGV, 2 do
   if redis.call('SISMEMBER', active, ARGV[i]) == 1 then
     local by = tonumber(ARGV[i + 1]) * 1000
     if by <= 0 then

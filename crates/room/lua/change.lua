@@ -15,21 +15,19 @@
 --
 -- Keeps: time before the change counts at the old rate; the priority policy changes only while
 -- nobody with a priority above 0 waits, because the scores of two policies do not mix.
-local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
-local tokens, last_update, events = KEYS[7], KEYS[8], KEYS[9]
-local now_ms, expected, policy = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local now_ms = tonumber(now_ms)
 local m = redis.call('HMGET', meta, 'status', 'version', 'admission_count', 'admission_per_seconds',
   'admission_burst', 'priority_policy')
 if not m[1] then
   return { 'unknown_queue' }
 end
-if expected ~= '' and expected ~= m[2] then
+if expected_version ~= '' and expected_version ~= m[2] then
   return { 'conflict', m[2] or '0' }
 end
 if policy ~= '' and policy ~= m[6] then
-  for i = 4, 6 do
-    drop_tombstones(KEYS[i], positions, 10000)
-    if redis.call('LLEN', KEYS[i]) > 0 then
+  for _, lane in ipairs({ lane1, lane2, lane3 }) do
+    drop_tombstones(lane, positions, 10000)
+    if redis.call('LLEN', lane) > 0 then
       return { 'priority_in_use' }
     end
   end
@@ -38,7 +36,7 @@ if m[1] == 'active' or num(m[3], 1) == 0 then
   local have, rem, last_ms = bucket(tokens, last_update, state, now_ms, rate_of(m[3], m[4], m[5]))
   put_bucket(tokens, last_update, state, have, rem, last_ms)
 end
-for i = 4, #ARGV, 2 do
+for i = fields + 1, #ARGV, 2 do
   redis.call('HSET', meta, ARGV[i], ARGV[i + 1])
 end
 if redis.call('HGET', meta, 'admission_per_seconds') ~= m[4] then

@@ -9,13 +9,12 @@
 -- REPLY  {'free'} | {'full', limit} | {'unknown_queue'}
 --
 -- Keeps: nothing changes but that positions and sessions which ended are dropped from the address.
-local meta, admitted, active, address = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local m = redis.call('HMGET', meta, 'status', 'max_active', 'max_active_per_address')
 if not m[1] then
   return { 'unknown_queue' }
 end
 local limit = address_limit(m[2], m[3])
-if address_full(address, admitted, active, limit, tonumber(ARGV[1])) then
+if address_full(address, admitted, active, limit, tonumber(now_ms)) then
   return { 'full', int(limit) }
 end
 return { 'free' }

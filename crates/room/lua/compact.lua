@@ -9,8 +9,7 @@
 --
 -- Keeps: order. Until the last piece the lane is spare followed by lane; then the spare takes its
 -- name. Visitors who enqueue meanwhile are behind.
-local lane, spare, positions = KEYS[1], KEYS[2], KEYS[3]
-local most = tonumber(ARGV[1])
+local most = tonumber(most)
 local part = redis.call('LRANGE', lane, '0', int(most - 1))
 for _, id in ipairs(part) do
   if redis.call('ZSCORE', positions, id) then

@@ -10,19 +10,18 @@
 -- REPLY  {'created'} | {'exists'}
 --
 -- Keeps: an existing queue is not touched; the same request repeated answers the same.
-local meta, state, tokens, last_update, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local now_ms = tonumber(ARGV[1])
+local now_ms = tonumber(now_ms)
 if redis.call('EXISTS', meta) == 1 then
-  if redis.call('HGET', meta, 'created_by') == ARGV[3] then
+  if redis.call('HGET', meta, 'created_by') == request_id then
     return { 'created' }
   end
   return { 'exists' }
 end
-for i = 4, #ARGV, 2 do
+for i = fields + 1, #ARGV, 2 do
   redis.call('HSET', meta, ARGV[i], ARGV[i + 1])
 end
-redis.call('HSET', meta, 'created_by', ARGV[3])
+redis.call('HSET', meta, 'created_by', request_id)
 redis.call('HSET', state, 'beat_ms', int(now_ms), 'last_ticket', '0', 'epoch', '1')
-put_bucket(tokens, last_update, state, tonumber(ARGV[2]), 0, now_ms)
+put_bucket(tokens, last_update, state, tonumber(burst), 0, now_ms)
 emit(events, 'queue.created', now_ms, '{}')
 return { 'created' }

@@ -8,8 +8,8 @@
 -- REPLY  {'deleted'} | {'busy'}
 --
 -- Keeps: no position disappears without having been ended first.
-local waiting = redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3])
-if waiting + redis.call('SCARD', KEYS[4]) > 0 then
+local waiting = redis.call('ZCARD', positions) + redis.call('ZCARD', admitted)
+if waiting + redis.call('SCARD', active) > 0 then
   return { 'busy' }
 end
 for _, key in ipairs(KEYS) do

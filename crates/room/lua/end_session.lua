@@ -17,9 +17,7 @@
 -- Keeps: a session ends once; the slot is free in the same step; the token is void until the last
 -- instant any copy of it could be valid. The last 64 sessions ended with void = 1 are in state
 -- (revoked_0 … revoked_63; revocations counts them all), so that every instance hears of them.
-local meta, state, active, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stats, events, session, position, revocation = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local now_ms, session_id = tonumber(ARGV[1]), ARGV[2]
+local now_ms = tonumber(now_ms)
 local ttl = redis.call('HGET', meta, 'position_ttl')
 if not ttl then
   return { 'unknown_queue' }
@@ -34,13 +32,13 @@ if redis.call('SISMEMBER', active, session_id) == 0 then
 end
 local k = { active = active, deadlines = deadlines, events = events, position_ttl = ttl }
 close_session(k, session, session_id, position,
-  { session = ARGV[3], position = ARGV[4], reason = ARGV[5], event = ARGV[6], detail = ARGV[9] },
+  { session = session_status, position = position_status, reason = reason, event = event, detail = detail },
   now_ms)
-count_one(stats, state, ARGV[7], '1')
-if ARGV[8] == '1' then
+count_one(stats, state, counter, '1')
+if void == '1' then
   local left = math.max(0, num(s[3], now_ms) - now_ms)
   local n = redis.call('HINCRBY', state, 'revocations', '1')
   redis.call('HSET', state, 'revoked_' .. int(n % 64), session_id)
-  redis.call('SET', revocation, ARGV[9] ~= '' and ARGV[9] or ARGV[5], 'EX', int(math.floor(left / 1000) + 60))
+  redis.call('SET', revocation, detail ~= '' and detail or reason, 'EX', int(math.floor(left / 1000) + 60))
 end
 return { 'ended' }

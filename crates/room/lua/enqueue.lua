@@ -42,12 +42,9 @@
 -- Keeps: requests are handled one after the other, in their order. A ticket is unique and grows in
 -- the order of enqueueing, whatever the clocks say; scores within a lane grow with its list; a held
 -- position is found before any limit is checked; a repeated call finds the position it made.
-local call, sub, max, keys, args = redis.call, string.sub, math.max, KEYS, ARGV
-local meta, state, positions = keys[1], keys[2], keys[3]
-local lanes = { keys[4], keys[5], keys[6], keys[7] }
-local heartbeat, admitted, active = keys[8], keys[9], keys[10]
-local tokens, last_update, stats, events = keys[11], keys[12], keys[13], keys[14]
-local now_ms, queue_id = tonumber(args[1]), args[2]
+local call, sub, max = redis.call, string.sub, math.max
+local lanes = { lane0, lane1, lane2, lane3 }
+local now_ms = tonumber(now_ms)
 
 local m = call('HMGET', meta, 'status', 'max_queue_size', 'max_active', 'admission_count',
   'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share',
@@ -60,24 +57,24 @@ local strict, ttl, most = m[7] == 'strict', m[10], num(m[2], 0)
 local now_s = int(math.floor(now_ms / 1000))
 local total = call('ZCARD', positions)
 local last, since = num(s[1], 0), s[2]
-local fields, count = 14, (#args - 4) / 14
+local fields, count = 14, (#ARGV - requests) / 14
 -- The last ticket if all requests succeed: reserved first, so that a script stopped half way never
 -- gives a ticket twice.
 local reserved = last
 for i = 1, count do
-  reserved = max(tonumber(args[5 + (i - 1) * fields]), reserved + 1)
+  reserved = max(tonumber(ARGV[requests + 1 + (i - 1) * fields]), reserved + 1)
 end
 local begun, made, peak = false, 0, 0
 
 -- Reads one request from ARGV.
 local function read_request(i)
-  local a = 4 + (i - 1) * fields
+  local a = requests + (i - 1) * fields
   return {
-    ticket = tonumber(args[a + 1]), session_id = args[a + 2], priority = tonumber(args[a + 3]),
-    held_id = args[a + 4], dead_ids = args[a + 5], ip_address = args[a + 6], ip_hash = args[a + 7],
-    user_agent = args[a + 8], metadata = args[a + 9], user_id = args[a + 10],
-    once_ttl = tonumber(args[a + 11]), uses = tonumber(args[a + 12]), invite_ttl = args[a + 13],
-    cursor = tonumber(args[a + 14]),
+    ticket = tonumber(ARGV[a + 1]), session_id = ARGV[a + 2], priority = tonumber(ARGV[a + 3]),
+    held_id = ARGV[a + 4], dead_ids = ARGV[a + 5], ip_address = ARGV[a + 6], ip_hash = ARGV[a + 7],
+    user_agent = ARGV[a + 8], metadata = ARGV[a + 9], user_id = ARGV[a + 10],
+    once_ttl = tonumber(ARGV[a + 11]), uses = tonumber(ARGV[a + 12]), invite_ttl = ARGV[a + 13],
+    cursor = tonumber(ARGV[a + 14]),
   }
 end
 
@@ -111,7 +108,7 @@ local function write_pending()
 end
 
 -- Returns the reply for a position the visitor already holds; or whether a better proof upgrades it.
-local function find_held(request, by_address)
+local function find_held(request, counts_address)
   if call('EXISTS', request.position) == 1 then
     return { 'existing', request.id }
   end
@@ -134,7 +131,7 @@ local function find_held(request, by_address)
     end
   end
   local once = request.once and call('GET', request.once)
-  local mapped = by_address and not upgrade and call('GET', request.ipmap)
+  local mapped = counts_address and not upgrade and call('GET', request.ipmap)
   for _, named in ipairs({ once or '', mapped or '' }) do
     if named ~= '' and not string.find(request.dead_ids, named, 1, true) then
       if call('ZSCORE', positions, named) or call('ZSCORE', admitted, named) then
@@ -225,17 +222,17 @@ local function admit(request, score, line)
 end
 
 local function enqueue(request)
-  local by_address = m[11] == 'ip' and request.ip_hash ~= ''
-  if by_address and not request.ipmap then
+  local counts_address = m[11] == 'ip' and request.ip_hash ~= ''
+  if counts_address and not request.ipmap then
     return { 'settings' }
   end
   local line = line_of(m[7], m[8], since, now_ms)
-  local alone = request.held or request.once or request.invite or by_address or request.priority > 0
+  local alone = request.held or request.once or request.invite or counts_address or request.priority > 0
     or line.share > 0 or (total == 0 and m[1] == 'active')
   if alone then
     write_pending()
   end
-  local found, upgrade = find_held(request, by_address)
+  local found, upgrade = find_held(request, counts_address)
   if found then
     return found
   end
@@ -294,7 +291,7 @@ local function enqueue(request)
   call('ZADD', positions, score, request.id)
   call('ZADD', heartbeat, now_s, request.id)
   keep_record(request)
-  if by_address then
+  if counts_address then
     call('SET', request.ipmap, request.id, 'EX', ttl)
   end
   if request.once then
@@ -315,11 +312,11 @@ local function enqueue(request)
   return { 'waiting', request.number, int(number), int(waiting) }
 end
 
-local reply, at = { 'enqueued' }, 14
+local reply, at = { 'enqueued' }, records
 local function next_key(given)
   if given then
     at = at + 1
-    return keys[at]
+    return KEYS[at]
   end
 end
 for i = 1, count do
@@ -327,8 +324,8 @@ for i = 1, count do
   request.position = next_key(true)
   request.id = sub(request.position, -36)
   request.held = next_key(request.held_id ~= '')
-  request.ipmap = next_key(args[3] == '1' and request.ip_hash ~= '')
-  request.address = next_key(args[4] == '1' and request.ip_hash ~= '')
+  request.ipmap = next_key(by_address == '1' and request.ip_hash ~= '')
+  request.address = next_key(by_share == '1' and request.ip_hash ~= '')
   request.once = next_key(request.once_ttl > 0)
   request.invite = next_key(request.uses > 0)
   local answer = enqueue(request)

@@ -14,14 +14,12 @@
 -- Keeps: the deadline is checked in the step that expires the position; a heartbeat or an admission
 -- in between wins. Nothing expires while the clocks stand still, nor sooner than a whole hold time
 -- after they went on.
-local meta, state, positions, heartbeat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stats, events = KEYS[5], KEYS[6]
-local now_ms = tonumber(ARGV[1])
+local now_ms = tonumber(now_ms)
 local m = redis.call('HMGET', meta, 'status', 'heartbeat_timeout_seconds', 'position_ttl')
 if not m[1] then
   return { 'unknown_queue' }
 end
-if clocks_stopped(m[1], state, now_ms, tonumber(ARGV[2])) then
+if clocks_stopped(m[1], state, now_ms, tonumber(stall_ms)) then
   return { 'stopped' }
 end
 local timeout = num(m[2], 480) * 1000
@@ -29,8 +27,8 @@ if num(redis.call('HGET', state, 'floor_ms'), 0) + timeout > now_ms then
   return { 'stopped' }
 end
 local n, strays = 0, 0
-for i = 3, #ARGV do
-  local id = ARGV[i]
+for i = 1, #ARGV - ids do
+  local id = ARGV[ids + i]
   local seen = num(redis.call('ZSCORE', heartbeat, id))
   if not redis.call('ZSCORE', positions, id) then
     redis.call('ZREM', heartbeat, id)
@@ -38,7 +36,7 @@ for i = 3, #ARGV do
   elseif not seen or (seen + 1) * 1000 + timeout <= now_ms then
     redis.call('ZREM', positions, id)
     redis.call('ZREM', heartbeat, id)
-    finish(KEYS[4 + i], 'expired', 'hold_timeout', now_ms, m[3])
+    finish(KEYS[records + i], 'expired', 'hold_timeout', now_ms, m[3])
     emit(events, 'position.expired', now_ms,
       '{"position_id":"' .. id .. '","reason":"hold_timeout"}')
     n = n + 1

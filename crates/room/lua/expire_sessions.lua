@@ -13,15 +13,13 @@
 --
 -- Keeps: the deadline is checked in the step that ends the session; activity in between wins. After
 -- an outage every session has a whole idle time again, a provisional one its short one.
-local meta, state, active, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stats, events = KEYS[5], KEYS[6]
-local now_ms = tonumber(ARGV[1])
+local now_ms = tonumber(now_ms)
 local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'position_ttl',
   'provisional_timeout_seconds')
 if not m[2] then
   return { 'unknown_queue' }
 end
-if clocks_stopped('active', state, now_ms, tonumber(ARGV[2])) then
+if clocks_stopped('active', state, now_ms, tonumber(stall_ms)) then
   return { 'stopped' }
 end
 local up_ms = num(redis.call('HGET', state, 'up_ms'), 0)
@@ -32,9 +30,9 @@ if up_ms + short_ms > now_ms then
 end
 local k = { active = active, deadlines = deadlines, events = events, position_ttl = m[2] }
 local n = 0
-for i = 3, #ARGV do
-  local session_id = ARGV[i]
-  local session, position = KEYS[2 * i + 1], KEYS[2 * i + 2]
+for i = 1, #ARGV - ids do
+  local session_id = ARGV[ids + i]
+  local session, position = KEYS[sessions + 2 * i - 1], KEYS[sessions + 2 * i]
   local by = num(redis.call('ZSCORE', deadlines, session_id))
   local s = redis.call('HMGET', session, 'hard_until_ms', 'provisional')
   local back_ms = up_ms + (s[2] == '1' and short_ms or idle_ms)

@@ -15,20 +15,19 @@
 --
 -- Keeps: an ended position stays ended. A position in the line whose record ran out of time during an
 -- outage gets its record back; the line is the truth.
-local call, sub, keys = redis.call, string.sub, KEYS
-local meta, state, positions, admitted, heartbeat = keys[1], keys[2], keys[3], keys[4], keys[5]
-local now_ms, queue_id, priorities = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local call, sub = redis.call, string.sub
+local now_ms = tonumber(now_ms)
 local queue = read_queue(meta, state, positions, now_ms)
 if not queue then
   return { 'unknown_queue' }
 end
 local count, ttl, line, total = #priorities, queue.ttl, queue.line, queue.total
 local now_s = int(math.floor(now_ms / 1000))
-local by_address = queue.duplicates == 'ip' and #keys == 5 + 2 * count
+local by_address = queue.duplicates == 'ip' and #KEYS == records + 2 * count
 local unpack_all = unpack or table.unpack
 local ids = {}
 for i = 1, count do
-  ids[i] = sub(keys[5 + i], -36)
+  ids[i] = sub(KEYS[records + i], -36)
 end
 -- A second heartbeat within the same second writes nothing, and within the same minute the record's
 -- TTL is long enough. For up to three positions, reading the scores costs more than it saves.
@@ -37,7 +36,7 @@ local heard = count > 3 and call('ZMSCORE', heartbeat, unpack_all(ids)) or {}
 local reply = { 'positions', queue.status, queue.message, total, queue.epoch }
 local length, seen, new = 5, {}, 0
 for i = 1, count do
-  local id, position = ids[i], keys[5 + i]
+  local id, position = ids[i], KEYS[records + i]
   local rank = call('ZRANK', positions, id)
   local priority = sub(priorities, i, i)
   if rank then
@@ -58,8 +57,8 @@ for i = 1, count do
       seen[new + 1], seen[new + 2] = now_s, id
       new = new + 2
     end
-    if by_address and call('GET', keys[5 + count + i]) == id then
-      call('EXPIRE', keys[5 + count + i], ttl)
+    if by_address and call('GET', KEYS[records + count + i]) == id then
+      call('EXPIRE', KEYS[records + count + i], ttl)
     end
   elseif call('HGET', position, 'status') == 'admitted' then
     call('HSET', position, 'last_heartbeat', now_s)

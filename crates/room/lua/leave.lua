@@ -16,9 +16,7 @@
 -- Keeps: idempotent; the slot of an admitted position is free again. An active session is not
 -- touched: the caller ends it by its id. The id in the lane list becomes a
 -- tombstone, dropped when it reaches the head.
-local meta, state, positions, heartbeat, admitted = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local stats, events, position = KEYS[6], KEYS[7], KEYS[8]
-local now_ms, id, reason = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local now_ms = tonumber(now_ms)
 local ttl = redis.call('HGET', meta, 'position_ttl')
 if not ttl then
   return { 'unknown_queue' }
@@ -40,5 +38,5 @@ local cancelled = reason == 'cancelled'
 count_one(stats, state, cancelled and 'total_cancelled' or 'total_expired', '1')
 emit(events, cancelled and 'position.cancelled' or 'position.expired', now_ms,
   '{"position_id":"' .. id .. '","reason":"' .. reason .. '"'
-    .. (ARGV[4] ~= '' and ',"detail":"' .. ARGV[4] .. '"' or '') .. '}')
+    .. (detail ~= '' and ',"detail":"' .. detail .. '"' or '') .. '}')
 return { 'left' }

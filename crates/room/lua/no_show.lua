@@ -19,14 +19,12 @@
 --
 -- Keeps: the slot is free in the same step. A position that returns has its old score, so it stands
 -- before everybody of its lane who was behind it. A session started in between wins.
-local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
-local heartbeat, admitted, stats, events = KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local now_ms = tonumber(ARGV[1])
+local now_ms = tonumber(now_ms)
 local m = redis.call('HMGET', meta, 'status', 'claim_window_seconds', 'position_ttl')
 if not m[1] then
   return { 'unknown_queue' }
 end
-if clocks_stopped(m[1], state, now_ms, tonumber(ARGV[2])) then
+if clocks_stopped(m[1], state, now_ms, tonumber(stall_ms)) then
   return { 'stopped' }
 end
 if num(redis.call('HGET', state, 'floor_ms'), 0) + num(m[2], 120) * 1000 > now_ms then
@@ -34,14 +32,15 @@ if num(redis.call('HGET', state, 'floor_ms'), 0) + num(m[2], 120) * 1000 > now_m
 end
 local now_s = int(math.floor(now_ms / 1000))
 local returned, expired = 0, 0
-for i = 4, #ARGV do
-  local id, position = ARGV[i], KEYS[8 + i]
+local lanes = { [0] = lane0, lane1, lane2, lane3 }
+for i = 1, #ARGV - ids do
+  local id, position = ARGV[ids + i], KEYS[records + i]
   local by = num(redis.call('ZSCORE', admitted, id))
   if by and by <= now_ms then
     local p = redis.call('HMGET', position, 'returns', 'score', 'priority')
     redis.call('ZREM', admitted, id)
     if p[2] and not p[1] then
-      local lane = KEYS[4 + num(p[3], 0)]
+      local lane = lanes[num(p[3], 0)]
       drop_tombstones(lane, positions, 1000)
       redis.call('ZADD', positions, p[2], id)
       redis.call('ZADD', heartbeat, now_s, id)

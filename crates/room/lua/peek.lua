@@ -13,9 +13,7 @@
 --
 -- Keeps: reads only. At most `most` ids, no more than both limits allow; by_hand = 1 leaves the
 -- rate out of it. The skipped are those whose address has its share (room/admit).
-local meta, state, positions, admitted, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local tokens, last_update = KEYS[6], KEYS[7]
-local now_ms, most, by_hand = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local now_ms, most, by_hand = tonumber(now_ms), tonumber(most), by_hand == '1'
 local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
   'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share')
 if not m[1] then
@@ -29,7 +27,7 @@ if most > 0 and not by_hand then
   most = math.min(most, (bucket(tokens, last_update, state, now_ms, rate_of(m[3], m[4], m[5]))))
 end
 local line = line_of(m[6], m[7], redis.call('HGET', state, 'since_normal'), now_ms)
-local order = next_in_line(positions, line, most, tonumber(ARGV[4]), tonumber(ARGV[5]))
+local order = next_in_line(positions, line, most, tonumber(skip_higher), tonumber(skip_normal))
 local reply = { 'next' }
 for i = 1, #order, 2 do
   reply[#reply + 1] = order[i]

@@ -8,8 +8,7 @@
 -- REPLY  {'positions', queue_status, message, total, position, …} | {'unknown_queue'}
 --
 -- Keeps: one position per id, in the order asked; empty for one that does not wait.
-local meta, state, positions = KEYS[1], KEYS[2], KEYS[3]
-local now_ms = tonumber(ARGV[1])
+local now_ms = tonumber(now_ms)
 local m = redis.call('HMGET', meta, 'status', 'priority_policy', 'reserved_share', 'message')
 if not m[1] then
   return { 'unknown_queue' }
@@ -17,7 +16,7 @@ end
 local total = redis.call('ZCARD', positions)
 local line = line_of(m[2], m[3], redis.call('HGET', state, 'since_normal'), now_ms)
 local reply = { 'positions', m[1], m[4] or '', int(total) }
-for i = 2, #ARGV do
+for i = ids + 1, #ARGV do
   local rank = redis.call('ZRANK', positions, ARGV[i])
   reply[#reply + 1] = rank and int(shown_position(positions, line, rank, total)) or ''
 end

@@ -11,8 +11,7 @@
 --
 -- Keeps: time that passes while the queue is not active adds nothing to the rate and takes nothing
 -- from anybody's hold or admission window.
-local meta, state, tokens, last_update, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local now_ms, status = tonumber(ARGV[1]), ARGV[2]
+local now_ms = tonumber(now_ms)
 local m = redis.call('HMGET', meta, 'status', 'admission_count', 'admission_per_seconds',
   'admission_burst')
 if not m[1] then

@@ -24,11 +24,8 @@
 -- With by_address = 1, an address has at most its share of admitted + active; a position admitted
 -- from the same address is counted already, and its session takes its part. With provisional = 1 the
 -- session is short until its pass comes back once (room/touch).
-local meta, state, positions, admitted, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local deadlines, stats, events, position, session = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local address = KEYS[11]
-local now_ms, queue_id, id, session_id = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
-local by_address, provisional = ARGV[10] == '1', ARGV[11] == '1'
+local now_ms = tonumber(now_ms)
+local by_address, provisional = by_address == '1', provisional == '1'
 local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'session_max_seconds', 'session_ttl',
   'max_active', 'max_active_per_address', 'provisional_timeout_seconds')
 if not m[3] then
@@ -64,10 +61,10 @@ local now_s = int(math.floor(now_ms / 1000))
 redis.call('ZREM', admitted, id)
 redis.call('SADD', active, session_id)
 redis.call('ZADD', deadlines, int(until_ms), session_id)
-redis.call('HSET', session, 'queue_id', queue_id, 'position_id', id, 'user_id', ARGV[5] ~= '' and ARGV[5] or p[4] or '',
-  'ip_address', ARGV[6], 'user_agent', ARGV[7], 'token', ARGV[8], 'started_at', now_s,
+redis.call('HSET', session, 'queue_id', queue_id, 'position_id', id, 'user_id', user_id ~= '' and user_id or p[4] or '',
+  'ip_address', ip_address, 'user_agent', user_agent, 'token', token, 'started_at', now_s,
   'expires_at', int(math.floor(until_ms / 1000)), 'last_activity', now_s, 'page_views', '0',
-  'status', 'active', 'hard_until_ms', int(hard_ms), 'priority', ARGV[9])
+  'status', 'active', 'hard_until_ms', int(hard_ms), 'priority', priority)
 if provisional then
   redis.call('HSET', session, 'provisional', '1')
 end

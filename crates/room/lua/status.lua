@@ -15,15 +15,14 @@
 --
 -- Keeps: 'waiting' and a position >= 1 are returned exactly for those in line; an error never reads
 -- as the front.
-local call, sub, keys = redis.call, string.sub, KEYS
-local meta, state, positions, admitted = keys[1], keys[2], keys[3], keys[4]
-local queue = read_queue(meta, state, positions, tonumber(ARGV[1]))
+local call, sub = redis.call, string.sub
+local queue = read_queue(meta, state, positions, tonumber(now_ms))
 if not queue then
   return { 'unknown_queue' }
 end
 local reply = { 'positions', queue.status, queue.message, queue.total, queue.epoch }
-for i = 5, #keys do
-  local id = sub(keys[i], -36)
-  append_position(reply, queue, positions, admitted, keys[i], id, call('ZRANK', positions, id))
+for i = records + 1, #KEYS do
+  local id = sub(KEYS[i], -36)
+  append_position(reply, queue, positions, admitted, KEYS[i], id, call('ZRANK', positions, id))
 end
 return reply

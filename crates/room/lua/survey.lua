@@ -17,9 +17,7 @@
 -- Keeps: no position is lost to an outage: after a gap between ticks longer than stall_ms, deadlines
 -- count from the return at the earliest ('returned'). A clock that was set back does not stop the
 -- rate for as long.
-local meta, state, positions, admitted = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local active, deadlines, tokens, last_update = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local now_ms, most = tonumber(ARGV[1]), tonumber(ARGV[3])
+local now_ms, most = tonumber(now_ms), tonumber(most)
 local m = redis.call('HMGET', meta, 'status', 'max_active', 'admission_count',
   'admission_per_seconds', 'admission_burst', 'priority_policy', 'reserved_share')
 if not m[1] then
@@ -28,7 +26,7 @@ end
 
 local word = 'survey'
 local beat = num(redis.call('HGET', state, 'beat_ms'))
-if beat and now_ms - beat > tonumber(ARGV[2]) then
+if beat and now_ms - beat > tonumber(stall_ms) then
   redis.call('HSET', state, 'beat_ms', int(now_ms), 'floor_ms', int(now_ms), 'up_ms', int(now_ms))
   word = 'returned'
 elseif not beat or now_ms - beat >= 1000 or now_ms < beat then
@@ -53,7 +51,7 @@ if m[1] == 'active' then
   end
 end
 local lengths = { waiting }
-for i = 9, #KEYS do
+for i = lists + 1, #KEYS do
   lengths[#lengths + 1] = redis.call('LLEN', KEYS[i])
 end
 local r = redis.call('HMGET', state, 'revocations', 'epoch')

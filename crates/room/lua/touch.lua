@@ -13,16 +13,14 @@
 --
 -- Keeps: a session that ended stays ended; the hard limit never moves. A provisional session stays
 -- short until a pass is shown: that proves that the visitor keeps cookies, and proven = 1.
-local meta, state, active = KEYS[1], KEYS[2], KEYS[3]
-local deadlines, session, revocation = KEYS[4], KEYS[5], KEYS[6]
-local now_ms, session_id = tonumber(ARGV[1]), ARGV[2]
+local now_ms = tonumber(now_ms)
 local m = redis.call('HMGET', meta, 'session_timeout_seconds', 'session_renewal', 'session_ttl',
   'provisional_timeout_seconds')
 if not m[3] then
   return { 'unknown_queue' }
 end
-if ARGV[4] ~= '' then
-  if tonumber(ARGV[4]) < num(redis.call('HGET', state, 'epoch'), 0)
+if epoch ~= '' then
+  if tonumber(epoch) < num(redis.call('HGET', state, 'epoch'), 0)
     or redis.call('EXISTS', revocation) == 1 then
     return { 'revoked' }
   end
@@ -37,7 +35,7 @@ end
 local hard_ms = num(s[3], now_ms)
 local until_ms = num(redis.call('ZSCORE', deadlines, session_id), now_ms)
 local idle_s, from_ms = num(m[1], 1800), now_ms
-local proven = s[4] == '1' and ARGV[4] ~= ''
+local proven = s[4] == '1' and epoch ~= ''
 if s[4] == '1' and not proven then
   idle_s = math.min(idle_s, num(m[4], 60))
 end
@@ -52,7 +50,7 @@ if proven then
 end
 redis.call('HSET', session, 'last_activity', int(math.floor(now_ms / 1000)),
   'expires_at', int(math.floor(until_ms / 1000)))
-local views = redis.call('HINCRBY', session, 'page_views', ARGV[3])
+local views = redis.call('HINCRBY', session, 'page_views', page_views)
 redis.call('EXPIRE', session, m[3])
 redis.call('ZADD', deadlines, int(until_ms), session_id)
 return { 'active', int(until_ms), int(hard_ms), int(views), proven and '1' or '0' }
