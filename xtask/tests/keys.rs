@@ -211,8 +211,8 @@ fn names(code: &str, built: &str, many: Option<u32>) -> (String, String) {
 fn parts(code: &str, built: &str) -> Vec<Part> {
     // Helpers of the job queue put the namespace in front.
     if let Some((_, rest)) = built.split_once("self.of(") {
-        let (group, rest) = literal(rest);
-        let name = rest.trim_start_matches([',', ' ']).split(')').next().unwrap();
+        let (group, name) = rest.split(')').next().unwrap().split_once(", ").unwrap();
+        let group = constant(code, group).unwrap_or_else(|| group.trim_matches('"').to_owned());
         return vec![prefix(code), Part::Text(format!(":{group}")), Part::Value(plain(name))];
     }
     let own = built.split_once("self.key(").map(|(_, rest)| rest);
@@ -231,6 +231,10 @@ fn parts(code: &str, built: &str) -> Vec<Part> {
             chars.next();
         } else if char == '{' {
             let name: String = chars.by_ref().take_while(|char| *char != '}').collect();
+            if let Some(text) = constant(code, &name) {
+                plain_text.push_str(&text);
+                continue;
+            }
             parts.push(Part::Text(std::mem::take(&mut plain_text)));
             let value = if name.is_empty() { arguments.next().unwrap() } else { name };
             parts.push(value_of(code, &value));
@@ -240,6 +244,12 @@ fn parts(code: &str, built: &str) -> Vec<Part> {
     }
     parts.push(Part::Text(plain_text));
     parts
+}
+
+/// The text of a constant, by which scripts know a group of keys too.
+fn constant(code: &str, name: &str) -> Option<String> {
+    let (_, rest) = code.split_once(&format!("const {name}: &str = "))?;
+    Some(literal(rest).0.to_owned())
 }
 
 /// The namespace: tagged in a cluster, as `Keys::new` does it.

@@ -22,26 +22,25 @@
 -- is completed. 'old' has ended, and its result is gone: it is forgotten.
 --
 -- Keeps: a job that is anywhere else, or has changed since it was looked at, is left alone.
-local id, case = ARGV[4], ARGV[5]
-local status = redis.call('GET', KEYS[10])
-if redis.call('GET', KEYS[9]) ~= ARGV[7] or redis.call('EXISTS', KEYS[11]) == 1
-  or redis.call('SISMEMBER', KEYS[6], id) == 1 or redis.call('ZSCORE', KEYS[4], id)
-  or redis.call('ZSCORE', KEYS[5], id) or redis.call('LPOS', KEYS[1], id) then
+local state = redis.call('GET', status)
+if redis.call('GET', data) ~= body or redis.call('EXISTS', lock) == 1
+  or redis.call('SISMEMBER', active, id) == 1 or redis.call('ZSCORE', delayed, id)
+  or redis.call('ZSCORE', cron, id) or redis.call('LPOS', waiting, id) then
   return { 'fine' }
 end
-if case == 'lost' and not status and redis.call('EXISTS', KEYS[12]) == 0 then
-  local queue_state = queue_open(KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[1]), {})
-  redis.call('SET', KEYS[10], 'waiting')
-  queue_push(queue_state, read_lanes(1, 12, 7), { id, 1, ARGV[6] }, ARGV[2])
-  emit(KEYS[8], ARGV[3], 'adopted', ARGV[1], { id })
+if case == 'lost' and not state and redis.call('EXISTS', result) == 0 then
+  local queue_state = queue_open(waiting, index, unindexed, tonumber(now_ms), {})
+  redis.call('SET', status, 'waiting')
+  queue_push(queue_state, read_lanes(1, keys, lane), { id, 1, place }, wake)
+  emit(events, events_max, 'adopted', now_ms, { id })
   queue_close(queue_state)
   return { 'adopted' }
-elseif case == 'late' and (status == 'waiting' or not status) and redis.call('EXISTS', KEYS[12]) == 1 then
-  redis.call('SET', KEYS[10], 'completed')
-  redis.call('LPUSH', KEYS[7], ARGV[1] .. ' ' .. id)
+elseif case == 'late' and (state == 'waiting' or not state) and redis.call('EXISTS', result) == 1 then
+  redis.call('SET', status, 'completed')
+  redis.call('LPUSH', finished, now_ms .. ' ' .. id)
   return { 'completed' }
-elseif case == 'old' and status == 'completed' and redis.call('EXISTS', KEYS[12]) == 0 then
-  redis.call('DEL', KEYS[9], KEYS[10])
+elseif case == 'old' and state == 'completed' and redis.call('EXISTS', result) == 0 then
+  redis.call('DEL', data, status)
   return { 'forgotten' }
 end
 return { 'fine' }

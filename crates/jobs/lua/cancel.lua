@@ -25,49 +25,49 @@
 --
 -- Keeps: what has ended stays as it is; what runs is only asked, and not even that with running = ''.
 -- A v1 worker cannot be asked; its job is marked, and ends when that worker gives it back.
-local queue_state = queue_open(KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[1]), {})
+local queue_state = queue_open(waiting, index, unindexed, tonumber(now_ms), {})
 local reply, ended = { 'cancelled' }, {}
-for n = 1, #ARGV - 9 do
-  local id, key = ARGV[9 + n], 12 + 4 * (n - 1)
-  local status, outcome = redis.call('GET', KEYS[key + 2]), nil
+for n = 1, #ARGV - ids do
+  local id, key = ARGV[ids + n], keys + 4 * (n - 1)
+  local status, answer = redis.call('GET', KEYS[key + 2]), nil
   if not status and redis.call('EXISTS', KEYS[key + 1]) == 0 then
-    outcome = 'missing'
+    answer = 'missing'
   elseif status == 'cron' then
-    outcome = 'schedule'
+    answer = 'schedule'
   elseif status == 'completed' or status == 'dead' or status == 'failed' then
-    redis.call('ZREM', KEYS[5], id)
-    outcome = redis.call('ZSCORE', KEYS[12], id) and 'schedule' or 'is ' .. status
+    redis.call('ZREM', expiring, id)
+    answer = redis.call('ZSCORE', cron, id) and 'schedule' or 'is ' .. status
   else
     local out = false
-    if redis.call('HEXISTS', KEYS[9], id) == 0 then
-      out = redis.call('ZREM', KEYS[4], id) == 1
+    if redis.call('HEXISTS', claims, id) == 0 then
+      out = redis.call('ZREM', delayed, id) == 1
       if redis.call('DEL', KEYS[key + 4]) == 1 then out = true end
       if not out and status ~= 'active' then out = queue_remove(queue_state, id, nil, true) end
     end
     if out then
-      redis.call('ZREM', KEYS[5], id)
-      redis.call('HDEL', KEYS[10], id)
+      redis.call('ZREM', expiring, id)
+      redis.call('HDEL', cancelled, id)
       redis.call('SET', KEYS[key + 2], 'failed')
-      redis.call('SET', KEYS[key + 3], ARGV[6], 'EX', ARGV[5])
-      redis.call('LPUSH', KEYS[6], ARGV[1] .. ' ' .. id)
+      redis.call('SET', KEYS[key + 3], outcome, 'EX', result_ttl_s)
+      redis.call('LPUSH', finished, now_ms .. ' ' .. id)
       ended[#ended + 1] = id
-      outcome = 'ended'
-    elseif ARGV[9] == '' then
-      redis.call('ZREM', KEYS[5], id)
-      outcome = 'held'
+      answer = 'ended'
+    elseif running == '' then
+      redis.call('ZREM', expiring, id)
+      answer = 'held'
     else
-      redis.call('HSET', KEYS[10], id, ARGV[7])
-      redis.call('PUBLISH', ARGV[3], id)
-      outcome = 'asked'
+      redis.call('HSET', cancelled, id, reason)
+      redis.call('PUBLISH', signal, id)
+      answer = 'asked'
     end
   end
-  reply[#reply + 1] = outcome
+  reply[#reply + 1] = answer
 end
 queue_close(queue_state)
 if ended[1] then
-  redis.call('PUBLISH', ARGV[2], table.concat(ended, '\n'))
-  emit(KEYS[11], ARGV[4], ARGV[8], ARGV[1], ended, ARGV[7])
-  if redis.call('EXISTS', KEYS[7]) == 1 and mark_parents(KEYS[7], KEYS[8], ended) then
+  redis.call('PUBLISH', done, table.concat(ended, '\n'))
+  emit(events, events_max, event, now_ms, ended, reason)
+  if redis.call('EXISTS', parents) == 1 and mark_parents(parents, settled, ended) then
     reply[1] = 'settled'
   end
 end

@@ -11,16 +11,16 @@
 -- cleared before. Goes through the whole list once, in the server's own loop: some 50 ns an entry.
 --
 -- Keeps: what is in line stays in line, in its order.
-local queue_state = queue_open(KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[1]), {})
-local count = redis.call('LREM', KEYS[1], 0, '-')
+local queue_state = queue_open(waiting, index, unindexed, tonumber(now_ms), {})
+local count = redis.call('LREM', waiting, 0, '-')
 queue_state.tombstones, queue_state.moved = 0, true
-queue_state.base = queue_state.seq + 1 - redis.call('LLEN', KEYS[1])
+queue_state.base = queue_state.seq + 1 - redis.call('LLEN', waiting)
 if not queue_state.clean then
-  queue_state.at = queue_state.tail ~= '' and redis.call('LPOS', KEYS[1], queue_state.tail, 'RANK', -1) or -1
+  queue_state.at = queue_state.tail ~= '' and redis.call('LPOS', waiting, queue_state.tail, 'RANK', -1) or -1
 end
 queue_close(queue_state)
-if ARGV[2] == '1' then
-  redis.call('DEL', KEYS[3])
-  redis.call('HSET', KEYS[2], 'head', '', 'tail', '', 'at', -1)
+if anew == '1' then
+  redis.call('DEL', unindexed)
+  redis.call('HSET', index, 'head', '', 'tail', '', 'at', -1)
 end
 return { 'compacted', count }

@@ -24,7 +24,7 @@
 --
 -- Keeps: only the claim that holds a job completes it, once: lock, active, claims, lease and the
 -- type's counter change together with status and result.
-local lost, settled = finish(7, 8, ARGV[4], ARGV[5], ARGV[6], ARGV[7])
-local reply = { settled and 'settled' or 'completed' }
+local lost, any_settled = finish(rest + 1, result_ttl_s, done, wake, spent_ms)
+local reply = { any_settled and 'settled' or 'completed' }
 for n = 1, #lost do reply[n + 1] = lost[n] end
 return reply

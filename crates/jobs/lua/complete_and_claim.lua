@@ -30,5 +30,5 @@
 -- Undeclared keys: as in `claim`, and those of the jobs that are done.
 --
 -- Keeps: what `complete` keeps, then what `claim` keeps: a place that is freed can be taken.
-local at = 13 + tonumber(ARGV[10]) + tonumber(ARGV[11])
-return claim_jobs(finish(11, at + 4, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]))
+local at = rest + tonumber(pools) + tonumber(types)
+return claim_jobs(finish(at + 5, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]))

@@ -16,8 +16,7 @@
 -- Keeps: a job that is answered for is stored, has a status and is in exactly one of waiting (front
 -- or back as v1 would push it) and delayed. Repeating does nothing.
 local call = redis.call
-local wake, lanes_count = ARGV[2], tonumber(ARGV[4])
-local queue_state, lanes, job_keys, job_args = open_lanes(lanes_count, 6, 4)
+local queue_state, lane_list, job_keys, job_args = open_lanes()
 
 local jobs = (#ARGV - job_args) / 6
 -- Are all of them new, as they nearly always are? Then one call stores them all.
@@ -38,7 +37,7 @@ end
 -- A table that begins with the size it has for one job need not grow for it.
 local reply, store, ids = { 'dispatched' }, { 0, 0, 0, 0 }, { 0 }
 local count, stored, entered = 0, 0, 0
-local entries, later, expiring = nil, nil, nil
+local entries, later, limits = nil, nil, nil
 for j = 1, jobs do
   local at, key = job_args + 6 * (j - 1), job_keys + 2 * j - 1
   local id, place, data, data_key = ARGV[at + 1], ARGV[at + 3], ARGV[at + 6], KEYS[key]
@@ -67,9 +66,9 @@ for j = 1, jobs do
       entered = entered + 3
     end
     if ARGV[at + 5] ~= '' then
-      expiring = expiring or {}
-      expiring[#expiring + 1] = ARGV[at + 5]
-      expiring[#expiring + 1] = id
+      limits = limits or {}
+      limits[#limits + 1] = ARGV[at + 5]
+      limits[#limits + 1] = id
     end
   elseif call('GET', data_key) == data then
     reply[j + 1] = 'same'
@@ -80,12 +79,12 @@ end
 if count > 0 then
   chunked('MSET', nil, store, 1, stored)
   if later then
-    chunked('ZADD', KEYS[4], later)
+    chunked('ZADD', delayed, later)
     call('PUBLISH', wake, 'later')
   end
-  if expiring then chunked('ZADD', KEYS[5], expiring) end
-  if entries then queue_push(queue_state, lanes, entries, wake) end
-  emit(KEYS[6], ARGV[3], 'dispatched', ARGV[1], count == 1 and ids[1] or ids)
+  if limits then chunked('ZADD', expiring, limits) end
+  if entries then queue_push(queue_state, lane_list, entries, wake) end
+  emit(events, events_max, 'dispatched', now_ms, count == 1 and ids[1] or ids)
 end
 queue_close(queue_state)
 return reply

@@ -24,51 +24,51 @@
 -- Keeps: under one key there is one job until its time is over. A job that waits for others is in
 -- no line before the last of them has ended; each of them knows it. On every refusal nothing is
 -- changed.
-local now, id, place, body = tonumber(ARGV[1]), ARGV[6], ARGV[7], ARGV[10]
-if ARGV[4] ~= '' then
-  local found = redis.call('GET', KEYS[8])
+local now = tonumber(now_ms)
+if once_until_ms ~= '' then
+  local found = redis.call('GET', once)
   if found then
-    local until_ms, other, digest = string.match(found, '^(%d+) (.*) (%x*)$')
-    if other and other ~= id and other ~= ARGV[13] and tonumber(until_ms) > now then
-      return { digest == ARGV[12] and 'duplicate' or 'reused', other }
+    local until_ms, other, known = string.match(found, '^(%d+) (.*) (%x*)$')
+    if other and other ~= id and other ~= gone and tonumber(until_ms) > now then
+      return { known == digest and 'duplicate' or 'reused', other }
     end
   end
 end
-local there = redis.call('GET', KEYS[10])
+local there = redis.call('GET', data)
 if there then return { there == body and 'same' or 'taken' } end
-local lanes, keys, args = read_lanes(1, 11, 13)
-local pending = {}
-for n = 1, #ARGV - args do
-  local status = redis.call('GET', KEYS[keys + 2 * n - 1])
-  if not status then
-    return { 'missing', ARGV[args + n] }
-  elseif status == 'dead' or status == 'failed' then
-    if ARGV[11] == 'fail' then return { 'ended', ARGV[args + n] } end
-  elseif status ~= 'completed' then
-    pending[#pending + 1] = n
+local lane_list, parent_keys, parent_args = read_lanes(1, keys, rest)
+local waits = {}
+for n = 1, #ARGV - parent_args do
+  local state = redis.call('GET', KEYS[parent_keys + 2 * n - 1])
+  if not state then
+    return { 'missing', ARGV[parent_args + n] }
+  elseif state == 'dead' or state == 'failed' then
+    if policy == 'fail' then return { 'ended', ARGV[parent_args + n] } end
+  elseif state ~= 'completed' then
+    waits[#waits + 1] = n
   end
 end
 
-local queue_state = queue_open(KEYS[1], KEYS[2], KEYS[3], now, {})
-redis.call('SET', KEYS[10], body)
-if ARGV[4] ~= '' then redis.call('SET', KEYS[8], ARGV[4] .. ' ' .. id .. ' ' .. ARGV[12], 'EX', ARGV[5]) end
-if ARGV[9] ~= '' then redis.call('ZADD', KEYS[5], ARGV[9], id) end
-if #pending > 0 then
-  redis.call('SET', KEYS[11], 'delayed')
-  for i = 1, #pending do
-    local parent = ARGV[args + pending[i]]
-    redis.call('SADD', KEYS[9], parent)
-    redis.call('SADD', KEYS[keys + 2 * pending[i]], id)
-    redis.call('SADD', KEYS[6], parent)
+local queue_state = queue_open(waiting, index, unindexed, now, {})
+redis.call('SET', data, body)
+if once_until_ms ~= '' then redis.call('SET', once, once_until_ms .. ' ' .. id .. ' ' .. digest, 'EX', once_ttl_s) end
+if expires_ms ~= '' then redis.call('ZADD', expiring, expires_ms, id) end
+if #waits > 0 then
+  redis.call('SET', status, 'delayed')
+  for i = 1, #waits do
+    local parent = ARGV[parent_args + waits[i]]
+    redis.call('SADD', pending, parent)
+    redis.call('SADD', KEYS[parent_keys + 2 * waits[i]], id)
+    redis.call('SADD', parents, parent)
   end
 elseif place == 'later' then
-  redis.call('SET', KEYS[11], 'delayed')
-  redis.call('ZADD', KEYS[4], ARGV[8], id)
-  redis.call('PUBLISH', ARGV[2], 'later')
+  redis.call('SET', status, 'delayed')
+  redis.call('ZADD', delayed, due_ms, id)
+  redis.call('PUBLISH', wake, 'later')
 else
-  redis.call('SET', KEYS[11], 'waiting')
-  queue_push(queue_state, lanes, { id, 1, place }, ARGV[2])
+  redis.call('SET', status, 'waiting')
+  queue_push(queue_state, lane_list, { id, 1, place }, wake)
 end
-emit(KEYS[7], ARGV[3], 'dispatched', now, { id })
+emit(events, events_max, 'dispatched', now, { id })
 queue_close(queue_state)
 return { 'new' }

@@ -8,11 +8,11 @@
 --
 -- Keeps: there is at most one leader at a time; one that says nothing is replaced when the lock
 -- expires. Leading only saves work: everything a leader does is safe to do twice.
-local leader = redis.call('GET', KEYS[1])
-if leader and leader ~= ARGV[1] then return { 'following', leader } end
-if ARGV[2] == '0' then
-  redis.call('DEL', KEYS[1])
+local leader = redis.call('GET', lock)
+if leader and leader ~= scheduler then return { 'following', leader } end
+if ttl_s == '0' then
+  redis.call('DEL', lock)
   return { 'resigned' }
 end
-redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+redis.call('SET', lock, scheduler, 'EX', ttl_s)
 return { 'leading' }

@@ -37,56 +37,55 @@
 -- one of waiting, delayed, deadletter and finished. With only_expired = 1 the lease must have run
 -- out as well. A job that was cancelled never runs again: its attempt ends it, with the reason that
 -- was given for the cancellation.
-local now, wake = tonumber(ARGV[1]), ARGV[2]
-local lanes_count, types_count = tonumber(ARGV[8]), tonumber(ARGV[9])
-local queue_state, lanes, type_keys, type_args = open_lanes(lanes_count, 18, 9)
-local types = {}
-for n = 1, types_count do types[ARGV[type_args + n]] = n end
+local now = tonumber(now_ms)
+local queue_state, lane_list, type_keys, type_args = open_lanes()
+local types_count, type_numbers = tonumber(types), {}
+for n = 1, types_count do type_numbers[ARGV[type_args + n]] = n end
 local job_keys, job_args = type_keys + types_count, type_args + types_count
 
 local reply, entries, ended, ids, counts, failures = { 'failed' }, {}, {}, {}, {}, 0
-local events = {}
-local stops, timed = redis.call('EXISTS', KEYS[14]) == 1, redis.call('EXISTS', KEYS[18]) == 1
+local ids_of = {}
+local stops, timed = redis.call('EXISTS', cancelled) == 1, redis.call('EXISTS', deadlines) == 1
 for j = 1, (#ARGV - job_args) / 9 do
   local at, key = job_args + 9 * (j - 1), job_keys + 5 * (j - 1)
   local id, claim, mode = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local result, data, entry = ARGV[at + 7], ARGV[at + 8], ARGV[at + 9]
-  local held = redis.call('HGET', KEYS[7], id)
+  local held = redis.call('HGET', claims, id)
   local due = true
-  if held == claim and ARGV[7] == '1' then
-    local lease = redis.call('ZSCORE', KEYS[8], id)
-      or redis.call('ZSCORE', KEYS[16], string.match(claim, '^%d+')) or 0
+  if held == claim and only_expired == '1' then
+    local lease = redis.call('ZSCORE', leases, id)
+      or redis.call('ZSCORE', claim_leases, string.match(claim, '^%d+')) or 0
     due = tonumber(lease) <= now
   end
-  local deadline = timed and held == claim and redis.call('ZSCORE', KEYS[18], id)
+  local deadline = timed and held == claim and redis.call('ZSCORE', deadlines, id)
   if deadline and due and entry == '' and result == '' and tonumber(deadline) <= now
-    and not (stops and redis.call('HEXISTS', KEYS[14], id) == 1) then
+    and not (stops and redis.call('HEXISTS', cancelled, id) == 1) then
     reply[#reply + 1] = 'late'
   elseif held == claim and due then
-    redis.call('HDEL', KEYS[7], id)
-    if deadline then redis.call('ZREM', KEYS[18], id) end
-    if redis.call('ZREM', KEYS[8], id) == 0 then release_term(KEYS[16], KEYS[17], claim, 1) end
-    redis.call('SREM', KEYS[6], id)
+    redis.call('HDEL', claims, id)
+    if deadline then redis.call('ZREM', deadlines, id) end
+    if redis.call('ZREM', leases, id) == 0 then release_term(claim_leases, claim_counts, claim, 1) end
+    redis.call('SREM', active, id)
     redis.call('DEL', KEYS[key + 1])
     local event, outcome = ARGV[at + 6], 'done'
-    local why = stops and redis.call('HGET', KEYS[14], id)
+    local why = stops and redis.call('HGET', cancelled, id)
     if why then
-      redis.call('HDEL', KEYS[14], id)
+      redis.call('HDEL', cancelled, id)
       mode, event, outcome, data = 'failed', 'cancelled', 'cancelled', ''
-      result = cancelled_result(why, ARGV[1])
+      result = cancelled_result(why, now_ms)
     end
     if result ~= '' then
-      redis.call('SET', KEYS[key + 3], result, 'EX', ARGV[5])
+      redis.call('SET', KEYS[key + 3], result, 'EX', result_ttl_s)
       failures = failures + 1
     end
     if data ~= '' then redis.call('SET', KEYS[key + 4], data) end
     if entry ~= '' then
       redis.call('RPUSH', KEYS[key + 5], entry)
-      redis.call('LTRIM', KEYS[key + 5], -tonumber(ARGV[6]), -1)
+      redis.call('LTRIM', KEYS[key + 5], -tonumber(history_max), -1)
     end
     local status = KEYS[key + 2]
     if mode == 'later' then
-      redis.call('ZADD', KEYS[4], ARGV[at + 5], id)
+      redis.call('ZADD', delayed, ARGV[at + 5], id)
       redis.call('SET', status, 'delayed')
       redis.call('PUBLISH', wake, 'later')
     elseif mode == 'now' or mode == 'head' then
@@ -95,24 +94,24 @@ for j = 1, (#ARGV - job_args) / 9 do
       entries[n + 1], entries[n + 2] = id, tonumber(ARGV[at + 4])
       entries[n + 3] = mode == 'now' and 'back' or mode
     elseif mode == 'dead' then
-      redis.call('LPUSH', KEYS[5], id)
+      redis.call('LPUSH', deadletter, id)
       redis.call('SET', status, 'dead')
       ended[#ended + 1] = id
     elseif mode == 'kept' then
-      redis.call('LREM', KEYS[5], 1, id)
-      redis.call('LPUSH', KEYS[5], id)
+      redis.call('LREM', deadletter, 1, id)
+      redis.call('LPUSH', deadletter, id)
       redis.call('SET', status, 'dead')
       ended[#ended + 1] = id
     else
-      redis.call('LPUSH', KEYS[9], ARGV[1] .. ' ' .. id)
+      redis.call('LPUSH', finished, now_ms .. ' ' .. id)
       redis.call('SET', status, 'failed')
       ended[#ended + 1] = id
     end
     local job_type = string.match(claim, '^%d+ %S+ (.*)$')
     counts[job_type] = (counts[job_type] or 0) + 1
     ids[#ids + 1] = id
-    if not events[event] then events[event] = {} end
-    table.insert(events[event], id)
+    if not ids_of[event] then ids_of[event] = {} end
+    table.insert(ids_of[event], id)
     reply[#reply + 1] = outcome
   elseif not held and result ~= '' and redis.call('GET', KEYS[key + 3]) == result then
     reply[#reply + 1] = 'done'
@@ -121,18 +120,18 @@ for j = 1, (#ARGV - job_args) / 9 do
   end
 end
 if #ids > 0 then
-  queue_push(queue_state, lanes, entries, wake)
+  queue_push(queue_state, lane_list, entries, wake)
   for job_type, count in pairs(counts) do
-    release_slots(KEYS[type_keys + types[job_type]], count, KEYS[12], job_type, wake)
+    release_slots(KEYS[type_keys + type_numbers[job_type]], count, parked, job_type, wake)
   end
   if #ended > 0 then
-    if redis.call('EXISTS', KEYS[10]) == 1 and mark_parents(KEYS[10], KEYS[11], ended) then
+    if redis.call('EXISTS', parents) == 1 and mark_parents(parents, settled, ended) then
       reply[1] = 'settled'
     end
-    redis.call('PUBLISH', ARGV[3], table.concat(ended, '\n'))
+    redis.call('PUBLISH', done, table.concat(ended, '\n'))
   end
-  if failures > 0 then redis.call('INCRBY', KEYS[13], failures) end
-  for event, list in pairs(events) do emit(KEYS[15], ARGV[4], event, now, list) end
+  if failures > 0 then redis.call('INCRBY', failed, failures) end
+  for event, list in pairs(ids_of) do emit(events, events_max, event, now, list) end
 end
 queue_close(queue_state)
 return reply

@@ -16,28 +16,28 @@
 --
 -- Keeps: whoever moves the score from due_ms to next_ms, and nobody else, puts the occurrences in
 -- line, in the same step. The schedule's own job is put in line only if it is not there.
-local now, schedule = tonumber(ARGV[1]), ARGV[4]
-local due = redis.call('ZSCORE', KEYS[4], schedule)
-if not due or tonumber(due) ~= tonumber(ARGV[5]) then return { 'moved' } end
-local queue_state = queue_open(KEYS[1], KEYS[2], KEYS[3], now, {})
-local lanes, keys, args = read_lanes(1, 8, 7)
-if ARGV[6] == '' then
-  redis.call('ZREM', KEYS[4], schedule)
+local now = tonumber(now_ms)
+local due = redis.call('ZSCORE', cron, schedule)
+if not due or tonumber(due) ~= tonumber(due_ms) then return { 'moved' } end
+local queue_state = queue_open(waiting, index, unindexed, now, {})
+local lane_list, job_keys, job_args = read_lanes(1, keys, rest)
+if next_ms == '' then
+  redis.call('ZREM', cron, schedule)
 else
-  redis.call('ZADD', KEYS[4], ARGV[6], schedule)
+  redis.call('ZADD', cron, next_ms, schedule)
 end
 local entries, ids, skipped = {}, {}, false
-for j = 1, (#ARGV - args) / 2 do
-  local id, data = ARGV[args + 2 * j - 1], ARGV[args + 2 * j]
-  local data_key, status_key = KEYS[keys + 2 * j - 1], KEYS[keys + 2 * j]
+for j = 1, (#ARGV - job_args) / 2 do
+  local id, data = ARGV[job_args + 2 * j - 1], ARGV[job_args + 2 * j]
+  local data_key, status_key = KEYS[job_keys + 2 * j - 1], KEYS[job_keys + 2 * j]
   local status = redis.call('GET', status_key)
   local busy
   if id == schedule then
     -- A job that says it is active, but that nobody holds, was left behind by its worker.
     busy = status == 'waiting'
-      or status == 'active' and (redis.call('HEXISTS', KEYS[6], id) == 1
-        or redis.call('EXISTS', KEYS[8]) == 1)
-      or status == 'delayed' and redis.call('ZSCORE', KEYS[5], id)
+      or status == 'active' and (redis.call('HEXISTS', claims, id) == 1
+        or redis.call('EXISTS', lock) == 1)
+      or status == 'delayed' and redis.call('ZSCORE', delayed, id)
   else
     busy = status
   end
@@ -47,15 +47,15 @@ for j = 1, (#ARGV - args) / 2 do
     redis.call('SET', data_key, data)
     redis.call('SET', status_key, 'waiting')
     local n = #entries
-    entries[n + 1], entries[n + 2], entries[n + 3] = id, 1, ARGV[7]
+    entries[n + 1], entries[n + 2], entries[n + 3] = id, 1, place
     ids[#ids + 1] = id
   end
 end
-queue_push(queue_state, lanes, entries, ARGV[2])
-emit(KEYS[7], ARGV[3], 'due', now, ids, schedule)
+queue_push(queue_state, lane_list, entries, wake)
+emit(events, events_max, 'due', now, ids, schedule)
 queue_close(queue_state)
 if skipped and #ids == 0 then
-  emit(KEYS[7], ARGV[3], 'skipped', now, { schedule })
+  emit(events, events_max, 'skipped', now, { schedule })
   return { 'skipped' }
 end
 return { 'fired', #ids }

@@ -8,11 +8,12 @@
 --
 -- Keeps: a pool with a job in a lane stays; the next job brings back what was forgotten.
 local forgotten = 0
-for j = 1, #ARGV / 2 do
-  local entry, field, key = ARGV[2 * j - 1], ARGV[2 * j], 2 * j
-  if redis.call('EXISTS', KEYS[key]) == 0 then
-    redis.call('ZREM', KEYS[key + 1], entry)
-    if field ~= '' then redis.call('HDEL', KEYS[1], field) end
+for j = 1, (#ARGV - rest) / 2 do
+  local at, key = rest + 2 * (j - 1), keys + 2 * (j - 1)
+  local entry, field = ARGV[at + 1], ARGV[at + 2]
+  if redis.call('EXISTS', KEYS[key + 1]) == 0 then
+    redis.call('ZREM', KEYS[key + 2], entry)
+    if field ~= '' then redis.call('HDEL', index, field) end
     forgotten = forgotten + 1
   end
 end

@@ -17,14 +17,14 @@
 -- dead letters with its reason as result.
 --
 -- Keeps: an id leaves unindexed once, whoever of several clients comes first.
-local now, wake, lanes_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[6])
-local queue_state, lanes, job_keys, job_args = open_lanes(lanes_count, 6, 6)
+local now = tonumber(now_ms)
+local queue_state, lane_list, job_keys, job_args = open_lanes()
 
 -- A lane that holds jobs is listed in all its pools; one that is not is listed again.
 local function lost_entry(lane)
   for m = 1, lane.pools do
     if not redis.call('ZSCORE', KEYS[lane.keys + 3 * m - 2], lane.member) then
-      list_lane(KEYS[2], lane, redis.call('LINDEX', lane.key, '0'), wake)
+      list_lane(index, lane, redis.call('LINDEX', lane.key, '0'), wake)
       return
     end
   end
@@ -34,27 +34,27 @@ local entries, bad, done = {}, {}, 0
 for j = 1, (#ARGV - job_args) / 4 do
   local at, key = job_args + 4 * (j - 1), job_keys + 2 * (j - 1)
   local id, case, n = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
-  if redis.call('LREM', KEYS[3], 1, id) == 1 then
+  if redis.call('LREM', unindexed, 1, id) == 1 then
     done = done + 1
     if case == 'lane' then
       -- What was looked at in doubt is near the front of its lane if it has its place there.
-      if not redis.call('LPOS', lanes[n].key, id, 'MAXLEN', 400) then
+      if not redis.call('LPOS', lane_list[n].key, id, 'MAXLEN', 400) then
         local last = #entries
         entries[last + 1], entries[last + 2], entries[last + 3] = id, n, 'listed'
       else
-        lost_entry(lanes[n])
+        lost_entry(lane_list[n])
       end
     elseif case == 'limbo' then
-      redis.call('ZADD', KEYS[4], 'NX', ARGV[4], id)
+      redis.call('ZADD', limbo, 'NX', limbo_until_ms, id)
     elseif queue_remove(queue_state, id, nil, true) then
-      redis.call('LPUSH', KEYS[5], id)
+      redis.call('LPUSH', deadletter, id)
       redis.call('SET', KEYS[key + 1], 'dead')
-      redis.call('SET', KEYS[key + 2], ARGV[at + 4], 'EX', ARGV[5])
+      redis.call('SET', KEYS[key + 2], ARGV[at + 4], 'EX', result_ttl_s)
       bad[#bad + 1] = id
     end
   end
 end
-queue_push(queue_state, lanes, entries, wake)
-emit(KEYS[6], ARGV[3], 'dead', now, bad, 'malformed')
+queue_push(queue_state, lane_list, entries, wake)
+emit(events, events_max, 'dead', now, bad, 'malformed')
 queue_close(queue_state)
 return { 'ingested', done }

@@ -8,11 +8,11 @@
 -- REPLY  {'listed', how many}
 --
 -- Keeps: a lane without jobs stays unlisted. Repeating does no harm.
-local lanes, listed = read_lanes(tonumber(ARGV[2]), 1, 2), 0
-for n = 1, #lanes do
-  local first = redis.call('LINDEX', lanes[n].key, '0')
+local lane_list, listed = read_lanes(tonumber(lanes), keys, rest), 0
+for n = 1, #lane_list do
+  local first = redis.call('LINDEX', lane_list[n].key, '0')
   if first then
-    list_lane(KEYS[1], lanes[n], first, ARGV[1])
+    list_lane(index, lane_list[n], first, wake)
     listed = listed + 1
   end
 end

@@ -17,31 +17,31 @@
 --
 -- Keeps: an id that is due leaves delayed once, whoever comes first; one that was put off in the
 -- meantime stays.
-local now, wake, lanes_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[5])
-local queue_state, lanes, job_keys, job_args = open_lanes(lanes_count, 6, 5)
+local now = tonumber(now_ms)
+local queue_state, lane_list, job_keys, job_args = open_lanes()
 
 local entries, ids, bad = {}, {}, {}
 for j = 1, (#ARGV - job_args) / 4 do
   local at, key = job_args + 4 * (j - 1), job_keys + 2 * (j - 1)
   local id, case = ARGV[at + 1], ARGV[at + 2]
-  local due = redis.call('ZSCORE', KEYS[4], id)
+  local due = redis.call('ZSCORE', delayed, id)
   if due and tonumber(due) <= now then
-    redis.call('ZREM', KEYS[4], id)
+    redis.call('ZREM', delayed, id)
     if case == 'lane' then
       redis.call('SET', KEYS[key + 1], 'waiting')
       local n = #entries
       entries[n + 1], entries[n + 2], entries[n + 3] = id, tonumber(ARGV[at + 3]), 'back'
       ids[#ids + 1] = id
     elseif case == 'bad' then
-      redis.call('LPUSH', KEYS[5], id)
+      redis.call('LPUSH', deadletter, id)
       redis.call('SET', KEYS[key + 1], 'dead')
-      redis.call('SET', KEYS[key + 2], ARGV[at + 4], 'EX', ARGV[4])
+      redis.call('SET', KEYS[key + 2], ARGV[at + 4], 'EX', result_ttl_s)
       bad[#bad + 1] = id
     end
   end
 end
-queue_push(queue_state, lanes, entries, wake)
-emit(KEYS[6], ARGV[3], 'due', now, ids)
-emit(KEYS[6], ARGV[3], 'dead', now, bad, 'malformed')
+queue_push(queue_state, lane_list, entries, wake)
+emit(events, events_max, 'due', now, ids)
+emit(events, events_max, 'dead', now, bad, 'malformed')
 queue_close(queue_state)
 return { 'promoted', #ids + #bad }

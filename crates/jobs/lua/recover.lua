@@ -26,37 +26,36 @@
 --
 -- Keeps: in v1, lock and membership in active change together, so a member without a lock is
 -- nobody's. A job of our own is left to its lease. A job that was cancelled ends.
-local id = ARGV[5]
-if redis.call('SISMEMBER', KEYS[4], id) == 0 or redis.call('HEXISTS', KEYS[5], id) == 1
-  or redis.call('EXISTS', KEYS[10]) == 1 then
+if redis.call('SISMEMBER', active, id) == 0 or redis.call('HEXISTS', claims, id) == 1
+  or redis.call('EXISTS', lock) == 1 then
   return { 'alive' }
 end
-local status = redis.call('GET', KEYS[11])
-local queue_state = queue_open(KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[1]), {})
-redis.call('SREM', KEYS[4], id)
-release_slots(KEYS[9], 1, KEYS[7], ARGV[6], ARGV[2])
+local state = redis.call('GET', status)
+local queue_state = queue_open(waiting, index, unindexed, tonumber(now_ms), {})
+redis.call('SREM', active, id)
+release_slots(running, 1, parked, job_type, wake)
 -- v1 puts a job that failed in line again before it lets go of it.
-local over = status == 'completed' or status == 'dead' or status == 'failed' or status == 'delayed'
-  or status == 'waiting' and redis.call('LPOS', KEYS[1], id)
+local over = state == 'completed' or state == 'dead' or state == 'failed' or state == 'delayed'
+  or state == 'waiting' and redis.call('LPOS', waiting, id)
 if over then
   queue_close(queue_state)
   return { 'over' }
 end
-local why = redis.call('HGET', KEYS[14], id)
+local why = redis.call('HGET', cancelled, id)
 if why then
-  redis.call('HDEL', KEYS[14], id)
-  redis.call('SET', KEYS[11], 'failed')
-  redis.call('SET', KEYS[13], cancelled_result(why, ARGV[1]), 'EX', ARGV[4])
-  redis.call('LPUSH', KEYS[15], ARGV[1] .. ' ' .. id)
-elseif ARGV[7] == 'now' then
-  redis.call('SET', KEYS[12], ARGV[8])
-  redis.call('SET', KEYS[11], 'waiting')
-  queue_push(queue_state, read_lanes(1, 15, 9), { id, 1, 'back' }, ARGV[2])
+  redis.call('HDEL', cancelled, id)
+  redis.call('SET', status, 'failed')
+  redis.call('SET', result, cancelled_result(why, now_ms), 'EX', result_ttl_s)
+  redis.call('LPUSH', finished, now_ms .. ' ' .. id)
+elseif mode == 'now' then
+  redis.call('SET', data, body)
+  redis.call('SET', status, 'waiting')
+  queue_push(queue_state, read_lanes(1, keys, lane), { id, 1, 'back' }, wake)
 else
-  redis.call('LPUSH', KEYS[6], id)
-  redis.call('SET', KEYS[11], 'dead')
-  redis.call('SET', KEYS[13], ARGV[9], 'EX', ARGV[4])
+  redis.call('LPUSH', deadletter, id)
+  redis.call('SET', status, 'dead')
+  redis.call('SET', result, outcome, 'EX', result_ttl_s)
 end
-emit(KEYS[8], ARGV[3], 'recovered', ARGV[1], { id })
+emit(events, events_max, 'recovered', now_ms, { id })
 queue_close(queue_state)
 return { 'recovered' }

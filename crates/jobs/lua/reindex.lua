@@ -10,18 +10,18 @@
 --
 -- Keeps: a lane that is listed holds jobs, and no job is lost: it is in line whatever its lane says.
 local held = 0
-for n = 1, #ARGV - 1 do
-  local member, key = ARGV[n + 1], 3 * n - 2
-  if ARGV[1] == 'clear' then redis.call('DEL', KEYS[key]) end
-  local first = redis.call('LINDEX', KEYS[key], '0')
+for n = 1, #ARGV - members do
+  local member, key = ARGV[members + n], keys + 3 * (n - 1)
+  if mode == 'clear' then redis.call('DEL', KEYS[key + 1]) end
+  local first = redis.call('LINDEX', KEYS[key + 1], '0')
   if first then
     local score = rank(string.match(member, '^%w+ (%d+)'), first)
-    redis.call('ZADD', KEYS[key + 1], score, member)
     redis.call('ZADD', KEYS[key + 2], score, member)
+    redis.call('ZADD', KEYS[key + 3], score, member)
     held = held + 1
   else
-    redis.call('ZREM', KEYS[key + 1], member)
     redis.call('ZREM', KEYS[key + 2], member)
+    redis.call('ZREM', KEYS[key + 3], member)
   end
 end
 return { 'reindexed', held }

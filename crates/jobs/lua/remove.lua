@@ -13,20 +13,21 @@
 --
 -- Keeps: a job that is in line, runs, or is a schedule loses only its entry.
 local reply = { 'removed' }
-for j = 1, (#ARGV - 1) / 2 do
-  local id, entry, key = ARGV[2 * j], ARGV[2 * j + 1], 3 + 7 * (j - 1)
+for j = 1, (#ARGV - rest) / 2 do
+  local at, key = rest + 2 * (j - 1), keys + 7 * (j - 1)
+  local id, entry = ARGV[at + 1], ARGV[at + 2]
   local status = redis.call('GET', KEYS[key + 1])
   local listed
-  if ARGV[1] == 'finished' then
-    listed = redis.call('LREM', KEYS[1], -1, entry) == 1
+  if from == 'finished' then
+    listed = redis.call('LREM', finished, -1, entry) == 1
       and (not status or status == 'completed' or status == 'failed')
-  elseif ARGV[1] == 'anywhere' then
+  elseif from == 'anywhere' then
     listed = status == 'completed' or status == 'failed'
-      or status == 'dead' and redis.call('LREM', KEYS[2], 1, id) == 1
+      or status == 'dead' and redis.call('LREM', deadletter, 1, id) == 1
   else
-    listed = redis.call('LREM', KEYS[2], -1, id) == 1 and (not status or status == 'dead')
+    listed = redis.call('LREM', deadletter, -1, id) == 1 and (not status or status == 'dead')
   end
-  if listed and not redis.call('ZSCORE', KEYS[3], id) then
+  if listed and not redis.call('ZSCORE', cron, id) then
     redis.call('DEL', KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 4], KEYS[key + 5],
       KEYS[key + 6], KEYS[key + 7])
     reply[#reply + 1] = 'removed'

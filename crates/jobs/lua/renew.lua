@@ -16,17 +16,17 @@
 -- Keeps: lock and lease of a held job run at least until lease_until_ms. A job that is renewed for
 -- the first time leaves the term of its claim for a lease of its own. Repeating does no harm.
 local reply = { 'renewed' }
-local any, now = redis.call('EXISTS', KEYS[3]) == 1, tonumber(ARGV[4])
-for j = 1, (#ARGV - 4) / 2 do
-  local id, claim = ARGV[3 + 2 * j], ARGV[4 + 2 * j]
-  local held = redis.call('HGET', KEYS[1], id) == claim
-  local deadline = held and redis.call('ZSCORE', KEYS[6], id)
+local any, now = redis.call('EXISTS', cancelled) == 1, tonumber(now_ms)
+for j = 1, (#ARGV - rest) / 2 do
+  local id, claim = ARGV[rest + 2 * j - 1], ARGV[rest + 2 * j]
+  local held = redis.call('HGET', claims, id) == claim
+  local deadline = held and redis.call('ZSCORE', deadlines, id)
   if deadline and tonumber(deadline) <= now then
     reply[#reply + 1] = 'late'
   elseif held then
-    if redis.call('ZADD', KEYS[2], ARGV[2], id) == 1 then release_term(KEYS[4], KEYS[5], claim, 1) end
-    redis.call('SET', KEYS[6 + j], ARGV[3], 'EX', ARGV[1])
-    local stop = any and redis.call('HEXISTS', KEYS[3], id) == 1
+    if redis.call('ZADD', leases, lease_until_ms, id) == 1 then release_term(claim_leases, claim_counts, claim, 1) end
+    redis.call('SET', KEYS[locks + j], worker_id, 'EX', lock_ttl_s)
+    local stop = any and redis.call('HEXISTS', cancelled, id) == 1
     reply[#reply + 1] = stop and 'cancelled' or 'held'
   else
     reply[#reply + 1] = 'lost'

@@ -18,55 +18,55 @@
 -- Keeps: only a job that has ended goes in line, once. One that depends on others waits for those of
 -- them that have not ended, and is refused while one has failed that it cannot do without; it comes
 -- back with that one.
-local queue_state, lanes, keys, args = open_lanes(tonumber(ARGV[4]), 6, 4)
+local queue_state, lane_list, key, at = open_lanes()
 local reply, entries, ids = { 'replayed' }, {}, {}
-while args < #ARGV do
-  local id, place, policy, parents = ARGV[args + 1], ARGV[args + 3], ARGV[args + 4], tonumber(ARGV[args + 7])
-  local status = redis.call('GET', KEYS[keys + 2])
+while at < #ARGV do
+  local id, place, policy, parents_count = ARGV[at + 1], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 7])
+  local status = redis.call('GET', KEYS[key + 2])
   local outcome, wait, failed = 'replayed', {}, nil
   if status ~= 'dead' and status ~= 'failed' and status ~= 'completed' then
     outcome = 'is ' .. (status or 'unknown')
-  elseif redis.call('GET', KEYS[keys + 1]) ~= ARGV[args + 5] then
+  elseif redis.call('GET', KEYS[key + 1]) ~= ARGV[at + 5] then
     outcome = 'changed'
   else
-    for n = 1, parents do
-      local other = redis.call('GET', KEYS[keys + 2 + 3 * n])
+    for n = 1, parents_count do
+      local other = redis.call('GET', KEYS[key + 2 + 3 * n])
       if other == 'dead' or other == 'failed' then
-        if policy == 'fail' then outcome, failed = 'after ' .. ARGV[args + 7 + n], n end
+        if policy == 'fail' then outcome, failed = 'after ' .. ARGV[at + 7 + n], n end
       elseif other and other ~= 'completed' then
         wait[#wait + 1] = n
       end
     end
   end
   if outcome == 'replayed' then
-    if status == 'dead' then redis.call('LREM', KEYS[4], 1, id) end
-    redis.call('SET', KEYS[keys + 1], ARGV[args + 6])
-    redis.call('DEL', KEYS[keys + 3])
-    for n = 1, parents do redis.call('SREM', KEYS[keys + 4 + 3 * n], id) end
+    if status == 'dead' then redis.call('LREM', deadletter, 1, id) end
+    redis.call('SET', KEYS[key + 1], ARGV[at + 6])
+    redis.call('DEL', KEYS[key + 3])
+    for n = 1, parents_count do redis.call('SREM', KEYS[key + 4 + 3 * n], id) end
     if wait[1] then
-      redis.call('SET', KEYS[keys + 2], 'delayed')
+      redis.call('SET', KEYS[key + 2], 'delayed')
       for n = 1, #wait do
-        local parent = ARGV[args + 7 + wait[n]]
-        redis.call('SADD', KEYS[keys + 4], parent)
-        redis.call('SADD', KEYS[keys + 3 + 3 * wait[n]], id)
-        redis.call('SADD', KEYS[6], parent)
+        local parent = ARGV[at + 7 + wait[n]]
+        redis.call('SADD', KEYS[key + 4], parent)
+        redis.call('SADD', KEYS[key + 3 + 3 * wait[n]], id)
+        redis.call('SADD', parents, parent)
       end
     else
-      redis.call('SET', KEYS[keys + 2], 'waiting')
+      redis.call('SET', KEYS[key + 2], 'waiting')
       local n = #entries
-      entries[n + 1], entries[n + 2], entries[n + 3] = id, tonumber(ARGV[args + 2]), place
+      entries[n + 1], entries[n + 2], entries[n + 3] = id, tonumber(ARGV[at + 2]), place
     end
     ids[#ids + 1] = id
   end
   if failed and status == 'failed' then
-    for n = 1, parents do
-      redis.call(n == failed and 'SADD' or 'SREM', KEYS[keys + 4 + 3 * n], id)
+    for n = 1, parents_count do
+      redis.call(n == failed and 'SADD' or 'SREM', KEYS[key + 4 + 3 * n], id)
     end
   end
   reply[#reply + 1] = outcome
-  keys, args = keys + 4 + 3 * parents, args + 7 + parents
+  key, at = key + 4 + 3 * parents_count, at + 7 + parents_count
 end
-queue_push(queue_state, lanes, entries, ARGV[2])
-emit(KEYS[5], ARGV[3], 'replayed', ARGV[1], ids)
+queue_push(queue_state, lane_list, entries, wake)
+emit(events, events_max, 'replayed', now_ms, ids)
 queue_close(queue_state)
 return reply

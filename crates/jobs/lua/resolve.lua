@@ -22,26 +22,26 @@
 -- due_ms; 'fail' ends it at once, because its parent failed; 'gone' forgets it.
 --
 -- Keeps: a child counts each parent once, however often this is repeated.
-local now, wake, parent, lanes_count = tonumber(ARGV[1]), ARGV[2], ARGV[6], tonumber(ARGV[7])
-local queue_state, lanes, job_keys, job_args = open_lanes(lanes_count, 10, 7)
+local now = tonumber(now_ms)
+local queue_state, lane_list, job_keys, job_args = open_lanes()
 
 local entries, failed, ready = {}, {}, {}
 for j = 1, (#ARGV - job_args) / 5 do
   local at, key = job_args + 5 * (j - 1), job_keys + 3 * (j - 1)
   local id, verdict = ARGV[at + 1], ARGV[at + 2]
-  redis.call('SREM', KEYS[8], id)
+  redis.call('SREM', children, id)
   if redis.call('SREM', KEYS[key + 1], parent) == 1 and redis.call('GET', KEYS[key + 2]) == 'delayed' then
     if verdict == 'fail' then
       redis.call('DEL', KEYS[key + 1])
       redis.call('SET', KEYS[key + 2], 'failed')
-      redis.call('SET', KEYS[key + 3], ARGV[at + 5], 'EX', ARGV[5])
-      redis.call('LPUSH', KEYS[7], ARGV[1] .. ' ' .. id)
-      redis.call('SADD', KEYS[10], id)
+      redis.call('SET', KEYS[key + 3], ARGV[at + 5], 'EX', result_ttl_s)
+      redis.call('LPUSH', finished, now_ms .. ' ' .. id)
+      redis.call('SADD', orphans, id)
       failed[#failed + 1] = id
     elseif verdict ~= 'gone' and redis.call('EXISTS', KEYS[key + 1]) == 0 then
       ready[#ready + 1] = id
       if verdict == 'later' then
-        redis.call('ZADD', KEYS[4], ARGV[at + 4], id)
+        redis.call('ZADD', delayed, ARGV[at + 4], id)
         redis.call('PUBLISH', wake, 'later')
       else
         redis.call('SET', KEYS[key + 2], 'waiting')
@@ -51,17 +51,17 @@ for j = 1, (#ARGV - job_args) / 5 do
     end
   end
 end
-queue_push(queue_state, lanes, entries, wake)
+queue_push(queue_state, lane_list, entries, wake)
 if #failed > 0 then
-  if redis.call('EXISTS', KEYS[5]) == 1 then mark_parents(KEYS[5], KEYS[6], failed) end
-  redis.call('PUBLISH', ARGV[3], table.concat(failed, '\n'))
+  if redis.call('EXISTS', parents) == 1 then mark_parents(parents, settled, failed) end
+  redis.call('PUBLISH', done, table.concat(failed, '\n'))
 end
-local left = redis.call('SCARD', KEYS[8])
+local left = redis.call('SCARD', children)
 if left == 0 then
-  redis.call('SREM', KEYS[5], parent)
-  redis.call('LREM', KEYS[6], 0, parent)
+  redis.call('SREM', parents, parent)
+  redis.call('LREM', settled, 0, parent)
 end
-emit(KEYS[9], ARGV[4], 'ready', now, ready, parent)
-emit(KEYS[9], ARGV[4], 'failed', now, failed, parent)
+emit(events, events_max, 'ready', now, ready, parent)
+emit(events, events_max, 'failed', now, failed, parent)
 queue_close(queue_state)
 return { 'resolved', left }

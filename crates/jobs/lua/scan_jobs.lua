@@ -8,5 +8,5 @@
 -- the namespace is.
 --
 -- Keeps: nothing is changed.
-local found = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
+local found = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 return { 'scanned', found[1], found[2] }

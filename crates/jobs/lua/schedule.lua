@@ -9,12 +9,12 @@
 -- REPLY  {'new' or 'changed' or 'same'} | {'taken'}
 --
 -- Keeps: a schedule has data and a next occurrence. A job that is no schedule is left alone.
-local there = redis.call('GET', KEYS[2])
-local listed = redis.call('ZSCORE', KEYS[1], ARGV[3])
+local there = redis.call('GET', data)
+local listed = redis.call('ZSCORE', cron, id)
 if there and not listed then return { 'taken' } end
-if there == ARGV[5] then return { 'same' } end
-redis.call('SET', KEYS[2], ARGV[5])
-redis.call('ZADD', KEYS[1], ARGV[4], ARGV[3])
-if not there then redis.call('SET', KEYS[3], 'cron') end
-emit(KEYS[4], ARGV[2], 'scheduled', ARGV[1], { ARGV[3] })
+if there == body then return { 'same' } end
+redis.call('SET', data, body)
+redis.call('ZADD', cron, next_ms, id)
+if not there then redis.call('SET', status, 'cron') end
+emit(events, events_max, 'scheduled', now_ms, { id })
 return { there and 'changed' or 'new' }

@@ -9,11 +9,12 @@
 --
 -- Keeps: only the claim that holds a job sets its deadline; whatever ends the attempt takes it away.
 local started = 0
-for j = 1, #ARGV / 3 do
-  local id = ARGV[3 * j - 2]
-  if redis.call('HGET', KEYS[1], id) == ARGV[3 * j - 1] then
-    redis.call('ZADD', KEYS[2], ARGV[3 * j], id)
-    redis.call('HDEL', KEYS[3], id)
+for j = 1, (#ARGV - rest) / 3 do
+  local at = rest + 3 * (j - 1)
+  local id = ARGV[at + 1]
+  if redis.call('HGET', claims, id) == ARGV[at + 2] then
+    redis.call('ZADD', deadlines, ARGV[at + 3], id)
+    redis.call('HDEL', timed, id)
     started = started + 1
   end
 end

@@ -15,6 +15,32 @@ use crate::{
     route::{PoolId, RouteId},
 };
 
+// Groups whose keys scripts build themselves, because only they know which job, type or lane it is.
+const DATA: &str = "jobs:data:";
+const STATUS: &str = "jobs:status:";
+const RESULT: &str = "jobs:result:";
+const LOCK: &str = "jobs:lock:";
+const RUNNING: &str = "ratelimit:concurrent:";
+const MINUTE: &str = "ratelimit:minute:";
+const STARTS: &str = "jobs:starts:";
+const READY: &str = "jobs:ready:";
+const PARKED: &str = "jobs:parked:";
+const LANE: &str = "jobs:lane:";
+
+/// Names under which scripts know the groups of keys that they build, as `prefix .. DATA_KEY .. id`.
+pub(crate) const SCRIPT_CONSTANTS: [(&str, &str); 10] = [
+    ("DATA_KEY", DATA),
+    ("STATUS_KEY", STATUS),
+    ("RESULT_KEY", RESULT),
+    ("LOCK_KEY", LOCK),
+    ("RUNNING_KEY", RUNNING),
+    ("MINUTE_KEY", MINUTE),
+    ("STARTS_KEY", STARTS),
+    ("READY_KEY", READY),
+    ("PARKED_KEY", PARKED),
+    ("LANE_KEY", LANE),
+];
+
 /// The keys of one namespace. A cheap clone.
 #[derive(Clone, Debug)]
 pub struct Keys {
@@ -80,22 +106,22 @@ impl Keys {
 
     /// string: a job as JSON.
     pub fn data(&self, id: &str) -> Key {
-        self.of("jobs:data:", id)
+        self.of(DATA, id)
     }
 
     /// string: a job's state.
     pub fn status(&self, id: &str) -> Key {
-        self.of("jobs:status:", id)
+        self.of(STATUS, id)
     }
 
     /// string: what the latest attempt came to, as JSON; expires after a day.
     pub fn result(&self, id: &str) -> Key {
-        self.of("jobs:result:", id)
+        self.of(RESULT, id)
     }
 
     /// string: the worker that runs a job; expires unless renewed.
     pub fn lock(&self, id: &str) -> Key {
-        self.of("jobs:lock:", id)
+        self.of(LOCK, id)
     }
 
     /// string: how far a job is, as JSON.
@@ -130,12 +156,12 @@ impl Keys {
 
     /// string: how many jobs of a type run.
     pub fn running(&self, job_type: &str) -> Key {
-        self.of("ratelimit:concurrent:", job_type)
+        self.of(RUNNING, job_type)
     }
 
     /// string: how many jobs of a type started in this minute, of those with a limit.
     pub fn minute(&self, job_type: &str) -> Key {
-        self.of("ratelimit:minute:", job_type)
+        self.of(MINUTE, job_type)
     }
 
     /// set: types that must not start.
@@ -200,12 +226,12 @@ impl Keys {
     /// score = (10 - priority) * 10^14 + number of the first job or less, and 2 * 10^15 more while
     /// the lane is parked.
     pub(crate) fn ready(&self, pool: &PoolId) -> Key {
-        self.key(format_args!("jobs:ready:{pool}"))
+        self.key(format_args!("{READY}{pool}"))
     }
 
     /// zset: those of one type among the lanes of a pool that hold jobs.
     pub(crate) fn ready_of(&self, pool: &PoolId, job_type: &str) -> Key {
-        self.key(format_args!("jobs:ready:{pool}:{job_type}"))
+        self.key(format_args!("{READY}{pool}:{job_type}"))
     }
 
     /// zset: types whose lanes are parked, because they are paused or at a limit; score = when to
@@ -216,12 +242,12 @@ impl Keys {
 
     /// zset: `pool lane` of the parked lanes of a type; score as in `jobs:ready`.
     pub fn parked_of(&self, job_type: &str) -> Key {
-        self.of("jobs:parked:", job_type)
+        self.of(PARKED, job_type)
     }
 
     /// list: number and id of each waiting job of one route and priority.
     pub(crate) fn lane(&self, route: &RouteId, priority: u8) -> Key {
-        self.key(format_args!("jobs:lane:{route}:{priority}"))
+        self.key(format_args!("{LANE}{route}:{priority}"))
     }
 
     /// hash: id to `token worker type` of who runs it.
@@ -263,7 +289,7 @@ impl Keys {
 
     /// list: when the latest jobs of a type started, in ms, of those with a limit per minute.
     pub fn starts(&self, job_type: &str) -> Key {
-        self.of("jobs:starts:", job_type)
+        self.of(STARTS, job_type)
     }
 
     /// list: `ms id` of ended jobs, newest first.

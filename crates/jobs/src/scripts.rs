@@ -6,10 +6,11 @@ script_library!(pub(crate) LIBRARY {
     files: [
         "cancelled_result", "chunked", "claim_jobs", "count_starts", "emit", "finish", "list_lane",
         "lock_job", "mark_parents", "may_start", "next_lane", "open_lanes", "queue_close",
-        "queue_open", "queue_push", "queue_remove", "rank", "read_lanes", "ready_sets",
+        "queue_open", "queue_push", "queue_remove", "rank", "read_lanes", "ready_sets", "record_claim",
         "release_slots", "release_term", "relist_lane", "repeat_claim", "trim_front", "unpack_all",
         "unpark",
     ],
+    constants: crate::keys::SCRIPT_CONSTANTS,
 });
 
 script!(pub(crate) dispatch {

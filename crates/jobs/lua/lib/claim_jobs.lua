@@ -1,8 +1,7 @@
 -- claim_jobs(lost, settled) -- claims the next jobs of a worker, each under a lock and a lease, and
 -- gives the reply of `claim`. `lost` and `settled` are what became of the jobs it has completed.
 --
--- KEYS 1 to 10 and ARGV 1 to 12, then the pools and types, are those of `claim`. What is only needed
--- for some jobs is only made for those: an idle worker claims one at a time.
+-- What is only needed for some jobs is only made for those: an idle worker claims one at a time.
 --
 -- Each pool has a sorted set of the lanes that hold jobs, and so has each type in it. Their scores
 -- are lower bounds: the first job of a lane may be younger than its score says, never older. So the
@@ -11,39 +10,35 @@
 --   ready sets     lane a 5 | lane b 7 | lane c 9         by the score listed
 --   candidates     lane a, opened: its first job is 8     by the real first job
 --   next           lane b is opened before a gives a job, because 7 < 8
--- uses: chunked, count_starts, emit, lock_job, may_start, next_lane, queue_close, queue_open,
---       ready_sets, relist_lane, repeat_claim, trim_front, unpark
+-- uses: lock_job, may_start, next_lane, queue_close, queue_open, ready_sets, record_claim,
+--       relist_lane, repeat_claim, trim_front, unpark
+-- reads: waiting, index, unindexed, paused, parked, now_ms, worker_id, limit, request_slot, version
 local function claim_jobs(lost, settled)
   local call = redis.call
-  local active, claims, claim_leases, claim_counts, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-  local parked_types, waiting, paused_types, index, unindexed = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-  local now, prefix, worker_id, request = tonumber(ARGV[1]), ARGV[2], ARGV[4], ARGV[5]
-  local limit, request_slot = tonumber(ARGV[6]), 'r:' .. ARGV[9]
+  local now, limit = tonumber(now_ms), tonumber(limit)
 
-  local queue_state = queue_open(waiting, index, unindexed, ARGV[1],
-    { 'v:', 'v:' .. worker_id, request_slot, 'fence' })
-  local more, unindexed_count, paused, parked = queue_state.more, 0, false, false
-  if call('EXISTS', unindexed, paused_types, parked_types) > 0 then
-    unindexed_count, paused = call('LLEN', unindexed), call('SCARD', paused_types) > 0
-    parked = call('EXISTS', parked_types) == 1
+  local queue_state = queue_open(waiting, index, unindexed, now_ms,
+    { 'v:', 'v:' .. worker_id, 'r:' .. request_slot, 'fence' })
+  local more, unindexed_count, any_paused, any_parked = queue_state.more, 0, false, false
+  if call('EXISTS', unindexed, paused, parked) > 0 then
+    unindexed_count, any_paused = call('LLEN', unindexed), call('SCARD', paused) > 0
+    any_parked = call('EXISTS', parked) == 1
   end
   local reply = { 'empty', more[1] or 0, unindexed_count, -1, 0, 0, settled and 1 or 0, #lost }
   for n = 1, #lost do reply[8 + n] = lost[n] end
-  local head = #reply
   -- A worker that does not know all pools could claim a job before one that goes first.
-  if repeat_claim(reply, more[3], request, worker_id, prefix)
-    or ARGV[12] ~= '' and ARGV[12] ~= tostring(reply[2]) then
+  if repeat_claim(reply, more[3]) or version ~= '' and version ~= tostring(reply[2]) then
     queue_close(queue_state)
     return reply
   end
-  if parked and unpark(parked_types, prefix, now) == 16 then reply[5] = 1 end
+  if any_parked and unpark(now) == 16 then reply[5] = 1 end
 
-  local sets, sets_count, page = ready_sets(prefix, limit, more[2])
+  local sets, sets_count, page = ready_sets(limit, more[2])
   local alone = sets_count == 1 and not sets[1].list[3]
   local started, shut = {}, {}
-  local limits = { prefix = prefix, now = now, started = started, running = {} }
-  local front = { prefix = prefix, worker_id = worker_id, ttl = ARGV[7], limit = limit, window = nil,
-    position = nil, next_at = 1, claimed = { false }, last = 0, locks = nil, unlocked = 0 }
+  local limits = { now = now, started = started, running = {} }
+  local front = { limit = limit, window = nil, position = nil, next_at = 1, claimed = { false },
+    last = 0, locks = nil, unlocked = 0 }
   local ids, job_types, per_minute, count = { 0 }, { 0 }, nil, 0
   local looked_at, bound = 0, 4 * limit + 64
 
@@ -62,8 +57,8 @@ local function claim_jobs(lost, settled)
     local job_type = lane.job_type
     opens = opens + 1
     opened[opens] = lane
-    if paused and shut[job_type] == nil then
-      shut[job_type] = call('SISMEMBER', paused_types, job_type) == 1
+    if any_paused and shut[job_type] == nil then
+      shut[job_type] = call('SISMEMBER', paused, job_type) == 1
     end
     local may, due = true, nil
     if shut[job_type] then
@@ -139,7 +134,7 @@ local function claim_jobs(lost, settled)
     if lane and not (set and set.score < lane.score) then
       candidates[candidate_count], candidate_count = nil, candidate_count - 1
     elseif set then
-      lane = next_lane(set, page, prefix)
+      lane = next_lane(set, page)
       if seen and seen[lane.member] then
         lane = nil
       else
@@ -174,61 +169,16 @@ local function claim_jobs(lost, settled)
   if count == limit or looked_at >= bound then reply[5] = 1 end
 
   for n = 1, opens do
-    if relist_lane(opened[n], prefix, queue_state.seq, alone, reply) then parked = true end
+    if relist_lane(opened[n], queue_state.seq, alone, reply) then any_parked = true end
   end
-  if parked and count == 0 then
-    local due = call('ZRANGEBYSCORE', parked_types, '(' .. ARGV[1], '1e15', 'WITHSCORES', 'LIMIT', '0', '1')
+  if any_parked and count == 0 then
+    local due = call('ZRANGEBYSCORE', parked, '(' .. now_ms, '1e15', 'WITHSCORES', 'LIMIT', '0', '1')
     local wait = due[2] and tonumber(due[2]) - now
     if wait and (reply[4] < 0 or wait < reply[4]) then reply[4] = math.ceil(wait) end
   end
   trim_front(front, queue_state)
 
-  local data = nil
-  if count > 0 then
-    local keys = { 0 }
-    for i = 1, count do keys[i] = prefix .. 'jobs:data:' .. ids[i] end
-    data = chunked('MGET', nil, keys)
-    for i = count, 1, -1 do
-      if not data[i] then
-        -- The job was deleted; only its id was still waiting.
-        call('DEL', prefix .. 'jobs:lock:' .. ids[i])
-        started[job_types[i]] = started[job_types[i]] - 1
-        table.remove(ids, i)
-        table.remove(job_types, i)
-        table.remove(data, i)
-        count = count - 1
-      end
-    end
-  end
-  if count > 0 then
-    -- One token for all of a call: a fence, which grows from claim to claim.
-    local token = string.format('%.0f', (more[4] or 0) + 1)
-    local status_prefix, names = prefix .. 'jobs:status:', ids[1]
-    -- A packed hash is searched from its start; an entry of more than 64 bytes keeps it from being
-    -- packed. No job is called '-'.
-    local texts, statuses = { '-', '-----------------------------------------------------------------', 0, 0 }, { 0, 0 }
-    local latest, text = nil, nil
-    for i = 1, count do
-      local id, job_type = ids[i], job_types[i]
-      if job_type ~= latest then latest, text = job_type, token .. ' ' .. worker_id .. ' ' .. job_type end
-      statuses[2 * i - 1], statuses[2 * i] = status_prefix .. id, 'active'
-      texts[2 * i + 1], texts[2 * i + 2] = id, text
-      reply[head + 2 * i - 1], reply[head + 2 * i] = id, data[i]
-    end
-    if count > 1 then names = table.concat(ids, '\n') end
-    reply[1], reply[6] = 'claimed', token
-    chunked('MSET', nil, statuses)
-    chunked('SADD', active, ids)
-    chunked('HSET', claims, texts)
-    call('ZADD', claim_leases, ARGV[8], token)
-    call('HSET', claim_counts, token, count == 1 and '1' or count)
-    count_starts(prefix, started, per_minute)
-    local set = queue_state.set
-    local n = #set
-    set[n + 1], set[n + 2] = 'fence', token
-    set[n + 3], set[n + 4] = request_slot, request .. '\n' .. token .. '\n' .. names
-    emit(events, ARGV[3], 'started', ARGV[1], names, worker_id)
-  end
+  if count > 0 then record_claim(reply, queue_state, ids, job_types, started, per_minute) end
   queue_close(queue_state)
   return reply
 end

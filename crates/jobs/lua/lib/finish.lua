@@ -1,20 +1,20 @@
--- finish(more, at, ttl, done, wake, spent_ms) -- writes the results of jobs that succeeded, if they
--- are still their worker's and have not run longer than they may. Answers the numbers of the jobs that were not done, which are another's
--- by now, and whether other jobs wait for one that was. What is repeated counts as done.
+-- finish(at, ttl, done_channel, wake_channel, total_ms) -- writes the results of jobs that succeeded, if
+-- they are still their worker's and have not run longer than they may. Answers the numbers of the jobs
+-- that were not done, which are another's by now, and whether other jobs wait for one that was. What is
+-- repeated counts as done.
 --
--- KEYS 1 to 6 are active, claims, claim_leases, claim_counts, events and parked, and from `more` on leases,
--- finished, parents, settled, processed, spent, cancelled and deadlines; ARGV 1 to 3 are now_ms, prefix and
--- events_max. From `at` on the arguments are, of each claim: its text, its type, keep, how many jobs
--- and how many results, then the ids, then the results: one for all, or one of each.
+-- From `at` on the arguments are, of each claim: its text, its type, keep, how many jobs and how many
+-- results, then the ids, then the results: one for all, or one of each.
 -- uses: chunked, emit, mark_parents, release_slots, release_term
-local function finish(more, at, ttl, done, wake, spent_ms)
-  local call, now, prefix = redis.call, ARGV[1] .. ' ', ARGV[2]
-  local claims, leases, cancelled = KEYS[2], KEYS[more], KEYS[more + 6]
-  local parents, parked, deadlines = KEYS[more + 2], KEYS[6], KEYS[more + 7]
+-- reads: active, claims, claim_leases, claim_counts, events, parked, leases, finished, parents,
+--        settled, processed, spent, cancelled, deadlines, now_ms, prefix, events_max, LOCK_KEY,
+--        STATUS_KEY, RESULT_KEY, RUNNING_KEY
+local function finish(at, ttl, done_channel, wake_channel, total_ms)
+  local call, now = redis.call, now_ms .. ' '
   -- Nearly always there is none of these.
   local special = call('EXISTS', leases, cancelled, parents, parked, deadlines) > 0
-  local lost, before, settled = {}, 0, false
-  local statuses, locks, finished, names = { 0, 0 }, { 0 }, { 0 }, nil
+  local lost, before, any_settled = {}, 0, false
+  local statuses, locks, entries, names = { 0, 0 }, { 0 }, { 0 }, nil
   local count, ended, counts = 0, 0, {}
   while at < #ARGV do
     local text, job_type, keep = ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1'
@@ -26,7 +26,7 @@ local function finish(more, at, ttl, done, wake, spent_ms)
     local held, all = chunked('HMGET', claims, ARGV, from, to), true
     for j = 1, special and jobs or 0 do
       local deadline = call('ZSCORE', deadlines, ARGV[at + 4 + j])
-      if deadline and held[j] == text and tonumber(deadline) <= tonumber(ARGV[1]) then held[j] = '' end
+      if deadline and held[j] == text and tonumber(deadline) <= tonumber(now_ms) then held[j] = '' end
     end
     for j = 1, jobs do
       if held[j] ~= text then
@@ -43,7 +43,7 @@ local function finish(more, at, ttl, done, wake, spent_ms)
         if held[j] == text and not seen[id] then
           last = last + 1
           seen[id], ids[last], own[last] = true, id, own_result
-        elseif not seen[id] and (held[j] or call('GET', prefix .. 'jobs:result:' .. id) ~= own_result) then
+        elseif not seen[id] and (held[j] or call('GET', prefix .. RESULT_KEY .. id) ~= own_result) then
           lost[#lost + 1] = before + j
         end
       end
@@ -54,20 +54,20 @@ local function finish(more, at, ttl, done, wake, spent_ms)
     end
     local taken = last - first + 1
     if taken > 0 then
-      local LOCK, STATUS, RESULT = prefix .. 'jobs:lock:', prefix .. 'jobs:status:', prefix .. 'jobs:result:'
+      local lock, status, result_key = prefix .. LOCK_KEY, prefix .. STATUS_KEY, prefix .. RESULT_KEY
       for j = first, last do
         local id = ids[j]
         count = count + 1
         -- With GET it answers nothing instead of a table that says OK.
-        call('SET', RESULT .. id, each > 0 and ids[j + each] or result, 'GET', 'EX', ttl)
-        locks[count] = LOCK .. id
-        statuses[2 * count - 1], statuses[2 * count] = STATUS .. id, 'completed'
+        call('SET', result_key .. id, each > 0 and ids[j + each] or result, 'GET', 'EX', ttl)
+        locks[count] = lock .. id
+        statuses[2 * count - 1], statuses[2 * count] = status .. id, 'completed'
         if not keep then
           ended = ended + 1
-          finished[ended] = now .. id
+          entries[ended] = now .. id
         end
       end
-      chunked('SREM', KEYS[1], ids, first, last)
+      chunked('SREM', active, ids, first, last)
       local own = 0
       if special then
         own = chunked('ZREM', leases, ids, first, last)
@@ -75,9 +75,9 @@ local function finish(more, at, ttl, done, wake, spent_ms)
         chunked('ZREM', deadlines, ids, first, last)
         local names_of = {}
         for j = first, last do names_of[j - first + 1] = ids[j] end
-        settled = mark_parents(parents, KEYS[more + 3], names_of) or settled
+        any_settled = mark_parents(parents, settled, names_of) or any_settled
       end
-      if own < taken then release_term(KEYS[3], KEYS[4], text, taken - own) end
+      if own < taken then release_term(claim_leases, claim_counts, text, taken - own) end
       counts[job_type] = (counts[job_type] or 0) + taken
       local list = taken == 1 and ids[first] or table.concat(ids, '\n', first, last)
       names = names and names .. '\n' .. list or list
@@ -87,14 +87,14 @@ local function finish(more, at, ttl, done, wake, spent_ms)
   if count > 0 then
     chunked('MSET', nil, statuses)
     chunked('DEL', nil, locks)
-    if ended > 0 then chunked('LPUSH', KEYS[more + 1], finished) end
+    if ended > 0 then chunked('LPUSH', finished, entries) end
     for job_type, places in pairs(counts) do
-      release_slots(prefix .. 'ratelimit:concurrent:' .. job_type, places, special and parked, job_type, wake)
+      release_slots(prefix .. RUNNING_KEY .. job_type, places, special and parked, job_type, wake_channel)
     end
-    call('INCRBY', KEYS[more + 4], count == 1 and '1' or count)
-    if spent_ms ~= '0' then call('INCRBY', KEYS[more + 5], spent_ms) end
-    call('PUBLISH', done, names)
-    emit(KEYS[5], ARGV[3], 'completed', ARGV[1], names)
+    call('INCRBY', processed, count == 1 and '1' or count)
+    if total_ms ~= '0' then call('INCRBY', spent, total_ms) end
+    call('PUBLISH', done_channel, names)
+    emit(events, events_max, 'completed', now_ms, names)
   end
-  return lost, settled
+  return lost, any_settled
 end

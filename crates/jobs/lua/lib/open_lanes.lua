@@ -1,8 +1,8 @@
--- open_lanes(count, keys, args) -- opens the queue for a script whose first keys are waiting, index and
--- unindexed, and whose first argument is now_ms, and reads the lanes it names. Answers the queue
--- state, then what `read_lanes` answers.
+-- open_lanes() -- opens the queue, and reads the lanes that a script names first among `keys` and `rest`.
+-- Answers the queue state, then what `read_lanes` answers.
 -- uses: queue_open, read_lanes
-local function open_lanes(count, keys, args)
-  local queue_state = queue_open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], {})
-  return queue_state, read_lanes(count, keys, args)
+-- reads: waiting, index, unindexed, now_ms, lanes, keys, rest
+local function open_lanes()
+  local queue_state = queue_open(waiting, index, unindexed, now_ms, {})
+  return queue_state, read_lanes(tonumber(lanes), keys, rest)
 end

@@ -1,14 +1,14 @@
--- ready_sets(prefix, limit, has_own) -- reads the sorted sets of lanes that the worker may claim from,
+-- ready_sets(limit, has_own) -- reads the sorted sets of lanes that the worker may claim from,
 -- each with its first lanes. Answers the sets, how many they are, and how many lanes are read at a time.
 --
--- ARGV 10 and 11 are the numbers of pools and types, from 13 on are the pools, then the types. The
--- first pool is of jobs that name this worker; `has_own` is false if it never had any. A worker that
+-- `pools` and `types` say how many there are, `rest` are the pools, then the types. The first pool is of jobs that name this worker; `has_own` is false if it never had any. A worker that
 -- names many types reads the whole set of a pool if that holds few lanes, otherwise the set of each
 -- type.
 -- uses: rank
-local function ready_sets(prefix, limit, has_own)
+-- reads: prefix, pools, types, rest, READY_KEY
+local function ready_sets(limit, has_own)
   local call = redis.call
-  local pools, types = tonumber(ARGV[10]), tonumber(ARGV[11])
+  local pools, types = tonumber(pools), tonumber(types)
   local sets, count, page = {}, 0, limit + 3
   if page > 67 then page = 67 end
   local function add(pool, key, list, whole)
@@ -20,8 +20,8 @@ local function ready_sets(prefix, limit, has_own)
     end
   end
   for n = has_own and 1 or 2, pools do
-    local pool = ARGV[12 + n]
-    local key, few = prefix .. 'jobs:ready:' .. pool, nil
+    local pool = ARGV[rest + n]
+    local key, few = prefix .. READY_KEY .. pool, nil
     if types == 0 then
       add(pool, key, call('ZRANGE', key, '0', page - 1, 'WITHSCORES'), false)
     else
@@ -33,7 +33,7 @@ local function ready_sets(prefix, limit, has_own)
       end
       if few then
         local named, own = {}, {}
-        for t = 1, types do named[ARGV[12 + pools + t]] = true end
+        for t = 1, types do named[ARGV[rest + pools + t]] = true end
         for i = 1, #few, 2 do
           if named[string.match(few[i], '^%w+ %d+ %d* %d* (.*)$')] then
             local m = #own
@@ -43,7 +43,7 @@ local function ready_sets(prefix, limit, has_own)
         add(pool, key, own, true)
       else
         for t = 1, types do
-          local typed = key .. ':' .. ARGV[12 + pools + t]
+          local typed = key .. ':' .. ARGV[rest + pools + t]
           add(pool, typed, call('ZRANGE', typed, '0', page - 1, 'WITHSCORES'), false)
         end
       end

@@ -1,10 +1,11 @@
--- relist_lane(lane, prefix, seq, alone, reply) -- trims a lane that jobs were claimed from, and lists
+-- relist_lane(lane, seq, alone, reply) -- trims a lane that jobs were claimed from, and lists
 -- it where it ranks now, parks it if its type may not start, or takes it off if it is empty. Answers
 -- whether it is parked.
 --
 -- A lane that is `alone` keeps its score, which is a lower bound all the same.
 -- uses: chunked, rank
-local function relist_lane(lane, prefix, seq, alone, reply)
+-- reads: parked, prefix, READY_KEY, PARKED_KEY
+local function relist_lane(lane, seq, alone, reply)
   local call, list, at, key, first = redis.call, lane.list, lane.at, lane.key, nil
   if list then
     local over = at > #list
@@ -24,15 +25,15 @@ local function relist_lane(lane, prefix, seq, alone, reply)
       first = first or seq
     end
   end
-  local ready, member = prefix .. 'jobs:ready:' .. lane.pool, lane.member
+  local ready, member = prefix .. READY_KEY .. lane.pool, lane.member
   local typed = ready .. ':' .. lane.job_type
   if lane.due then
     local score = first and lane.floor + first or lane.listed
     local last = string.format('%.0f', score + PARKED)
     call('ZADD', ready, last, member)
     call('ZADD', typed, last, member)
-    call('ZADD', prefix .. 'jobs:parked:' .. lane.job_type, string.format('%.0f', score), lane.pool .. ' ' .. member)
-    call('ZADD', KEYS[6], 'LT', lane.due, lane.job_type)
+    call('ZADD', prefix .. PARKED_KEY .. lane.job_type, string.format('%.0f', score), lane.pool .. ' ' .. member)
+    call('ZADD', parked, 'LT', lane.due, lane.job_type)
     return true
   elseif not first then
     call('ZREM', ready, member)
