@@ -151,13 +151,9 @@ fn every_script_says_in_its_head_what_it_does() {
             found.push(format!("{path}: opens with {first:?}, not with {expect:?}"));
         }
         if !is_lib {
-            let takes = |name: &str| text.contains(&format!("{name}["));
-            let needed =
-                [("-- KEYS", takes("KEYS")), ("-- ARGV", takes("ARGV")), ("-- REPLY", true)];
-            for (word, _) in needed.into_iter().filter(|(_, needed)| *needed) {
-                if !text.lines().any(|line| line.starts_with(word)) {
-                    found.push(format!("{path}: has no {word} line"));
-                }
+            // Names, numbers and order of keys and arguments are checked beside the declarations.
+            if !text.lines().any(|line| line.starts_with("-- REPLY")) {
+                found.push(format!("{path}: has no -- REPLY line"));
             }
         }
     }
@@ -183,6 +179,58 @@ fn scripts_take_time_and_chance_as_arguments() {
         }
     }
     complain("a script takes time and chance as arguments", &found);
+}
+
+/// String literals of a line of Lua, comments left out.
+fn lua_texts(line: &str) -> Vec<&str> {
+    let mut texts = Vec::new();
+    let mut rest = line;
+    while let Some(at) = rest.find(['\'', '"', '-']) {
+        let (mark, after) = (&rest[at..=at], &rest[at + 1..]);
+        match mark {
+            "-" if after.starts_with('-') => break,
+            "-" => rest = after,
+            quote => {
+                let Some((text, after)) = after.split_once(quote) else { break };
+                texts.push(text);
+                rest = after;
+            }
+        }
+    }
+    texts
+}
+
+#[test]
+fn scripts_spell_no_key() {
+    let files = files();
+    // Every word that stands before a colon in some key.
+    let mut words = BTreeSet::new();
+    for (_, text) in files.iter().filter(|(path, _)| path.ends_with("/src/keys.rs")) {
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for literal in code.split('"').skip(1).step_by(2) {
+            let (parts, _) = literal.rsplit_once(':').unwrap_or_default();
+            let is_word = |part: &&str| {
+                part.len() > 1 && part.chars().all(|c| c.is_ascii_lowercase() || "_-".contains(c))
+            };
+            words.extend(parts.split(':').filter(is_word));
+        }
+    }
+    assert!(["jobs", "ratelimit", "queue", "position"].iter().all(|word| words.contains(word)));
+    let looks_like_key = |text: &str| {
+        let parts = text.rsplit_once(':').map(|(parts, _)| parts);
+        parts.is_some_and(|parts| parts.split([':', '{', '}']).any(|part| words.contains(part)))
+    };
+    assert!(looks_like_key("jobs:data:") && looks_like_key("queue:"));
+    assert!(!looks_like_key("v:") && !looks_like_key("{\"position_id\":\""));
+    let mut found = Vec::new();
+    for (path, text) in scripts(&files) {
+        for (number, line) in text.lines().enumerate() {
+            if lua_texts(line).into_iter().any(looks_like_key) {
+                found.push(format!("{path}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    complain("keys are spelled in keys.rs: pass them, or name them in SCRIPT_CONSTANTS", &found);
 }
 
 #[test]

@@ -24,6 +24,12 @@ const KEYWORDS: [&str; 21] = [
     "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 
+/// Keywords that begin or end a statement.
+const STATEMENTS: [&str; 12] = [
+    "break", "do", "else", "elseif", "end", "for", "if", "local", "repeat", "return", "until",
+    "while",
+];
+
 /// Tokens of a text, without comments.
 pub(super) fn tokens(source: &str) -> Vec<LuaToken<'_>> {
     let mut tokens = Vec::new();
@@ -141,6 +147,34 @@ pub(super) fn globals<'a>(tokens: &[LuaToken<'a>]) -> BTreeSet<&'a str> {
     globals
 }
 
+/// Names that a text declares again for something else. `local now_ms = tonumber(now_ms)` is the same
+/// thing in another form; a loop variable or a parameter never is.
+pub(super) fn shadowed<'a>(tokens: &[LuaToken<'a>], names: &[&str]) -> BTreeSet<&'a str> {
+    let mut shadowed = BTreeSet::new();
+    for at in 0..tokens.len() {
+        let (declared, after) = match word(tokens, at) {
+            Some("local") if word(tokens, at + 1) != Some("function") => list(tokens, at + 1),
+            Some("for") => (list(tokens, at + 1).0, tokens.len()),
+            Some("function") => {
+                let open = (at + 1..tokens.len()).find(|at| mark(tokens, *at, '('));
+                (open.map(|open| list(tokens, open + 1).0).unwrap_or_default(), tokens.len())
+            }
+            _ => continue,
+        };
+        // What is assigned ends at the next statement, as far as keywords tell.
+        let assigned: BTreeSet<&str> = (after..tokens.len())
+            .map_while(|at| match tokens[at] {
+                LuaToken::Word(word) if STATEMENTS.contains(&word) => None,
+                token => Some(token),
+            })
+            .filter_map(|token| if let LuaToken::Word(word) = token { Some(word) } else { None })
+            .collect();
+        let other = declared.into_iter().filter(|name| !assigned.contains(name));
+        shadowed.extend(other.filter(|name| names.contains(name)));
+    }
+    shadowed
+}
+
 /// Says of each token whether it stands in a table constructor. There `name =` is a field; a function
 /// inside braces holds statements again.
 fn in_braces(tokens: &[LuaToken<'_>]) -> Vec<bool> {
@@ -197,6 +231,21 @@ mod tests {
             ("local x = 1..y", &["x", "y"]),
         ] {
             let found: Vec<&str> = variables(&tokens(text)).into_iter().collect();
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_may_be_declared_again_for_the_same_value_only() {
+        for (text, expected) in [
+            ("local now = tonumber(now) local other = 1", &[][..]),
+            ("local a, now = 1, now == '1' if now then f() end", &[]),
+            ("local now = f() return now", &["now"]),
+            ("local now local x = now", &["now"]),
+            ("for now = 1, now do end", &["now"]),
+            ("local function f(x, now) return now end", &["now"]),
+        ] {
+            let found: Vec<&str> = shadowed(&tokens(text), &["now"]).into_iter().collect();
             assert_eq!(found, expected, "{text}");
         }
     }

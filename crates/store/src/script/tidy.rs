@@ -1,8 +1,9 @@
 //! Checks that a crate's Lua files and their declarations agree, for a test in each service.
 //!
 //! A header is read, not trusted: its names must be the declared ones in order. The text itself is
-//! only skimmed, enough to catch what scripts here must not do: use a function or a name without
-//! saying so in the header, ask for the time, leave something to chance, write a global.
+//! only skimmed, enough to catch what scripts here must not do: count keys and arguments instead of
+//! naming them, use a function or a name without saying so in the header, ask for the time, leave
+//! something to chance, write a global.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +14,7 @@ use std::{
 use super::{
     Script,
     assemble::{included, listed, names},
-    lexer::{LuaToken, globals, locals, tokens, variables},
+    lexer::{LuaToken, globals, locals, shadowed, tokens, variables},
 };
 
 /// Everything that is wrong with the scripts in `folder` (a crate's `lua`), one line each; empty
@@ -22,7 +23,8 @@ use super::{
 /// Checked: every file is declared and every declaration listed; the header has a title, the
 /// declared keys and arguments by name and in order, and a reply; libraries hold the function they
 /// are named after and are used; every name in a file is its own, declared, or from a library file
-/// that its header names, and nothing is named in vain; nothing asks for the time, is random, or writes a global.
+/// that its header names, and nothing is named in vain or declared again for something else; no key
+/// or argument goes by its number; nothing asks for the time, is random, or writes a global.
 pub fn faults(service: &str, folder: &Path, scripts: &[&Script]) -> Vec<String> {
     let mut faults = Vec::new();
     let declared: BTreeSet<&str> = scripts.iter().map(|script| script.name()).collect();
@@ -117,6 +119,9 @@ fn name_faults(
             }
             Some(_) => {}
         }
+    }
+    for name in shadowed(&tokens, names) {
+        fault(format!("declares {name} again, as something else"));
     }
     for name in variables {
         let from = exports.iter().find(|(_, exports)| exports.contains(&name));
@@ -242,6 +247,12 @@ fn text_faults(text: &str, fault: &mut impl FnMut(String)) {
         if let Some((word, reason)) = banned {
             fault(format!("uses {word}: {reason}"));
         }
+        if let LuaToken::Word(table @ ("KEYS" | "ARGV")) = token
+            && tokens.get(at + 1) == Some(&LuaToken::Mark('['))
+            && tokens.get(at + 2) == Some(&LuaToken::Number)
+        {
+            fault(format!("takes from {table} by number: use the declared name"));
+        }
     }
     for name in globals(&tokens) {
         fault(format!("writes the global {name}: locals only"));
@@ -285,6 +296,8 @@ mod tests {
             ("function f() end", "writes the global f"),
             ("local t = { a = function() y = 1 end }", "writes the global y"),
             ("if true then z = 1 end", "writes the global z"),
+            ("local key = KEYS[1]", "takes from KEYS by number"),
+            ("for n = 1, 2 do f(ARGV[2 + n]) end", "takes from ARGV by number"),
         ] {
             assert!(
                 found(text).iter().any(|fault| fault.starts_with(expected)),
@@ -299,7 +312,7 @@ mod tests {
         for text in [
             "-- redis.call('TIME') x = 1",
             "--[[ x = 1\n y = 2 ]] local z = 1",
-            "local key = KEYS[1]",
+            "local key = KEYS[records + 1] .. ARGV[at] .. #KEYS",
             "local s = 'x = 1' local t = \"it\\'s = \\\" y = 2\"",
             "local s = [[x = 1]]",
             "local a, b f({ c = a, d = b, e = 1 })",

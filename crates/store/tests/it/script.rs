@@ -168,8 +168,10 @@ fn a_file_that_names_what_it_does_not_use_or_uses_what_it_does_not_name_is_found
     assert_eq!(
         faults,
         [
+            "untidy.lua: takes from ARGV by number: use the declared name",
             "untidy.lua: uses missing, which is no file of the library",
             "untidy.lua: says that it uses other, and does not",
+            "untidy.lua: declares key again, as something else",
             "untidy.lua: knows no kye: declare it, or name it in `-- reads:`",
             "untidy.lua: lib/helper.lua reads limit, which is not declared here",
             "lib/helper.lua: takes other from other without `-- uses: other`",
