@@ -8,6 +8,21 @@ use std::time::{Duration, Instant};
 
 use engine::{CommandOutcome, Config, Engine, Now, Reply, SessionId};
 
+store::script_library!(LIBRARY {
+    folder: "../crates/room/lua",
+    files: [
+        "append_position", "enqueued_ms", "int", "line_of", "num", "read_queue", "shown_position",
+    ],
+});
+
+// As the waiting room declares it.
+store::script!(heartbeat {
+    folder: "../crates/room/lua",
+    keys: [meta, state, positions, admitted, heartbeat, ..records],
+    args: [now_ms, queue_id, priorities],
+    library: LIBRARY,
+});
+
 struct Kit {
     engine: Engine,
     client: SessionId,
@@ -90,13 +105,7 @@ fn main() {
             })
         }
         "heartbeat" => {
-            let libs = ["int", "num", "line_of", "shown", "joined_ms", "read_queue", "tell_place"];
-            let mut source = String::new();
-            for lib in libs {
-                source += &read(&format!("crates/room/lua/lib/{lib}.lua"));
-            }
-            source += &read("crates/room/lua/heartbeat.lua");
-            let sha = kit.load(source);
+            let sha = kit.load(heartbeat::SCRIPT.source().to_owned());
             kit.words(
                 "HSET queue:c:meta status active priority_policy skip reserved_share 10 \
                  message - position_ttl 1800 duplicates token max_active 100",
