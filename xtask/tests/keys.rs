@@ -17,6 +17,12 @@ const SERVICES: &[(&str, &str, &str)] = &[
         "crates/jobs/src/keys.rs",
         "`<namespace>` is `bridge` by default. One that holds a hash tag already is left as it is.",
     ),
+    (
+        "Resolver",
+        "crates/dns/src/keys.rs",
+        "Answers and their metadata are spelled as in the original's schema; a clear deletes all of them. Names are in \
+         lower case, without the last dot, a dot inside a label as `\\.`, bytes that do not print as `\\DDD`.",
+    ),
     ("HTTP side", "crates/web/src/keys.rs", "Both layouts spell these the same."),
 ];
 
@@ -72,6 +78,9 @@ fn names_are_read_as_the_code_builds_them() {
         ("ratelimit:<identifier>:<action>", "ratelimit:{<identifier>}:<action>"),
         ("<namespace>:jobs:data:<id>", "{<namespace>}:jobs:data:<id>"),
         ("<namespace>:jobs:lane:<route>:<priority>", "{<namespace>}:jobs:lane:<route>:<priority>"),
+        ("dnsmeta:expiry:index", "{dnsmeta}:expiry:index"),
+        ("dnsmeta:hit:sweep:<answer>", "{dnsmeta}:hit:sweep:<answer>"),
+        ("dns:<name>:<qtype>:<qclass>", "dns:<name>:<qtype>:<qclass>"),
         ("tidegate:session:<cookie_hash>", "tidegate:session:<cookie_hash>"),
     ] {
         let row = rows.iter().find(|row| row.standalone == standalone);
@@ -216,7 +225,12 @@ fn parts(code: &str, built: &str) -> Vec<Part> {
         return vec![prefix(code), Part::Text(format!(":{group}")), Part::Value(plain(name))];
     }
     let own = built.split_once("self.key(").map(|(_, rest)| rest);
-    let (text, rest) = literal(own.or(built.split_once("Key::raw(").map(|(_, r)| r)).unwrap());
+    let raw = built.split_once("Key::raw(").map(|(_, rest)| rest);
+    let (text, rest) = literal(own.or(raw).unwrap());
+    if own.is_none() && raw.is_some_and(|raw| raw.starts_with('"')) {
+        // Not a format: braces stand for themselves.
+        return vec![Part::Text(text.to_owned())];
+    }
     let mut parts = match own {
         Some(_) => vec![prefix(code), Part::Text(":".to_owned())],
         None => Vec::new(),
