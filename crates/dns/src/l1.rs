@@ -1,0 +1,500 @@
+//! L1: the cache in the store, shared by all instances and by programs of others.
+//!
+//! One hash per name, type and class, as the seed's schema says. It holds up to two answers: the plain
+//! one in the seed's fields, and the one with signatures in fields of its own, which other programs
+//! ignore. Answers to CD queries are not kept here.
+//!
+//! Invariants: what another writer left is checked before it is used, and what cannot be used is a
+//! miss; `created_at` is the time of the first store; the answer's key and its member in the expiry
+//! index change together where they share a server. The TTL of a key only cleans up: freshness is
+//! `soft_expiry` compared with `now`.
+//!
+//! Read on in `l1/lock.rs` (one refresh at a time), `l1/index.rs` (sweep, cap and clear).
+
+mod index;
+mod lock;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use store::{
+    Key, Layout, Millis, Store,
+    counter::{CounterTarget, Counters, Missing},
+    redis::{self, Pipeline},
+};
+
+pub use self::{index::DueAnswer, lock::RefreshLock};
+use crate::{
+    Error,
+    keys::{CacheKeys, InstanceKeys, Question},
+    wire::{AnswerKind, CachedAnswer, TtlBounds},
+};
+
+/// Different answers whose hits wait to be written.
+const COUNTERS_MAX: usize = 20_000;
+
+/// Members of the expiry index looked at to find out whether another writer ends names in a dot.
+const DOTTED_SAMPLE: isize = 100;
+
+/// Farthest soft expiry that is believed, RFC 2181 §8: the longest TTL.
+const SOFT_EXPIRY_MAX_SECONDS: i64 = i32::MAX as i64;
+
+/// TTLs of stored answers were bounded when they were stored.
+const AS_STORED: TtlBounds =
+    TtlBounds { min_seconds: 0, max_seconds: u32::MAX, max_negative_seconds: u32::MAX };
+
+/// Options of the cache in the store.
+#[derive(Clone, Debug)]
+pub struct L1Options {
+    /// Most answers; 0 for no cap. Default 10,000.
+    pub max_keys: u64,
+    /// Longest time for which an expired answer is kept. Default 1 h. It is kept no longer than it was
+    /// fresh, so only answers with a TTL of at least this reach it.
+    pub grace: Duration,
+    /// Time after which a refresh lock ends by itself. Default 10 s.
+    pub lock_ttl: Duration,
+    /// Window in which hits are counted. Default 5 min.
+    pub hit_window: Duration,
+    /// Window in which hits are counted for the sweeper; without one it refreshes every answer that is
+    /// about to expire. Default none.
+    pub sweep_hit_window: Option<Duration>,
+}
+
+impl Default for L1Options {
+    fn default() -> Self {
+        Self {
+            max_keys: 10_000,
+            grace: Duration::from_secs(3_600),
+            lock_ttl: Duration::from_secs(10),
+            hit_window: Duration::from_secs(300),
+            sweep_hit_window: None,
+        }
+    }
+}
+
+/// The cache in the store. A cheap clone; all clones share counters and memos.
+#[derive(Clone, Debug)]
+pub struct L1(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    keys: CacheKeys,
+    instance: InstanceKeys,
+    options: L1Options,
+    hits: Counters,
+    /// True once a key was seen whose name ends in a dot; such spellings are then read too.
+    has_dotted: AtomicBool,
+    count: Mutex<Option<index::KeyCount>>,
+}
+
+/// An answer from the store.
+#[derive(Clone, Debug)]
+pub struct StoredAnswer {
+    /// The answer.
+    pub answer: Arc<CachedAnswer>,
+    /// End of freshness, Unix seconds.
+    pub soft_expiry: i64,
+    /// Time for which it was fresh, in seconds.
+    pub stored_ttl: u32,
+    /// TTL its source gave, in seconds.
+    pub auth_ttl: u32,
+}
+
+impl StoredAnswer {
+    /// Returns the answer as it is stored now.
+    pub fn new(answer: Arc<CachedAnswer>, now: Millis) -> Self {
+        let (stored_ttl, auth_ttl) = (answer.stored_ttl(), answer.auth_ttl());
+        Self { answer, soft_expiry: now.as_secs() + i64::from(stored_ttl), stored_ttl, auth_ttl }
+    }
+
+    /// Returns the seconds until the end of freshness; zero or negative if it is stale.
+    pub fn remaining(&self, now: Millis) -> i64 {
+        self.soft_expiry.saturating_sub(now.as_secs())
+    }
+
+    /// Returns the seconds since the answer was stored.
+    pub fn age(&self, now: Millis) -> u32 {
+        u32::try_from(i64::from(self.stored_ttl) - self.remaining(now)).unwrap_or(0)
+    }
+
+    /// Returns the end of the grace period, Unix seconds.
+    pub fn hard_expiry(&self, grace: Duration) -> i64 {
+        self.soft_expiry.saturating_add(grace_seconds(self.stored_ttl, grace))
+    }
+}
+
+fn grace_seconds(ttl: u32, grace: Duration) -> i64 {
+    i64::try_from(grace.as_secs()).unwrap_or(i64::MAX).min(i64::from(ttl))
+}
+
+/// The answers of one question.
+#[derive(Clone, Debug, Default)]
+pub struct StoredEntry {
+    /// The answer without DNSSEC records.
+    pub plain: Option<StoredAnswer>,
+    /// The answer with them.
+    pub signed: Option<StoredAnswer>,
+    /// Time of the first store, Unix seconds.
+    pub created_at: Option<i64>,
+}
+
+impl StoredEntry {
+    /// Returns the answer of a kind; none for kinds that are not stored.
+    pub fn of_kind(&self, kind: AnswerKind) -> Option<&StoredAnswer> {
+        match kind {
+            AnswerKind::Plain => self.plain.as_ref(),
+            AnswerKind::Signed => self.signed.as_ref(),
+            AnswerKind::Unchecked | AnswerKind::SignedUnchecked => None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.plain.is_none() && self.signed.is_none()
+    }
+}
+
+/// Fields of one kind of answer.
+struct Fields {
+    msg: &'static str,
+    soft_expiry: &'static str,
+    stored_ttl: &'static str,
+    auth_ttl: &'static str,
+}
+
+const PLAIN: Fields = Fields {
+    msg: "msg",
+    soft_expiry: "soft_expiry",
+    stored_ttl: "stored_ttl",
+    auth_ttl: "auth_ttl",
+};
+
+const SIGNED: Fields = Fields {
+    msg: "msg_do",
+    soft_expiry: "soft_expiry_do",
+    stored_ttl: "stored_ttl_do",
+    auth_ttl: "auth_ttl_do",
+};
+
+const CREATED_AT: &str = "created_at";
+
+impl Fields {
+    fn of(kind: AnswerKind) -> Option<&'static Self> {
+        match kind {
+            AnswerKind::Plain => Some(&PLAIN),
+            AnswerKind::Signed => Some(&SIGNED),
+            AnswerKind::Unchecked | AnswerKind::SignedUnchecked => None,
+        }
+    }
+
+    fn all(&self) -> [&'static str; 4] {
+        [self.msg, self.soft_expiry, self.stored_ttl, self.auth_ttl]
+    }
+}
+
+/// Result of reading the fields of one kind.
+enum FieldsRead {
+    Answer(StoredAnswer),
+    /// Absent, or of another writer with a value that cannot be used.
+    Miss,
+    /// The message is damaged: to be removed.
+    Damaged,
+}
+
+impl L1 {
+    /// Opens the cache on a store.
+    pub fn new(store: &Store, options: L1Options) -> Self {
+        Self(Arc::new(Inner {
+            store: store.clone(),
+            keys: CacheKeys::of(store.layout()),
+            instance: InstanceKeys::new(),
+            options,
+            hits: Counters::new(store, COUNTERS_MAX),
+            has_dotted: AtomicBool::new(false),
+            count: Mutex::new(None),
+        }))
+    }
+
+    /// Returns the options.
+    pub fn options(&self) -> &L1Options {
+        &self.0.options
+    }
+
+    /// Looks at a sample of the expiry index for names that end in a dot, as some writers spell them.
+    /// Without any, their spelling is not looked for with every miss.
+    pub async fn detect_dotted_names(&self) -> Result<bool, Error> {
+        let mut store = self.0.store.clone();
+        let sample: Vec<Vec<u8>> = redis::cmd("ZRANDMEMBER")
+            .arg(&self.0.keys.expiry_index)
+            .arg(DOTTED_SAMPLE)
+            .query_async(&mut store)
+            .await?;
+        sample.iter().for_each(|member| self.note_spelling(member));
+        Ok(self.0.has_dotted.load(Ordering::Relaxed))
+    }
+
+    /// Remembers that some writer ends names in a dot, if this key says so.
+    fn note_spelling(&self, key: &[u8]) {
+        if let Some(question) = Question::from_key(key)
+            && self.0.keys.dotted_answer(&question).as_str().as_bytes() == key
+        {
+            self.0.has_dotted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads the answers of a question. Whatever cannot be used is left out; what is damaged is removed.
+    pub async fn get(&self, question: &Question, now: Millis) -> Result<StoredEntry, Error> {
+        let entry = self.read(&self.0.keys.answer(question), question, now).await?;
+        if !entry.is_empty() || !self.0.has_dotted.load(Ordering::Relaxed) {
+            return Ok(entry);
+        }
+        self.read(&self.0.keys.dotted_answer(question), question, now).await
+    }
+
+    async fn read(
+        &self,
+        key: &Key,
+        question: &Question,
+        now: Millis,
+    ) -> Result<StoredEntry, Error> {
+        let mut store = self.0.store.clone();
+        let mut read = redis::cmd("HMGET");
+        read.arg(key).arg(&PLAIN.all()).arg(&SIGNED.all()).arg(CREATED_AT);
+        let values: Vec<Option<Vec<u8>>> =
+            match read.query_async(&mut store).await.map_err(store::Error::from) {
+                Err(store::Error::WrongType { .. }) => {
+                    return self.read_legacy(key, question, now).await;
+                }
+                values => values?,
+            };
+        let (plain, rest) = values.split_at(values.len().min(4));
+        let (signed, created) = rest.split_at(rest.len().min(4));
+        let mut entry = StoredEntry {
+            created_at: created.first().and_then(|value| number(value.as_deref())),
+            ..StoredEntry::default()
+        };
+        let mut damaged = Vec::new();
+        for (kind, values) in [(AnswerKind::Plain, plain), (AnswerKind::Signed, signed)] {
+            let found = match read_fields(values, question, kind, now, self.0.options.grace) {
+                FieldsRead::Answer(answer) => Some(answer),
+                FieldsRead::Miss => None,
+                FieldsRead::Damaged => {
+                    damaged.extend(Fields::of(kind).map(Fields::all).into_iter().flatten());
+                    None
+                }
+            };
+            match kind {
+                AnswerKind::Signed => entry.signed = found,
+                _ => entry.plain = found,
+            }
+        }
+        if !damaged.is_empty() {
+            tracing::debug!(%key, "a damaged answer in the store is removed");
+            if entry.is_empty() {
+                self.remove(std::slice::from_ref(key)).await?;
+            } else {
+                redis::cmd("HDEL").arg(key).arg(damaged).query_async::<()>(&mut store).await?;
+            }
+        }
+        Ok(entry)
+    }
+
+    /// Reads an answer of the time before hashes, a string whose TTL is the key's, and rewrites it.
+    /// Any other type is removed.
+    async fn read_legacy(
+        &self,
+        key: &Key,
+        question: &Question,
+        now: Millis,
+    ) -> Result<StoredEntry, Error> {
+        let mut store = self.0.store.clone();
+        let read = redis::cmd("GET").arg(key).query_async(&mut store).await;
+        let wire: Option<Vec<u8>> = match read.map_err(store::Error::from) {
+            Err(store::Error::WrongType { .. }) => None,
+            read => read?,
+        };
+        let ttl_ms: i64 = redis::cmd("PTTL").arg(key).query_async(&mut store).await?;
+        let answer = wire.and_then(|wire| {
+            CachedAnswer::normalise(&wire, question, AnswerKind::Plain, AS_STORED).ok()
+        });
+        self.remove(std::slice::from_ref(key)).await?;
+        // Without a TTL its age is unknown: stale, so that it is refreshed when it is asked for.
+        let remaining = if ttl_ms < 0 { 0 } else { ttl_ms.div_euclid(1_000) };
+        let Some(answer) = answer.filter(|answer| answer.stored_ttl() > 0) else {
+            return Ok(StoredEntry::default());
+        };
+        let stored = StoredAnswer {
+            soft_expiry: now.as_secs() + remaining,
+            stored_ttl: answer.stored_ttl().max(u32::try_from(remaining).unwrap_or(u32::MAX)),
+            auth_ttl: answer.auth_ttl(),
+            answer: Arc::new(answer),
+        };
+        self.put(question, AnswerKind::Plain, &stored, &StoredEntry::default(), now).await?;
+        Ok(StoredEntry { plain: Some(stored), signed: None, created_at: Some(now.as_secs()) })
+    }
+
+    /// Stores an answer beside what the entry holds of the other kind, as it was read last. Kinds that
+    /// are not kept here, and answers that must not be stored, are left out.
+    pub async fn put(
+        &self,
+        question: &Question,
+        kind: AnswerKind,
+        stored: &StoredAnswer,
+        known: &StoredEntry,
+        now: Millis,
+    ) -> Result<(), Error> {
+        let Some(fields) = Fields::of(kind) else { return Ok(()) };
+        if stored.stored_ttl == 0 {
+            return Ok(());
+        }
+        let grace = self.0.options.grace;
+        let other = match kind {
+            AnswerKind::Signed => known.plain.as_ref(),
+            _ => known.signed.as_ref(),
+        };
+        let other = other.filter(|other| other.hard_expiry(grace) > now.as_secs());
+        let hard_expiry = stored.hard_expiry(grace);
+        let hard_expiry =
+            other.map_or(hard_expiry, |other| other.hard_expiry(grace).max(hard_expiry));
+        let index_score =
+            other.map_or(stored.soft_expiry, |other| other.soft_expiry.min(stored.soft_expiry));
+
+        let key = self.0.keys.answer(question);
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        let mut set = redis::cmd("HSET");
+        set.arg(&key).arg(fields.msg).arg(stored.answer.as_wire());
+        set.arg(fields.soft_expiry).arg(stored.soft_expiry);
+        set.arg(fields.stored_ttl).arg(stored.stored_ttl);
+        if stored.auth_ttl > 0 {
+            set.arg(fields.auth_ttl).arg(stored.auth_ttl);
+        }
+        pipe.add_command(set).ignore();
+        pipe.hset_nx(&key, CREATED_AT, now.as_secs()).ignore();
+        pipe.expire(&key, hard_expiry.saturating_sub(now.as_secs()).max(1)).ignore();
+        self.write_with_index(pipe, &key, index_score).await
+    }
+
+    /// Runs a transaction on an answer and puts its key into the expiry index. On a Cluster the two
+    /// live on different servers; a crash in between leaves an answer that is only missing from the
+    /// index, and the next store of it puts it there.
+    async fn write_with_index(
+        &self,
+        mut pipe: Pipeline,
+        key: &Key,
+        score: i64,
+    ) -> Result<(), Error> {
+        let mut store = self.0.store.clone();
+        let index = &self.0.keys.expiry_index;
+        let written = match store.layout() {
+            Layout::Standalone => {
+                pipe.zadd(index, key, score).ignore();
+                pipe.query_async::<()>(&mut store).await
+            }
+            Layout::Cluster => match pipe.query_async::<()>(&mut store).await {
+                Ok(()) => {
+                    let mut add = redis::cmd("ZADD");
+                    add.arg(index).arg(score).arg(key);
+                    add.query_async::<()>(&mut store).await
+                }
+                failed => failed,
+            },
+        };
+        match written.map_err(store::Error::from) {
+            // A transaction may hide the code of the command that was refused.
+            Err(error @ (store::Error::Refused(_) | store::Error::WrongType { .. })) => {
+                let kind: String = redis::cmd("TYPE").arg(key).query_async(&mut store).await?;
+                if matches!(kind.as_str(), "hash" | "none") {
+                    return Err(error.into());
+                }
+                // Another writer left something else there: the next store finds the place free.
+                self.remove(std::slice::from_ref(key)).await
+            }
+            written => Ok(written?),
+        }
+    }
+
+    /// Counts hits of a question, to be written with the next [`flush_hits`](Self::flush_hits). Returns
+    /// false if too many different ones wait already.
+    pub fn add_hits(&self, question: &Question, hits: u32) -> bool {
+        let key = self.0.keys.answer(question);
+        let options = &self.0.options;
+        let target =
+            CounterTarget::Key { key: self.0.keys.hits(&key), keep: Some(options.hit_window) };
+        let mut counted = self.0.hits.add(target, i64::from(hits));
+        if options.sweep_hit_window.is_some() {
+            let (key, keep) = (self.0.keys.sweep_hits(&key), options.sweep_hit_window);
+            counted &= self.0.hits.add(CounterTarget::Key { key, keep }, i64::from(hits));
+        }
+        counted
+    }
+
+    /// Writes the hits that wait.
+    pub async fn flush_hits(&self) -> Result<usize, Error> {
+        Ok(self.0.hits.flush().await?)
+    }
+
+    /// Returns the hits that were lost.
+    pub fn missing_hits(&self) -> Missing {
+        self.0.hits.missing()
+    }
+
+    /// Returns the hits of a question within the window.
+    pub async fn hits(&self, question: &Question) -> Result<u64, Error> {
+        let mut store = self.0.store.clone();
+        let key = self.0.keys.hits(&self.0.keys.answer(question));
+        let hits: Option<Vec<u8>> = redis::cmd("GET").arg(key).query_async(&mut store).await?;
+        Ok(number(hits.as_deref()).and_then(|hits| u64::try_from(hits).ok()).unwrap_or(0))
+    }
+
+    /// Removes the answers of a question, with their metadata.
+    pub async fn delete(&self, question: &Question) -> Result<(), Error> {
+        let keys = &self.0.keys;
+        self.remove(&[keys.answer(question), keys.dotted_answer(question)]).await
+    }
+}
+
+fn number(value: Option<&[u8]>) -> Option<i64> {
+    std::str::from_utf8(value?).ok()?.parse().ok()
+}
+
+/// Reads the fields of one kind, in the order of [`Fields::all`].
+fn read_fields(
+    values: &[Option<Vec<u8>>],
+    question: &Question,
+    kind: AnswerKind,
+    now: Millis,
+    grace: Duration,
+) -> FieldsRead {
+    let [Some(msg), soft_expiry, stored_ttl, auth_ttl] = values else { return FieldsRead::Miss };
+    let Ok(answer) = CachedAnswer::normalise(msg, question, kind, AS_STORED) else {
+        return FieldsRead::Damaged;
+    };
+    let Some(soft_expiry) = number(soft_expiry.as_deref()) else { return FieldsRead::Miss };
+    // Optional in the schema; where it is there, it must be a TTL.
+    let ttl_of = |value: &Option<Vec<u8>>, default: u32| match value {
+        None => Some(default),
+        Some(_) => number(value.as_deref())
+            .and_then(|ttl| u32::try_from(ttl).ok())
+            .filter(|ttl| i64::from(*ttl) <= SOFT_EXPIRY_MAX_SECONDS),
+    };
+    let Some(stored_ttl) = ttl_of(stored_ttl, answer.stored_ttl()) else { return FieldsRead::Miss };
+    let Some(auth_ttl) = ttl_of(auth_ttl, 0) else { return FieldsRead::Miss };
+    let remaining = soft_expiry.saturating_sub(now.as_secs());
+    if soft_expiry <= 0 || remaining > SOFT_EXPIRY_MAX_SECONDS {
+        return FieldsRead::Miss;
+    }
+    // A clock that was set back would make an answer fresher than it ever was.
+    let stored_ttl = stored_ttl.max(u32::try_from(remaining).unwrap_or(0));
+    let stored = StoredAnswer { answer: Arc::new(answer), soft_expiry, stored_ttl, auth_ttl };
+    match stored.hard_expiry(grace) > now.as_secs() {
+        true => FieldsRead::Answer(stored),
+        false => FieldsRead::Miss,
+    }
+}
