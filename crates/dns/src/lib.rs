@@ -1,10 +1,11 @@
 //! The resolver: forwards, caches and filters DNS queries; its cache outlives the process.
 //!
 //! Read in this order: `name.rs` (names and their two spellings), `keys.rs`, `wire.rs` (messages),
-//! `l1.rs` (the cache in the store).
+//! `l1.rs` (the cache in the store), `l0.rs` (the cache in memory).
 
 mod error;
 mod keys;
+mod l0;
 mod l1;
 mod name;
 pub mod wire;
@@ -12,6 +13,7 @@ pub mod wire;
 pub use crate::{
     error::Error,
     keys::Question,
+    l0::{FrontTable, L0, L0Entry, L0Key, L0Stats},
     l1::{DueAnswer, L1, L1Options, RefreshLock, StoredAnswer, StoredEntry},
     name::{DomainName, NameError},
 };
