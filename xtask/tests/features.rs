@@ -34,7 +34,7 @@ fn packages_of(package: &str, features: &[&str]) -> Vec<String> {
 #[test]
 fn jobs_and_room_can_leave_the_engine_out() {
     let is_engine = |name: &String| name.ends_with("engine") || name.starts_with("mlua");
-    for package in ["jobs", "room"] {
+    for package in ["tidegate-jobs", "tidegate-room"] {
         let with = packages_of(package, &[]);
         assert!(with.iter().filter(|name| is_engine(name)).count() >= 2, "{package}: {with:?}");
         let without = packages_of(package, &["--no-default-features"]);
@@ -55,7 +55,9 @@ fn a_program_without_the_built_in_store_compiles_and_says_what_it_lacks() {
     let crates = root().join("crates");
     let dependency = |name: &str| {
         let path = crates.join(name);
-        format!("{name} = {{ path = {path:?}, default-features = false }}\n")
+        format!(
+            "{name} = {{ package = \"tidegate-{name}\", path = {path:?}, default-features = false }}\n"
+        )
     };
     let manifest = format!(
         "[workspace]\n[package]\nname = \"redis-only\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\

@@ -529,3 +529,68 @@ fn the_walks_name_functions_that_exist_and_go_down() {
     assert!(tables == 5 && steps > 40, "{tables} walks, {steps} steps");
     complain("the walks in ARCHITECTURE.md are true", &found);
 }
+
+/// A path in a package may not lead out of it: what is outside is not published with it.
+fn leads_out(path: &str, included: &str) -> bool {
+    let mut depth = path.split('/').count() - 3;
+    for part in included.split('/') {
+        match part {
+            ".." if depth == 0 => return true,
+            ".." => depth -= 1,
+            "." => {}
+            _ => depth += 1,
+        }
+    }
+    false
+}
+
+#[test]
+fn packages_are_named_described_and_whole() {
+    assert!(leads_out("crates/a/src/b.rs", "../../c") && !leads_out("crates/a/src/b.rs", "../c"));
+    let files = files();
+    let mut found = Vec::new();
+    for (folder, _) in DEPENDENCIES {
+        let text_of = |name: &str| {
+            let path = format!("crates/{folder}/{name}");
+            files.iter().find(|(known, _)| *known == path).map(|(_, text)| text.as_str())
+        };
+        let manifest = text_of("Cargo.toml").unwrap();
+        let name = match *folder {
+            "tidegate" => "tidegate".to_owned(),
+            folder => format!("tidegate-{folder}"),
+        };
+        if !manifest.contains(&format!("\nname = \"{name}\"\n")) {
+            found.push(format!("crates/{folder}: the package is not called {name}"));
+        }
+        if manifest.contains("\npublish.workspace") {
+            continue;
+        }
+        for field in ["description", "readme", "keywords"] {
+            if !manifest.contains(&format!("\n{field} = ")) {
+                found.push(format!("crates/{folder}/Cargo.toml: no {field}"));
+            }
+        }
+        if text_of("README.md").is_none() {
+            found.push(format!("crates/{folder}: no README.md"));
+        }
+    }
+    for (path, text) in &files {
+        if !path.starts_with("crates/") || !path.contains("/src/") || !path.ends_with(".rs") {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for line in code.lines() {
+            let included = ["include_str!(\"", "include_bytes!(\""].iter().find_map(|call| {
+                line.split_once(call).and_then(|(_, rest)| rest.split('"').next())
+            });
+            if included.is_some_and(|included| leads_out(path, included)) {
+                found.push(format!("{path}: {}", line.trim()));
+            }
+            // Relative to the package, not to the file.
+            if line.trim_start().starts_with("#[folder = \"..") {
+                found.push(format!("{path}: {}", line.trim()));
+            }
+        }
+    }
+    complain("a package has its name, says what it is, and includes only what is in it", &found);
+}

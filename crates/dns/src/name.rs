@@ -16,10 +16,10 @@ const LABEL_MAX_BYTES: usize = 63;
 /// A domain name in lower case.
 ///
 /// ```
-/// let name: dns::DomainName = "Ads.Example.COM.".parse()?;
+/// let name: tidegate_dns::DomainName = "Ads.Example.COM.".parse()?;
 /// assert_eq!(name.to_string(), "ads.example.com");
 /// assert_eq!(name.as_wire(), b"\x03ads\x07example\x03com\x00");
-/// # Ok::<(), dns::NameError>(())
+/// # Ok::<(), tidegate_dns::NameError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DomainName(Box<[u8]>);

@@ -1,6 +1,8 @@
 //! Bytes per waiting position, and the time of ZADD and ZRANK by size, in the engine alone.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::disallowed_methods, missing_docs)]
 
+extern crate tidegate_engine as engine;
+
 use engine::{Config, Engine, Now, SessionId};
 
 struct Kit {

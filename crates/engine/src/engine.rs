@@ -22,7 +22,7 @@ use crate::{Now, Reply};
 /// An in-memory Redis.
 ///
 /// ```
-/// use engine::{CommandOutcome, Config, Engine, Now, Reply};
+/// use tidegate_engine::{CommandOutcome, Config, Engine, Now, Reply};
 ///
 /// let mut engine = Engine::new(Config::default());
 /// let session = engine.connect("127.0.0.1:5000");

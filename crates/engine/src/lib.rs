@@ -75,3 +75,7 @@ impl Now {
         self.unix_us.div_euclid(1000)
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

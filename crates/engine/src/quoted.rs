@@ -5,9 +5,9 @@
 /// the line.
 ///
 /// ```
-/// let words = engine::split_quoted(br#"lua name="a b""#);
+/// let words = tidegate_engine::split_quoted(br#"lua name="a b""#);
 /// assert_eq!(words, Some(vec![b"lua".to_vec(), b"name=a b".to_vec()]));
-/// assert_eq!(engine::split_quoted(b"name='a"), None);
+/// assert_eq!(tidegate_engine::split_quoted(b"name='a"), None);
 /// ```
 pub fn split_quoted(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();

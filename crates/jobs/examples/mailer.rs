@@ -1,7 +1,9 @@
 //! A producer and a worker in one process, on a store in memory.
 //!
-//! Run with `cargo run -p jobs --example mailer`, or on a server with
-//! `STORE=redis://127.0.0.1:6379 cargo run -p jobs --example mailer`.
+//! Run with `cargo run -p tidegate-jobs --example mailer`, or on a server with
+//! `STORE=redis://127.0.0.1:6379 cargo run -p tidegate-jobs --example mailer`.
+
+extern crate tidegate_jobs as jobs;
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ impl Backoff {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use jobs::{Backoff, Growth};
+    /// use tidegate_jobs::{Backoff, Growth};
     ///
     /// let backoff = Backoff { delay: Duration::from_secs(2), ..Backoff::default() };
     /// assert_eq!(backoff.growth, Growth::Exponential);

@@ -7,11 +7,11 @@ use crate::{Error, JobFormat, Namespace};
 /// Settings of a queue. Start from `Config::default()` and change what differs.
 ///
 /// ```
-/// use jobs::{Config, Namespace};
+/// use tidegate_jobs::{Config, Namespace};
 ///
 /// let config = Config { namespace: Namespace::parse("mail")?, ..Config::default() };
 /// config.check()?;
-/// # Ok::<(), jobs::Error>(())
+/// # Ok::<(), tidegate_jobs::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -31,12 +31,12 @@ const YEARS_AHEAD: i16 = 10;
 /// A parsed expression in a time zone.
 ///
 /// ```
-/// use jobs::{Cron, Millis};
+/// use tidegate_jobs::{Cron, Millis};
 ///
 /// let cron = Cron::parse("30 3 * * 1-5", Some("Europe/Berlin"))?;
 /// let next = cron.next_after(Millis(1_767_225_600_000)); // Thursday 2026-01-01T00:00:00Z
 /// assert_eq!(next, Some(Millis(1_767_234_600_000))); // 02:30 UTC
-/// # Ok::<(), jobs::Error>(())
+/// # Ok::<(), tidegate_jobs::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Cron {

@@ -80,8 +80,8 @@ impl Jobs {
     /// Dispatches a job. When this returns, the job is stored.
     ///
     /// ```no_run
-    /// # async fn example(jobs: jobs::Jobs) -> Result<(), jobs::Error> {
-    /// use jobs::NewJob;
+    /// # async fn example(jobs: tidegate_jobs::Jobs) -> Result<(), tidegate_jobs::Error> {
+    /// use tidegate_jobs::NewJob;
     ///
     /// let job = NewJob::new("send-mail", &serde_json::json!({"to": "ann@example.org"}))?;
     /// let id = jobs.dispatch(job).await?.id;

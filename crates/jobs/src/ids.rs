@@ -128,7 +128,7 @@ impl JobId {
     /// holds its id five times; [`dispatch`](crate::Jobs::dispatch) finds a clash and draws again.
     ///
     /// ```
-    /// let id = jobs::JobId::random();
+    /// let id = tidegate_jobs::JobId::random();
     /// assert_eq!(id.as_str().len(), 10);
     /// ```
     pub fn random() -> Self {

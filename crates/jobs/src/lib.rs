@@ -95,9 +95,9 @@ use crate::{claim::Registry, complete::Success, dispatch::Ready, keys::Keys, sig
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use jobs::{Config, Jobs, NewJob};
+/// use tidegate_jobs::{Config, Jobs, NewJob};
 ///
-/// let store = store::Store::open("redis://127.0.0.1:6379").await?;
+/// let store = tidegate_jobs::store::Store::open("redis://127.0.0.1:6379").await?;
 /// let jobs = Jobs::new(store, Config::default())?;
 /// jobs.dispatch(NewJob::new("hello", &"world")?).await?;
 /// # Ok(()) }
@@ -171,3 +171,7 @@ impl fmt::Debug for Jobs {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

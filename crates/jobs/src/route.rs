@@ -23,12 +23,12 @@ use crate::{
 /// `any`. A named server is the only condition when there is one.
 ///
 /// ```
-/// use jobs::{JobTarget, Labels};
+/// use tidegate_jobs::{JobTarget, Labels};
 ///
 /// let target = JobTarget::default().capability("gpu").capability("ssd").region("eu").all();
 /// let worker = Labels::new("w1")?.capabilities(["gpu", "ssd", "avx"]).region("eu");
 /// assert!(target.matches(&worker));
-/// # Ok::<(), jobs::Error>(())
+/// # Ok::<(), tidegate_jobs::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobTarget {

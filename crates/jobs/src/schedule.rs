@@ -35,8 +35,8 @@ impl Jobs {
     /// the same schedules again does no harm.
     ///
     /// ```no_run
-    /// # async fn example(jobs: jobs::Jobs) -> Result<(), jobs::Error> {
-    /// use jobs::{JobId, NewJob};
+    /// # async fn example(jobs: tidegate_jobs::Jobs) -> Result<(), tidegate_jobs::Error> {
+    /// use tidegate_jobs::{JobId, NewJob};
     ///
     /// let nightly = NewJob::new("clean-up", &())?
     ///     .id(JobId::parse("nightly-clean-up")?)

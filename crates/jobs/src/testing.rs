@@ -3,7 +3,7 @@
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use jobs::{Config, Labels, NewJob, testing::Harness, worker::Worker};
+//! use tidegate_jobs::{Config, Labels, NewJob, testing::Harness, worker::Worker};
 //!
 //! let harness = Harness::embedded().await?;
 //! harness.jobs().dispatch(NewJob::new("mail", &"ann")?.delay(Duration::from_secs(3_600))).await?;

@@ -19,9 +19,9 @@ impl Jobs {
     /// Fails with [`Error::TimedOut`] when it has not ended in time.
     ///
     /// ```no_run
-    /// # async fn example(jobs: jobs::Jobs) -> anyhow::Result<()> {
+    /// # async fn example(jobs: tidegate_jobs::Jobs) -> anyhow::Result<()> {
     /// use std::time::Duration;
-    /// use jobs::NewJob;
+    /// use tidegate_jobs::NewJob;
     ///
     /// let id = jobs.dispatch(NewJob::new("resize", &"a.png")?).await?.id;
     /// if let (status, Some(result)) = jobs.wait(&id, Duration::from_secs(30)).await? {

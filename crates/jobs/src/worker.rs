@@ -1,8 +1,8 @@
 //! A worker: plain async functions that handle jobs, and the runtime that feeds them.
 //!
 //! ```no_run
-//! # async fn example(jobs: jobs::Jobs) -> Result<(), jobs::Error> {
-//! use jobs::{Fault, Labels, Task, worker::{Reporter, State, Worker}};
+//! # async fn example(jobs: tidegate_jobs::Jobs) -> Result<(), tidegate_jobs::Error> {
+//! use tidegate_jobs::{Fault, Labels, Task, worker::{Reporter, State, Worker}};
 //! use serde::{Deserialize, Serialize};
 //!
 //! #[derive(Serialize, Deserialize)]

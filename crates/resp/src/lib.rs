@@ -19,3 +19,7 @@ pub use store;
 pub use crate::codec::{CommandDecoder, DecodeStep, RequestLimits, encode};
 pub use crate::listener::{Config, Error, RespListener};
 pub use crate::stream::TlsSource;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

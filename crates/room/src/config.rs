@@ -90,7 +90,7 @@ impl AdmissionRate {
     /// Creates a rate of `count` per `per_seconds`, with a burst of one second's worth.
     ///
     /// ```
-    /// use room::AdmissionRate;
+    /// use tidegate_room::AdmissionRate;
     /// assert_eq!(AdmissionRate::new(500, 60).burst, 9);
     /// assert_eq!(AdmissionRate::new(1, 60).burst, 1);
     /// ```
@@ -207,7 +207,7 @@ impl QueueStatus {
 /// The settings of a queue.
 ///
 /// ```
-/// use room::{QueueConfig, AdmissionRate};
+/// use tidegate_room::{QueueConfig, AdmissionRate};
 /// let config = QueueConfig {
 ///     name: "Summer tour".into(),
 ///     target_url: "https://example.com/checkout".into(),

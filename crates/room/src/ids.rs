@@ -11,7 +11,7 @@ use crate::Error;
 /// The name of a queue: a lower-case letter or digit, then up to 62 of `a-z`, `0-9` and `-`.
 ///
 /// ```
-/// use room::QueueId;
+/// use tidegate_room::QueueId;
 /// assert!(QueueId::parse("concert-tickets").is_ok());
 /// for bad in ["", "-a", "A", "a:waiting:0", "a b", "{a}", "ü"] {
 ///     assert!(QueueId::parse(bad).is_err(), "{bad}");
@@ -130,7 +130,7 @@ impl PositionId {
     /// Returns the microsecond in the id's time bits.
     ///
     /// ```
-    /// use room::PositionId;
+    /// use tidegate_room::PositionId;
     /// let id = PositionId::parse("019b76da-a800-71f4-8000-000000000000").unwrap();
     /// assert_eq!(id.enqueued_us(), 1_767_225_600_000_125);
     /// ```

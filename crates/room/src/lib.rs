@@ -26,11 +26,11 @@
 //! `pass_check.rs` for the check a protected site makes with every request.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), room::Error> {
-//! use room::{AdmissionRate, NewPosition, PositionState, QueueConfig, QueueId, Room};
+//! # async fn example() -> Result<(), tidegate_room::Error> {
+//! use tidegate_room::{AdmissionRate, NewPosition, PositionState, QueueConfig, QueueId, Room};
 //!
-//! let store = store::Store::open("embedded:").await?;
-//! let room = Room::open(store, room::Options::default()).await?;
+//! let store = tidegate_room::store::Store::open("embedded:").await?;
+//! let room = Room::open(store, tidegate_room::Options::default()).await?;
 //! let queue = QueueId::parse("concert-tickets")?;
 //! let config = QueueConfig { admission: AdmissionRate::new(500, 60), ..QueueConfig::default() };
 //! room.create_queue(&queue, config).await?;
@@ -338,3 +338,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

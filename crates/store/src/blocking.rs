@@ -26,8 +26,8 @@ use crate::{
 /// A dedicated connection. Reopened by the next call after it broke.
 ///
 /// ```no_run
-/// # async fn example(store: store::Store) -> Result<(), store::Error> {
-/// use store::redis::AsyncCommands;
+/// # async fn example(store: tidegate_store::Store) -> Result<(), tidegate_store::Error> {
+/// use tidegate_store::redis::AsyncCommands;
 ///
 /// let mut own = store.blocking().await?;
 /// let popped: Option<(String, String)> = own.blpop("list", 5.0).await?;

@@ -29,7 +29,7 @@ pub const STEP: Duration = Duration::from_secs(60);
 ///
 /// ```
 /// use std::time::Duration;
-/// use store::Millis;
+/// use tidegate_store::Millis;
 ///
 /// let start = Millis(1_000);
 /// let later = start + Duration::from_millis(500);
@@ -155,7 +155,7 @@ impl Clock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use store::{Clock, Millis};
+    /// use tidegate_store::{Clock, Millis};
     ///
     /// let (clock, hands) = Clock::manual(Millis(1_000));
     /// hands.advance(Duration::from_secs(1));

@@ -39,8 +39,8 @@ pub enum CounterTarget {
 /// Increments on their way to the store. A cheap clone; all clones share the buffer.
 ///
 /// ```no_run
-/// # async fn example(store: store::Store, key: store::Key) -> Result<(), store::Error> {
-/// use store::counter::{CounterTarget, Counters};
+/// # async fn example(store: tidegate_store::Store, key: tidegate_store::Key) -> Result<(), tidegate_store::Error> {
+/// use tidegate_store::counter::{CounterTarget, Counters};
 ///
 /// let counters = Counters::new(&store, 10_000);
 /// counters.add(CounterTarget::Field { key, field: "requests".to_owned() }, 1);

@@ -17,7 +17,7 @@ pub const BATCH_MOST: usize = 1_000;
 /// An event's place in its stream: milliseconds and a number within them.
 ///
 /// ```
-/// use store::events::EventId;
+/// use tidegate_store::events::EventId;
 /// let id: EventId = "1767225600000-2".parse().unwrap();
 /// assert!(id > EventId::START && id.to_string() == "1767225600000-2");
 /// assert!("1767225600000".parse::<EventId>().is_err());
@@ -104,8 +104,8 @@ pub struct EventBatch {
 /// A capped stream in one key.
 ///
 /// ```no_run
-/// # async fn example(store: store::Store, key: store::Key) -> Result<(), store::Error> {
-/// use store::events::{EventId, Feed};
+/// # async fn example(store: tidegate_store::Store, key: tidegate_store::Key) -> Result<(), tidegate_store::Error> {
+/// use tidegate_store::events::{EventId, Feed};
 ///
 /// let feed = Feed::new(&store, key, 10_000);
 /// feed.append("req-81f2", &[("kind", "joined"), ("who", "p-1")]).await?;

@@ -17,9 +17,9 @@ pub const BATCH_MOST: u32 = 1_000;
 /// An index of deadlines in one key.
 ///
 /// ```no_run
-/// # async fn example(store: store::Store, key: store::Key) -> Result<(), store::Error> {
+/// # async fn example(store: tidegate_store::Store, key: tidegate_store::Key) -> Result<(), tidegate_store::Error> {
 /// use std::time::Duration;
-/// use store::expiry::Deadlines;
+/// use tidegate_store::expiry::Deadlines;
 ///
 /// let deadlines = Deadlines::new(&store, key, Duration::from_secs(30));
 /// deadlines.set("session-1", store.now() + Duration::from_secs(600)).await?;

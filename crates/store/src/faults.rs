@@ -14,14 +14,14 @@ use crate::error;
 /// The switchboard of a store's faults. A cheap clone; all clones switch the same.
 ///
 /// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), store::Error> {
-/// use store::{Faults, Options, Store};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate_store::Error> {
+/// use tidegate_store::{Faults, Options, Store};
 ///
 /// let faults = Faults::default();
 /// let options = Options { faults: Some(faults.clone()), ..Options::default() };
 /// let store = Store::open_with("embedded:", options).await?;
 /// faults.go_away();
-/// assert!(store.now() > store::Millis(0) && !store.health().reachable);
+/// assert!(store.now() > tidegate_store::Millis(0) && !store.health().reachable);
 /// faults.come_back();
 /// assert!(store.health().reachable);
 /// # Ok(()) }

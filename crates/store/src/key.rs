@@ -29,7 +29,7 @@ impl Key {
     ///
     /// ```
     /// # #![allow(clippy::disallowed_methods)]
-    /// use store::Key;
+    /// use tidegate_store::Key;
     /// assert_eq!(Key::raw("{spring}:waiting").slot(), Key::raw("{spring}:positions").slot());
     /// assert_eq!(Key::raw("123456789").slot(), 12739);
     /// ```
@@ -117,7 +117,7 @@ impl Layout {
     /// braces.
     ///
     /// ```
-    /// use store::Layout;
+    /// use tidegate_store::Layout;
     /// assert_eq!(format!("queue:{}:positions", Layout::Standalone.tag("spring")),
     /// "queue:spring:positions"); assert_eq!(format!("queue:{}:positions",
     /// Layout::Cluster.tag("spring")), "queue:{spring}:positions");

@@ -22,9 +22,9 @@ const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// A lease by name, seen by one possible owner.
 ///
 /// ```no_run
-/// # async fn example(store: store::Store, key: store::Key) -> Result<(), store::Error> {
+/// # async fn example(store: tidegate_store::Store, key: tidegate_store::Key) -> Result<(), tidegate_store::Error> {
 /// use std::time::Duration;
-/// use store::lease::{FencedLease, LeaseOutcome};
+/// use tidegate_store::lease::{FencedLease, LeaseOutcome};
 ///
 /// let lease = FencedLease::new(&store, key, "worker-7f3a", Duration::from_secs(30));
 /// match lease.take().await? {

@@ -15,10 +15,10 @@
 //! servers.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), store::Error> {
-//! use store::redis::AsyncCommands;
+//! # async fn example() -> Result<(), tidegate_store::Error> {
+//! use tidegate_store::redis::AsyncCommands;
 //!
-//! let mut store = store::Store::open("redis://127.0.0.1:6379").await?;
+//! let mut store = tidegate_store::Store::open("redis://127.0.0.1:6379").await?;
 //! store.set::<_, _, ()>("greeting", "hello").await?;
 //! let text: String = store.get("greeting").await?;
 //! # assert_eq!(text, "hello"); Ok(()) }
@@ -66,3 +66,7 @@ pub use crate::{
     script::Script,
     subscribe::{PubsubMessage, Subscription},
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

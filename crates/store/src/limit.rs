@@ -156,9 +156,9 @@ impl LimitVerdict {
 /// more and never allows more. On a cluster the keys must share a slot.
 ///
 /// ```no_run
-/// # async fn example(store: store::Store, key: store::Key) -> Result<(), store::Error> {
+/// # async fn example(store: tidegate_store::Store, key: tidegate_store::Key) -> Result<(), tidegate_store::Error> {
 /// use std::time::Duration;
-/// use store::limit::{self, Charge, Rule};
+/// use tidegate_store::limit::{self, Charge, Rule};
 ///
 /// let rule = Rule::Bucket { burst: 20, count: 600, per: Duration::from_secs(60) };
 /// let verdict = limit::take(&store, "req-81f2", &[Charge::one(key, rule)]).await?;

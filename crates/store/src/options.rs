@@ -15,7 +15,7 @@ use crate::{Clock, Faults, Layout};
 /// Options for opening a store. Start from `Options::default()` and change what differs.
 ///
 /// ```
-/// use store::{Clock, Millis, Options};
+/// use tidegate_store::{Clock, Millis, Options};
 ///
 /// let (clock, _hands) = Clock::manual(Millis(1_767_225_600_000));
 /// let options = Options { clock: Some(clock), ..Options::default() };

@@ -185,7 +185,7 @@ impl ScriptCall {
 /// Declares the script in `lua/NAME.lua` of the calling crate.
 ///
 /// ```ignore
-/// store::script!(pub(crate) claim {
+/// tidegate_store::script!(pub(crate) claim {
 ///     keys: [ready, later, leased],
 ///     args: [now_ms, lease_until_ms, ..ids],
 ///     library: LIBRARY,
@@ -331,7 +331,7 @@ macro_rules! script {
 /// Declares the library of a crate's scripts: the files in `lua/lib/`, one function each.
 ///
 /// ```ignore
-/// store::script_library!(pub(crate) LIBRARY {
+/// tidegate_store::script_library!(pub(crate) LIBRARY {
 ///     files: ["emit", "take_due"],
 ///     constants: crate::keys::SCRIPT_CONSTANTS,
 /// });

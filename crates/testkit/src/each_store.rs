@@ -1,7 +1,7 @@
 //! One test, every store.
 //!
 //! ```no_run
-//! testkit::each_store! {
+//! tidegate_testkit::each_store! {
 //!     async fn a_value_is_kept(t: TestStore) {
 //!         use store::redis::AsyncCommands;
 //!         let mut store = t.store.clone();

@@ -24,7 +24,7 @@ const READY: Duration = Duration::from_secs(20);
 /// drop.
 ///
 /// ```no_run
-/// let server = testkit::RedisServer::start();
+/// let server = tidegate_testkit::RedisServer::start();
 /// let client = redis::Client::open(server.url()).unwrap();
 /// ```
 #[derive(Debug)]

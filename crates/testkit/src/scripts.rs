@@ -6,7 +6,7 @@
 //! #[cfg(test)]
 //! mod tests {
 //!     use super::*;
-//!     testkit::scripts_test!("jobs", [claim, enqueue, complete]);
+//!     tidegate_testkit::scripts_test!("jobs", [claim, enqueue, complete]);
 //! }
 //! ```
 //! makes a test that headers, files and declarations agree (see [`store::script::tidy`]), and tests

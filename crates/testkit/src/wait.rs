@@ -9,7 +9,7 @@ const MOST: Duration = Duration::from_secs(60);
 ///
 /// ```no_run
 /// # async fn example(store: store::Store) {
-/// testkit::until("the store answers", async || store.ping().await.ok()).await;
+/// tidegate_testkit::until("the store answers", async || store.ping().await.ok()).await;
 /// # }
 /// ```
 pub async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {

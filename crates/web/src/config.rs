@@ -72,7 +72,7 @@ pub fn settings(services: Services) -> impl Iterator<Item = &'static Setting> + 
 /// Declares a table of settings: the typed struct, and the [`Section`] with its rows.
 ///
 /// ```
-/// web::settings! {
+/// tidegate_web::settings! {
 ///     /// The example service.
 ///     example: ExampleSettings {
 ///         /// Time between two rounds.
@@ -242,7 +242,7 @@ crate::settings! {
 crate::settings! {
     /// The log, on standard error.
     log: LogSettings {
-        /// `error`, `warn`, `info`, `debug` or `trace`, also by part: `info,room=debug`.
+        /// `error`, `warn`, `info`, `debug` or `trace`, also by part: `info,tidegate_room=debug`.
         level: String = "info", live;
         /// `text` for people, `json` for programs.
         format: LogFormat = "text", restart;

@@ -52,3 +52,7 @@ pub use error::ApiError;
 pub use routes::Routes;
 pub use service::Service;
 pub use settings::Settings;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

@@ -16,7 +16,7 @@ use crate::auth::require::{self, Need, Requirement};
 /// handlers take out of their `State`; [`Routes::with_state`] fills it in.
 ///
 /// ```
-/// use web::Routes;
+/// use tidegate_web::Routes;
 /// use utoipa_axum::{router::OpenApiRouter, routes};
 ///
 /// /// How many there are.

@@ -24,7 +24,7 @@ pub const PING: Bytes = Bytes::from_static(b": ping\n\n");
 /// One event, encoded. `data` may have several lines.
 ///
 /// ```
-/// assert_eq!(&web::sse::event("position", Some("7"), "12")[..], b"event: position\nid: 7\ndata: 12\n\n");
+/// assert_eq!(&tidegate_web::sse::event("position", Some("7"), "12")[..], b"event: position\nid: 7\ndata: 12\n\n");
 /// ```
 pub fn event(name: &str, id: Option<&str>, data: &str) -> Bytes {
     let mut text = String::with_capacity(name.len() + data.len() + 32);

@@ -13,7 +13,7 @@ use crate::format::rfc3339;
 /// A moment, written as `2026-11-17T09:30:00.000Z`. Any offset is understood in requests.
 ///
 /// ```
-/// use web::time::Timestamp;
+/// use tidegate_web::time::Timestamp;
 ///
 /// let at: Timestamp = serde_json::from_str("\"2026-11-17T10:30:00+01:00\"").unwrap();
 /// assert_eq!(serde_json::to_string(&at).unwrap(), "\"2026-11-17T09:30:00.000Z\"");

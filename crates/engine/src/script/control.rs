@@ -211,7 +211,7 @@ const BUSY_FUNCTION: Error = Error::fixed(
 /// A hold on the script that is running, for use while the engine is locked by it.
 ///
 /// ```
-/// use engine::{Config, Engine, Reply};
+/// use tidegate_engine::{Config, Engine, Reply};
 ///
 /// let engine = Engine::new(Config::default());
 /// let control = engine.script_control();

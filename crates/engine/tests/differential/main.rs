@@ -4,6 +4,8 @@
 //! group the hand-written cases, `walk.rs` the seeded random walk over all commands.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, missing_docs)]
 
+extern crate tidegate_engine as engine;
+
 mod acl;
 mod dump;
 mod functions;

@@ -1,6 +1,8 @@
 //! Behaviour of the engine alone: commands in, replies out, time as an argument.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+extern crate tidegate_engine as engine;
+
 mod acl;
 mod expire;
 mod hash;

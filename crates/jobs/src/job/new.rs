@@ -24,12 +24,12 @@ use crate::{
 /// #[derive(Serialize, Deserialize)]
 /// struct SendMail { to: String }
 ///
-/// impl jobs::Task for SendMail {
+/// impl tidegate_jobs::Task for SendMail {
 ///     const TYPE: &'static str = "send-mail";
 /// }
 ///
-/// let job = jobs::NewJob::of(&SendMail { to: "ann@example.org".into() })?;
-/// # Ok::<(), jobs::Error>(())
+/// let job = tidegate_jobs::NewJob::of(&SendMail { to: "ann@example.org".into() })?;
+/// # Ok::<(), tidegate_jobs::Error>(())
 /// ```
 pub trait Task: Serialize + DeserializeOwned + Send + 'static {
     /// The job type.
@@ -45,13 +45,13 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
 ///
 /// ```
 /// use std::time::Duration;
-/// use jobs::{JobTarget, NewJob};
+/// use tidegate_jobs::{JobTarget, NewJob};
 ///
 /// let job = NewJob::new("render", &serde_json::json!({"frame": 7}))?
 ///     .priority(8)
 ///     .delay(Duration::from_secs(60))
 ///     .target(JobTarget::default().capability("gpu").region("eu"));
-/// # Ok::<(), jobs::Error>(())
+/// # Ok::<(), tidegate_jobs::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct NewJob {

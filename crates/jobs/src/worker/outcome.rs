@@ -29,7 +29,7 @@ pub enum JobOutcome {
 ///
 /// ```
 /// use std::time::Duration;
-/// use jobs::Fault;
+/// use tidegate_jobs::Fault;
 ///
 /// async fn fetch(url: String) -> Result<String, Fault> {
 ///     let port: u16 = url.parse()?; // a ParseIntError, retried by the job's policy
@@ -47,11 +47,11 @@ pub enum JobOutcome {
 /// known any more, so the failure is of the class `Error`.
 ///
 /// ```
-/// # async fn example(jobs: jobs::Jobs) -> Result<(), jobs::Error> {
+/// # async fn example(jobs: tidegate_jobs::Jobs) -> Result<(), tidegate_jobs::Error> {
 /// use std::error::Error;
 ///
 /// use anyhow::Context as _;
-/// use jobs::{Fault, Labels, Worker, worker::Payload};
+/// use tidegate_jobs::{Fault, Labels, Worker, worker::Payload};
 ///
 /// async fn resize(Payload(file): Payload<String>) -> anyhow::Result<u64> {
 ///     let meta = std::fs::metadata(&file).with_context(|| format!("cannot read {file}"))?;

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+extern crate tidegate_jobs as jobs;
+
 mod cancel;
 mod chaos_redis;
 mod claim;

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
+extern crate tidegate_room as room;
+
 mod admit;
 mod enqueue;
 mod model;

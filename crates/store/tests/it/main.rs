@@ -1,6 +1,8 @@
 //! What every store must do, before any service relies on it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+extern crate tidegate_store as store;
+
 mod blocking;
 mod cluster_redis;
 mod commands;

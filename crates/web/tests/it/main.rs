@@ -1,6 +1,8 @@
 //! The HTTP side without a socket: each test calls the router.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+extern crate tidegate_web as web;
+
 mod access;
 mod audit;
 mod dashboard;
