@@ -16,7 +16,7 @@ use utoipa::openapi::OpenApi;
 use crate::auth::{Auth, Secret};
 use crate::error::ApiError;
 use crate::live::LiveHub;
-use crate::openapi::KnownQueries;
+use crate::openapi::KnownNames;
 use crate::pages::settings::ShownSetting;
 use crate::protected::ProtectedKeys;
 use crate::routes::Routes;
@@ -65,8 +65,8 @@ struct Inner {
     started: Instant,
     stopping: CancellationToken,
     write_probe: health::WriteProbe,
-    /// The names in the query of each operation.
-    known_queries: OnceLock<KnownQueries>,
+    /// The names that each operation takes.
+    known_names: OnceLock<KnownNames>,
     /// Changes under way, which end whether or not their clients wait.
     tasks: TaskTracker,
 }
@@ -95,7 +95,7 @@ impl App {
             started: Instant::now(),
             stopping: CancellationToken::new(),
             write_probe: health::WriteProbe::default(),
-            known_queries: OnceLock::new(),
+            known_names: OnceLock::new(),
             tasks: TaskTracker::new(),
         }))
     }
@@ -161,9 +161,9 @@ impl App {
         &self.0.write_probe
     }
 
-    /// The names in the query of each operation.
-    pub(crate) fn known_queries(&self) -> Option<&KnownQueries> {
-        self.0.known_queries.get()
+    /// The names that each operation takes.
+    pub(crate) fn known_names(&self) -> Option<&KnownNames> {
+        self.0.known_names.get()
     }
 
     /// Checks credentials.
@@ -255,7 +255,7 @@ fn frame_routes() -> Routes {
 /// The router with everything in front of it. Needs no socket: tests call it directly.
 pub fn app(app: App) -> Router {
     let document = document(app.known_services());
-    app.0.known_queries.get_or_init(|| openapi::queries(&document));
+    app.0.known_names.get_or_init(|| openapi::known_names(&document));
     let document = openapi::json(&document);
     let mut router = frame_routes().authenticated(&app);
     for open in app.services() {

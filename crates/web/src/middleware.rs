@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use tracing::Instrument;
 use crate::app::App;
 use crate::client::{self, Client, Peer};
 use crate::error::ApiError;
-use crate::{metrics, ui};
+use crate::{extract, metrics, openapi, ui};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -57,13 +57,17 @@ pub async fn handle(State(app): State<App>, mut request: Request, next: Next) ->
     let started = Instant::now();
     let mut response = async {
         let query = request.uri().query().unwrap_or_default();
-        let known = match app.known_queries() {
-            Some(known) if !query.is_empty() => known.check(&route, &method, query),
+        let known = match app.known_names() {
+            Some(known) if !query.is_empty() => known.check_query(&route, &method, query),
             _ => Ok(()),
         };
         let limited =
             known.and_then(|()| limit_body(request, settings.max_body, settings.body_timeout));
-        match limited {
+        let checked = match limited {
+            Ok(request) => refuse_unwanted_body(&app, &route, &method, request).await,
+            Err(error) => Err(error),
+        };
+        match checked {
             Ok(request) => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
                 Ok(response) => response,
                 Err(panic) => {
@@ -235,6 +239,23 @@ impl From<&BodyError> for ApiError {
             BodyError::Broken(_) => ApiError::invalid("the body broke off before it was complete"),
         }
     }
+}
+
+/// Refuses JSON with fields in it where a call takes no body: a field that is ignored is a mistake that nobody
+/// notices.
+async fn refuse_unwanted_body(
+    app: &App,
+    route: &str,
+    method: &Method,
+    request: Request,
+) -> Result<Request, ApiError> {
+    let unwanted = app.known_names().is_some_and(|known| known.takes_no_body(route, method));
+    if !unwanted || request.body().is_end_stream() || !extract::is_json(request.headers()) {
+        return Ok(request);
+    }
+    let (parts, body) = request.into_parts();
+    openapi::check_no_fields(&extract::read(body).await?)?;
+    Ok(Request::from_parts(parts, Body::empty()))
 }
 
 /// Refuses a body that says it is too large, and watches the others as they arrive.

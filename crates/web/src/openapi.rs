@@ -252,12 +252,20 @@ pub(crate) fn response(json: &Bytes) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json.clone()).into_response()
 }
 
-/// The names in the query of each operation, by path and method, as the document tells them.
+/// The names that each operation takes, by path, as the document tells them.
 #[derive(Debug, Default)]
-pub(crate) struct KnownQueries(HashMap<String, Vec<(Method, Vec<String>)>>);
+pub(crate) struct KnownNames(HashMap<String, Vec<OperationNames>>);
 
-/// Collects the names in the query of each operation.
-pub(crate) fn queries(document: &OpenApi) -> KnownQueries {
+#[derive(Debug)]
+struct OperationNames {
+    method: Method,
+    query: Vec<String>,
+    /// Does it take a body? Its handler then checks the fields.
+    body: bool,
+}
+
+/// Collects the names that each operation takes.
+pub(crate) fn known_names(document: &OpenApi) -> KnownNames {
     let mut known = HashMap::new();
     for (path, item) in &document.paths.paths {
         let operations = [
@@ -278,19 +286,33 @@ pub(crate) fn queries(document: &OpenApi) -> KnownQueries {
                 })
                 .collect()
         };
-        let operations = operations
-            .into_iter()
-            .filter_map(|(method, operation)| Some((method, names(operation.as_ref()?))));
+        let operations = operations.into_iter().filter_map(|(method, operation)| {
+            let operation = operation.as_ref()?;
+            let body = operation.request_body.is_some();
+            Some(OperationNames { method, query: names(operation), body })
+        });
         known.insert(path.clone(), operations.collect());
     }
-    KnownQueries(known)
+    KnownNames(known)
 }
 
-impl KnownQueries {
-    /// Refuses a name that the operation does not have: a misspelt one must not be ignored.
-    pub(crate) fn check(&self, route: &str, method: &Method, query: &str) -> Result<(), ApiError> {
-        let Some(operations) = self.0.get(route) else { return Ok(()) };
-        let Some((_, known)) = operations.iter().find(|(known, _)| known == method) else {
+impl KnownNames {
+    fn operation(&self, route: &str, method: &Method) -> Option<&OperationNames> {
+        // A service may offer its calls below another path as well.
+        let below = ["/api/", "/.well-known/"].iter().find_map(|start| route.find(start));
+        let operations = self.0.get(route.get(below.unwrap_or(0)..)?)?;
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        operations.iter().find(|operation| operation.method == *method)
+    }
+
+    /// Refuses a name in the query that the operation does not have: a misspelt one must not be ignored.
+    pub(crate) fn check_query(
+        &self,
+        route: &str,
+        method: &Method,
+        query: &str,
+    ) -> Result<(), ApiError> {
+        let Some(OperationNames { query: known, .. }) = self.operation(route, method) else {
             return Ok(());
         };
         for (name, _) in form_urlencoded::parse(query.as_bytes()) {
@@ -305,5 +327,30 @@ impl KnownQueries {
             }
         }
         Ok(())
+    }
+
+    /// Tells whether the operation is known to take no body.
+    pub(crate) fn takes_no_body(&self, route: &str, method: &Method) -> bool {
+        self.operation(route, method).is_some_and(|operation| !operation.body)
+    }
+}
+
+/// Refuses fields for an operation that takes no body. An empty object says nothing and passes, because some
+/// clients send one with every POST.
+pub(crate) fn check_no_fields(bytes: &[u8]) -> Result<(), ApiError> {
+    let none = || ApiError::invalid("this call takes no body; leave it out");
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    match serde_json::from_slice(bytes).map_err(|_| none())? {
+        serde_json::Value::Null => Ok(()),
+        serde_json::Value::Object(fields) => match fields.keys().next() {
+            None => Ok(()),
+            Some(name) => {
+                let message = format!("this call takes no body, and got {name}");
+                Err(ApiError::invalid_field(name, message))
+            }
+        },
+        _ => Err(none()),
     }
 }
