@@ -1,6 +1,6 @@
 // A worker over the Redis protocol, with ioredis: the BridgeMQ v1 schema, on Tidegate's own port or on your Redis.
 //
-//     REDIS_URL=redis://127.0.0.1:7379 node worker_redis.mjs [--drain]
+//     REDIS_URL=redis://127.0.0.1:6380 node worker_redis.mjs [--drain]
 //
 // For programs that speak Redis anyway. It sees the jobs of every producer, Tidegate's included. Compared with a
 // worker over HTTP it has to do more itself, and nobody enforces a job's timeout or stops it when it is cancelled.
@@ -11,7 +11,7 @@ import { Redis } from "ioredis";
 const workerId = process.env.WORKER_ID ?? `node-redis-${process.pid}`;
 const lockSeconds = 30;
 const drain = process.argv.includes("--drain");
-const client = new Redis(process.env.REDIS_URL ?? "redis://127.0.0.1:7379");
+const client = new Redis(process.env.REDIS_URL ?? "redis://127.0.0.1:6380");
 const script = (name) => readFileSync(new URL(`../redis/${name}.lua`, import.meta.url), "utf8");
 client.defineCommand("claimJob", { numberOfKeys: 3, lua: script("claim") });
 client.defineCommand("releaseJob", { numberOfKeys: 3, lua: script("release") });

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A BridgeMQ v1 producer: dispatches jobs with plain Redis commands, on Tidegate's own port or on your Redis.
 
-    REDIS_URL=redis://127.0.0.1:7379 python3 producer_v1.py NAME…
+    REDIS_URL=redis://127.0.0.1:6380 python3 producer_v1.py NAME…
 
 Dispatches a job of type `greet` for each name and prints the ids. Any worker may run them: one of v1, one over HTTP,
 `tidegate jobs exec`, or a Rust program.
@@ -14,7 +14,7 @@ import uuid
 
 import redis
 
-client = redis.Redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:7379"), decode_responses=True)
+client = redis.Redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:6380"), decode_responses=True)
 
 
 def dispatch(job_type, payload, priority=5, delay_ms=0):

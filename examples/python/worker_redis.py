@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A worker over the Redis protocol, with redis-py: the BridgeMQ v1 schema, on Tidegate's own port or on your Redis.
 
-    REDIS_URL=redis://127.0.0.1:7379 python3 worker_redis.py [--drain]
+    REDIS_URL=redis://127.0.0.1:6380 python3 worker_redis.py [--drain]
 
 For programs that speak Redis anyway. It sees the jobs of every producer, Tidegate's included. Compared with a worker
 over HTTP it has to do more itself, and nobody enforces a job's timeout or stops it when the job is cancelled.
@@ -19,7 +19,7 @@ import redis
 WORKER_ID = os.environ.get("WORKER_ID", f"python-redis-{os.getpid()}")
 LOCK_SECONDS = 30
 
-client = redis.Redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:7379"), decode_responses=True)
+client = redis.Redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:6380"), decode_responses=True)
 folder = pathlib.Path(__file__).resolve().parent.parent / "redis"
 claim = client.register_script((folder / "claim.lua").read_text())
 release = client.register_script((folder / "release.lua").read_text())

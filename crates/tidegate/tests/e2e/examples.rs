@@ -184,17 +184,30 @@ fn the_express_site_lets_in_who_has_a_pass() {
 }
 
 #[test]
-fn the_list_of_examples_is_complete() {
+fn the_list_is_complete_and_addresses_are_the_default_ones() {
     let list = std::fs::read_to_string(folder().join("README.md")).unwrap();
+    let settings = std::fs::read_to_string(folder().join("../docs/configuration.md")).unwrap();
+    let mut texts = list.clone();
     for inside in ["node", "python", "redis", "rust/src/bin"] {
         for entry in std::fs::read_dir(folder().join(inside)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if [".mjs", ".py", ".lua", ".rs"].iter().any(|end| name.ends_with(end)) {
-                assert!(
-                    list.contains(&format!("({inside}/{name})")),
-                    "{inside}/{name} is not in the list"
-                );
+                let row = format!("({inside}/{name})");
+                assert!(list.contains(&row), "{inside}/{name} is not in the list");
+                texts += &std::fs::read_to_string(folder().join(inside).join(&name)).unwrap();
             }
         }
     }
+    // Where the programs look without being told is where a server is that was told nothing.
+    let mut found = 0;
+    for scheme in ["redis://127.0.0.1:", "http://127.0.0.1:"] {
+        for after in texts.split(scheme).skip(1) {
+            let port: String = after.chars().take_while(char::is_ascii_digit).collect();
+            let site = ["3000", "3001", ""].contains(&port.as_str());
+            let default = settings.contains(&format!("`127.0.0.1:{port}`"));
+            assert!(site || default, "{scheme}{port} is no address of ours");
+            found += 1;
+        }
+    }
+    assert!(found > 10, "only {found} addresses found");
 }

@@ -1,6 +1,6 @@
 //! A worker in Rust: takes jobs of type `greet` from the queue of a running Tidegate, or from the Redis it uses.
 //!
-//! `REDIS_URL=redis://127.0.0.1:7379 cargo run -p tidegate-examples --bin worker`, then from anywhere
+//! `REDIS_URL=redis://127.0.0.1:6380 cargo run -p tidegate-examples --bin worker`, then from anywhere
 //! `tidegate jobs dispatch greet '{"name":"Ann"}'`. With `--drain` it ends when nothing is left to do.
 
 use std::time::Duration;
@@ -61,7 +61,7 @@ async fn greet(
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:7379".to_owned());
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6380".to_owned());
     let jobs = Jobs::new(Store::open(&url).await?, Config::default())?;
     let labels = Labels::new(format!("rust-{}", std::process::id()))?.stack("rust");
     let shared = Shared { word: "Hello".to_owned() };
