@@ -1,13 +1,15 @@
 //! The resolver: forwards, caches and filters DNS queries; its cache outlives the process.
 //!
 //! Read in this order: `name.rs` (names and their two spellings), `keys.rs`, `wire.rs` (messages),
-//! `l1.rs` (the cache in the store), `l0.rs` (the cache in memory).
+//! `l1.rs` (the cache in the store), `l0.rs` (the cache in memory),
+//! `upstream.rs` (the servers queries are forwarded to).
 
 mod error;
 mod keys;
 mod l0;
 mod l1;
 mod name;
+mod upstream;
 pub mod wire;
 
 pub use crate::{
@@ -16,4 +18,8 @@ pub use crate::{
     l0::{FrontTable, L0, L0Entry, L0Key, L0Stats},
     l1::{DueAnswer, L1, L1Options, RefreshLock, StoredAnswer, StoredEntry},
     name::{DomainName, NameError},
+    upstream::{
+        UpstreamAddress, UpstreamError, UpstreamOptions, UpstreamProtocol, UpstreamStats,
+        UpstreamStrategy, Upstreams,
+    },
 };

@@ -5,3 +5,4 @@ extern crate tidegate_dns as dns;
 mod cluster_redis;
 mod l1;
 mod support;
+mod upstream;
