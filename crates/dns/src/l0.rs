@@ -94,8 +94,12 @@ pub struct L0Entry {
     pub stored: StoredAnswer,
     /// End of the grace period, Unix seconds.
     pub hard_expiry: i64,
-    /// Hits since they were taken last.
+    /// Hits since the last decay.
     hits: AtomicU32,
+    /// What is left of the hits before it.
+    past_hits: AtomicU32,
+    /// A refresh was started.
+    refreshing: AtomicBool,
     /// Read since the hand of SIEVE passed.
     visited: AtomicBool,
     /// Replaced or removed.
@@ -107,17 +111,34 @@ impl L0Entry {
         ENTRY_OVERHEAD_BYTES + self.key.len() + self.stored.answer.size_bytes()
     }
 
-    /// Counts a hit and returns the number since they were taken last.
-    pub fn count_hit(&self) -> u32 {
+    /// Counts a hit.
+    pub fn count_hit(&self) {
         // One thread's addition may be lost to another's; the count decides nothing but a refresh.
-        let hits = self.hits.load(Ordering::Relaxed).saturating_add(1);
-        self.hits.store(hits, Ordering::Relaxed);
+        self.hits.store(self.hits.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// Returns the hits of late: those since the last decay and what is left of earlier ones.
+    pub fn hits(&self) -> u32 {
+        let past = self.past_hits.load(Ordering::Relaxed);
+        self.hits.load(Ordering::Relaxed).saturating_add(past)
+    }
+
+    /// Halves the count, and returns the hits since the last decay.
+    pub(crate) fn decay_hits(&self) -> u32 {
+        let hits = self.hits.swap(0, Ordering::Relaxed);
+        let past = self.past_hits.load(Ordering::Relaxed);
+        self.past_hits.store(past.saturating_add(hits) / 2, Ordering::Relaxed);
         hits
     }
 
-    /// Takes the hits counted so far.
-    pub fn take_hits(&self) -> u32 {
-        self.hits.swap(0, Ordering::Relaxed)
+    /// Claims the refresh of this entry; false if it is claimed already.
+    pub(crate) fn claim_refresh(&self) -> bool {
+        !self.refreshing.load(Ordering::Relaxed) && !self.refreshing.swap(true, Ordering::Relaxed)
+    }
+
+    /// Gives the claim back.
+    pub(crate) fn release_refresh(&self) {
+        self.refreshing.store(false, Ordering::Relaxed);
     }
 
     /// Returns true if the entry may be served: not replaced, not cleared, within its grace period.
@@ -186,8 +207,8 @@ impl L0 {
         Some(Arc::clone(entry))
     }
 
-    /// Puts an answer in, in place of the one there is. An answer larger than a shard's share is not
-    /// kept.
+    /// Puts an answer in, in place of the one there is. An answer with TTL 0, or larger than a shard's
+    /// share, is not kept.
     pub fn insert(
         &self,
         key: &L0Key,
@@ -203,11 +224,16 @@ impl L0 {
             hard_expiry: stored.hard_expiry(grace),
             stored,
             hits: AtomicU32::new(0),
+            past_hits: AtomicU32::new(0),
+            refreshing: AtomicBool::new(false),
             visited: AtomicBool::new(false),
             retired: AtomicBool::new(false),
         });
         // Something was cleared since the caller began: what it brings may be of before.
-        if generation == self.generation() && entry.size_bytes() <= self.shard_max_bytes {
+        if entry.stored.stored_ttl > 0
+            && generation == self.generation()
+            && entry.size_bytes() <= self.shard_max_bytes
+        {
             let evicted = self.shard(hash).write().insert(Arc::clone(&entry), self.shard_max_bytes);
             self.evictions.fetch_add(evicted, Ordering::Relaxed);
         }
@@ -364,6 +390,7 @@ impl Shard {
         // A refreshed answer is as much in use as the one it replaces.
         if let Some(replaced) = self.find(hash, &entry.key) {
             entry.visited.store(replaced.visited.load(Ordering::Relaxed), Ordering::Relaxed);
+            entry.past_hits.store(replaced.hits() / 2, Ordering::Relaxed);
             self.remove(hash, &entry.key);
         }
         let mut evicted = 0;

@@ -2,13 +2,15 @@
 //!
 //! Read in this order: `name.rs` (names and their two spellings), `keys.rs`, `wire.rs` (messages),
 //! `l1.rs` (the cache in the store), `l0.rs` (the cache in memory),
-//! `upstream.rs` (the servers queries are forwarded to).
+//! `upstream.rs` (the servers queries are forwarded to),
+//! `resolver.rs` (a query in, a reply out).
 
 mod error;
 mod keys;
 mod l0;
 mod l1;
 mod name;
+mod resolver;
 mod upstream;
 pub mod wire;
 
@@ -18,6 +20,9 @@ pub use crate::{
     l0::{FrontTable, L0, L0Entry, L0Key, L0Stats},
     l1::{DueAnswer, L1, L1Options, RefreshLock, StoredAnswer, StoredEntry},
     name::{DomainName, NameError},
+    resolver::{
+        HitResult, RefreshPreset, Resolver, ResolverOptions, StaleOptions, SweepReport, Transport,
+    },
     upstream::{
         UpstreamAddress, UpstreamError, UpstreamOptions, UpstreamProtocol, UpstreamStats,
         UpstreamStrategy, Upstreams,

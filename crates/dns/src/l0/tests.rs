@@ -163,6 +163,8 @@ fn a_shard_evicts_as_the_model_of_sieve() {
             hard_expiry: i64::MAX,
             stored: answer("a.test", 60),
             hits: AtomicU32::new(0),
+            past_hits: AtomicU32::new(0),
+            refreshing: AtomicBool::new(false),
             visited: AtomicBool::new(false),
             retired: AtomicBool::new(false),
         }

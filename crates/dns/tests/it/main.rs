@@ -4,5 +4,6 @@ extern crate tidegate_dns as dns;
 
 mod cluster_redis;
 mod l1;
+mod resolve;
 mod support;
 mod upstream;

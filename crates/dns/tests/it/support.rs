@@ -228,3 +228,24 @@ pub(crate) fn question_end(query: &[u8]) -> usize {
     }
     at + 5
 }
+
+/// A client's query for an address.
+pub(crate) fn packet(name: &str) -> Vec<u8> {
+    let mut packet = vec![0x70, 0x53, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        packet.push(u8::try_from(label.len()).unwrap());
+        packet.extend_from_slice(label.as_bytes());
+    }
+    packet.extend_from_slice(&[0, 0, 1, 0, 1]);
+    packet
+}
+
+/// The same with an OPT record.
+pub(crate) fn packet_with_opt(name: &str, udp_size: u16, dnssec_ok: bool) -> Vec<u8> {
+    let mut packet = packet(name);
+    packet[11] = 1;
+    packet.extend_from_slice(&[0, 0, 41]);
+    packet.extend_from_slice(&udp_size.to_be_bytes());
+    packet.extend_from_slice(&[0, 0, if dnssec_ok { 0x80 } else { 0 }, 0, 0, 0]);
+    packet
+}
