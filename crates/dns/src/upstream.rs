@@ -57,11 +57,11 @@ pub enum UpstreamProtocol {
 /// Address of an upstream.
 ///
 /// ```
-/// use dns::{UpstreamAddress, UpstreamProtocol};
+/// use tidegate_dns::{UpstreamAddress, UpstreamProtocol};
 /// let upstream: UpstreamAddress = "tcp://192.0.2.1".parse()?;
 /// assert_eq!(upstream.protocol, UpstreamProtocol::Tcp);
 /// assert_eq!(upstream.address.to_string(), "192.0.2.1:53");
-/// # Ok::<(), dns::Error>(())
+/// # Ok::<(), tidegate_dns::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamAddress {
