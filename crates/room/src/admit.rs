@@ -71,7 +71,11 @@ impl Room {
         let keys = self.queue_cache(queue);
         let mut admitted = Admission::default();
         let (mut moved, mut examined) = (0, 0);
-        let mut cursor = keys.blocked.lock().resume(self.now());
+        // By hand, nobody is passed over.
+        let mut cursor = match by_hand {
+            true => BlockedCursor::default(),
+            false => keys.blocked.lock().resume(self.now()),
+        };
         while admitted.ids.len() < most && examined < MAX_EXAMINED.max(most) {
             let reply = scripts::peek::run(
                 &self.0.store,
@@ -114,7 +118,9 @@ impl Room {
                 break;
             }
         }
-        *keys.blocked.lock() = cursor;
+        if !by_hand {
+            *keys.blocked.lock() = cursor;
+        }
         Ok(admitted)
     }
 

@@ -111,6 +111,8 @@ each_store! {
         b.tick().await;
         assert_eq!(b.state(&ours[4]).await, PositionState::Waiting);
         assert_eq!(b.state(&other).await, PositionState::Admitted);
+        // Also where it was passed over before.
+        assert_eq!(b.room.admit_by_hand(&b.queue, 4).await.unwrap().ids, [ours[4]]);
     }
 
     async fn with_a_reserved_share_those_passed_over_hold_up_neither_lane(t: TestStore) {
