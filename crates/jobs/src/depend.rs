@@ -108,6 +108,43 @@ impl Jobs {
         Ok((word, words.next().map_or(id, JobId::stored)))
     }
 
+    /// Refuses a schedule whose idempotency key stands for another request. Storing a schedule twice
+    /// does no harm, so it is enough to look before, and to keep the key behind it.
+    pub(crate) async fn check_once(&self, new: &NewJob) -> Result<(), Error> {
+        let Some(once) = &new.once else { return Ok(()) };
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let found: Option<String> =
+            store.get(keys.once(new.job.job_type.as_str(), &once.key)).await?;
+        let Some((until, id, kept)) = found.as_deref().and_then(|found| {
+            let (until, rest) = found.split_once(' ')?;
+            let (id, kept) = rest.rsplit_once(' ')?;
+            Some((until.parse().ok()?, id, kept))
+        }) else {
+            return Ok(());
+        };
+        if Millis(until) <= self.now() || kept == digest(new) {
+            return Ok(());
+        }
+        // The key belongs to its job, and is free again when that was removed. What is left of a
+        // schedule that was stopped does not count.
+        let id = JobId::stored(id);
+        let scheduled: Option<f64> = store.zscore(keys.cron(), id.as_str()).await?;
+        match self.get(&id).await? {
+            Some(job) if scheduled.is_some() || !job.is_cron() => Err(Error::KeyReused(id)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps the idempotency key of a schedule that is stored.
+    pub(crate) async fn keep_once(&self, new: &NewJob, id: &JobId) -> Result<(), Error> {
+        let Some(once) = &new.once else { return Ok(()) };
+        let key = self.keys().once(new.job.job_type.as_str(), &once.key);
+        let text = format!("{} {id} {}", self.now() + once.keep, digest(new));
+        let () = self.store().clone().set_ex(key, text, seconds(once.keep).max(1)).await?;
+        Ok(())
+    }
+
     /// Tells those that wait, if the reply of a script says that there may be some. What goes wrong
     /// here is repaired by maintenance.
     pub(crate) async fn settle_if(&self, reply: &[String]) {

@@ -51,10 +51,8 @@ impl Jobs {
         let Some(expression) = &schedule.cron else {
             return Err(Error::invalid("a schedule needs a cron expression"));
         };
-        if !new.job.depends_on.is_empty() || new.once.is_some() || new.job.expires_at.is_some() {
-            return Err(Error::invalid(
-                "a schedule has no dependencies, no idempotency key and no expiry",
-            ));
+        if !new.job.depends_on.is_empty() || new.job.expires_at.is_some() {
+            return Err(Error::invalid("a schedule has no dependencies and no expiry"));
         }
         let cron = Cron::parse(expression, schedule.timezone.as_deref())?;
         let now = self.now();
@@ -69,6 +67,7 @@ impl Jobs {
             job.created_at = stored.created_at;
             job.attempts = stored.attempts;
         }
+        self.check_once(&new).await?;
         let keys = self.keys();
         self.watch(job.timeout.map(|_| id.as_str())).await?;
         let reply: Vec<String> = scripts::schedule::run(
@@ -88,7 +87,11 @@ impl Jobs {
             },
         )
         .await?;
-        match reply.first().map_or("", String::as_str) {
+        let word = reply.first().map_or("", String::as_str);
+        if word != "taken" {
+            self.keep_once(&new, &id).await?;
+        }
+        match word {
             "new" => Ok(DispatchReceipt { id, new: true }),
             "taken" => Err(Error::Conflict { id, status: "a job that is no schedule".to_owned() }),
             _ => Ok(DispatchReceipt { id, new: false }),

@@ -49,6 +49,7 @@ pub mod ui;
 
 pub use app::{App, AppParts, app, document};
 pub use error::ApiError;
+pub use refusal::read_json;
 pub use routes::Routes;
 pub use service::Service;
 pub use settings::Settings;

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use crate::error::ApiError;
 
 /// Reads JSON. A refusal names the field, and says what it takes in plain words.
-pub(crate) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();

@@ -13,7 +13,6 @@ use super::new_id;
 use super::view::{IdempotencyKey, JobBody, NewJobBody};
 use crate::error::JobsApiError;
 use crate::service::JobsState;
-use web::ApiError;
 use web::Routes;
 use web::error::ErrorBody;
 use web::extract::{Json, Path, Query};
@@ -66,24 +65,21 @@ async fn schedules(
     Ok(Json(Page::at(offset, limit, found.into_iter().map(ScheduleRow::from).collect())))
 }
 
-/// Store a schedule, or change the one of this id. The body is a job with `cron`. Its id makes the
-/// call safe to repeat, so an `Idempotency-Key` is refused.
+/// Store a schedule, or change the one of this id. The body is a job with `cron`. The call is safe
+/// to repeat; with an `Idempotency-Key` another request under the same key is refused.
 #[utoipa::path(put, path = "/api/v1/jobs/schedules/{id}", tag = "jobs", operation_id = "put_schedule", request_body = NewJobBody,
-    params(("id" = String, Path, description = "Id of the schedule.")),
+    params(("id" = String, Path, description = "Id of the schedule."), IdempotencyKey),
     responses((status = 200, description = "Stored.", body = ActionReply),
-        (status = 409, description = "A job of this id is no schedule.", body = ErrorBody)))]
+        (status = 409, description = "A job of this id is no schedule, or the idempotency key was \
+            used for another request.", body = ErrorBody)))]
 async fn put_schedule(
     State(state): State<JobsState>,
     Path(id): Path<String>,
     key: IdempotencyKey,
-    Json(body): Json<NewJobBody>,
+    Json(mut body): Json<NewJobBody>,
 ) -> Result<impl IntoResponse, JobsApiError> {
-    if key.key.is_some() {
-        return Err(ApiError::invalid_field(
-            "Idempotency-Key",
-            "a schedule has its id in the path, which makes the call safe to repeat; leave the key out",
-        )
-        .into());
+    if let Some(key) = key.key {
+        body.use_key(key)?;
     }
     let id = new_id(id)?;
     let stored = state.jobs.schedule(NewJob::try_from(body)?.id(id.clone())).await?;
