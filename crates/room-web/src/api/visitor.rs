@@ -203,9 +203,23 @@ async fn status(
     shown(&state, room, &position, texts, limit).await
 }
 
+/// Body of `heartbeat`, as clients of other waiting rooms send it. None of it is needed, and none counts: the
+/// time is the server's, the visitor is the token's.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schema(as = HeartbeatRequest, example = json!({ "visible": true }))]
+struct HeartbeatBody {
+    /// The client's time, in whatever form; ignored.
+    timestamp: Option<Value>,
+    /// The client's name for itself; ignored.
+    client_id: Option<String>,
+    /// True if the page is in view; ignored.
+    visible: Option<bool>,
+}
+
 /// Send a heartbeat, which holds the position for another while, and get the position.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/heartbeat", tag = "room", operation_id = "send_heartbeat",
-    params(InQueue, TokenQuery),
+    params(InQueue, TokenQuery), request_body = Option<HeartbeatBody>,
     responses((status = 200, description = "The position.", body = PositionView),
         (status = 401, description = "No valid token.", body = ErrorBody),
         (status = 410, description = "The position has ended.", body = ErrorBody)))]
@@ -213,6 +227,7 @@ async fn heartbeat(
     State(state): State<RoomState>,
     Holder { held, texts }: Holder,
     client: Client,
+    _body: OptionalJson<HeartbeatBody>,
 ) -> Result<Response, RoomApiError> {
     let room = &state.room;
     let limit = state.polls.take(&state, room, &held, PollKind::Call).await?;
