@@ -12,6 +12,15 @@ pub enum Error {
         /// Values that are allowed.
         message: String,
     },
+    /// An address cannot be listened on: another server has it, or it is not this machine's.
+    #[error("cannot listen on {address}; name another address, or end the server that has it")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
     /// The store failed. Names are still resolved, from memory and by the upstreams.
     #[error(transparent)]
     Store(#[from] store::Error),

@@ -4,6 +4,7 @@ extern crate tidegate_dns as dns;
 
 mod cluster_redis;
 mod l1;
+mod listen;
 mod resolve;
 mod support;
 mod upstream;
