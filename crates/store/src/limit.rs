@@ -1,27 +1,48 @@
-//! Rate limits: one script that charges a request to several limits, or to none.
+//! Rate limits: a script per algorithm, and one that charges a request to several limits or to none.
 //!
-//! A [`Rule`] says how much is allowed; a [`Charge`] names the key that counts and what the request
-//! costs. Invariant: however many callers there are, the sum of what is allowed never exceeds a
-//! rule, and a request refused by one limit is not charged to another.
+//! A [`Rule`] says how much is allowed; a [`LimitCheck`] names the key that counts and what the
+//! request costs. Invariant: however many callers there are, the sum of what is allowed never
+//! exceeds a rule, and a request refused by one limit is not charged to another.
 //!
-//! The state is at most one small hash per key, or a sorted set with one member per allowed unit
-//! for [`Rule::Window`]; both go by themselves when idle.
+//! [`check`] is one request at one limit; [`CheckBatcher`] sends concurrent checks as one script
+//! call; [`check_all`] is one request at several limits. [`peek`] looks, [`refund`] and [`release`]
+//! give back, [`renew`] keeps a lease, [`reset`] forgets. The state of a limit is one small key, or
+//! a sorted set with a member per allowed unit ([`Rule::Window`], [`Rule::Fixed`],
+//! [`Rule::Concurrent`]); each goes by itself when idle.
+
+mod batch;
 
 use std::time::Duration;
 
-use crate::{Error, Key, Store, scripts::limit_take};
+use crate::{
+    Error, Key, Millis, Store,
+    scripts::{
+        limit_bucket, limit_calendar, limit_concurrent, limit_counter, limit_fixed, limit_refund,
+        limit_release, limit_renew, limit_sliding, limit_take,
+    },
+};
 
-/// The most units a [`Rule::Window`] may allow, because it remembers each: about 120 kB a key.
+pub use self::batch::CheckBatcher;
+
+/// The most units a [`Rule::Window`], a [`Rule::Fixed`] or a [`Rule::Concurrent`] may allow,
+/// because it remembers each: about 120 kB a key.
 pub const WINDOW_MOST: u32 = 1_000;
 
 /// The most limits one request may be charged to.
 pub const CHARGES_MOST: usize = 16;
 
+/// The most units a [`Rule::Calendar`] may allow: numbers in scripts are exact below 2^53.
+pub const CALENDAR_MOST: u64 = (1 << 53) - 1;
+
+/// Time for which a refund is remembered, so that a repeated one counts once. No client repeats a
+/// call later than this.
+const REFUND_MEMORY: Duration = Duration::from_secs(60);
+
 /// The rule of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Exactly `limit` in any window, wherever it starts. Remembers each unit, so `limit` is at
-    /// most [`WINDOW_MOST`].
+    /// Exactly `limit` in any window, wherever it starts (`sliding`). Remembers each unit, so
+    /// `limit` is at most [`WINDOW_MOST`].
     Window {
         /// Number of units allowed.
         limit: u32,
@@ -29,7 +50,8 @@ pub enum Rule {
         window: Duration,
     },
     /// About `limit` in any window, from two counters: the last window counts by how much of it
-    /// overlaps. Cheap for any limit.
+    /// overlaps. Cheap for any limit. At most `limit` in a window that starts at a multiple of its
+    /// length, less than twice that in any other; exact for traffic that arrives evenly.
     Counter {
         /// Number of units allowed.
         limit: u32,
@@ -37,6 +59,7 @@ pub enum Rule {
         window: Duration,
     },
     /// `limit` in a window that opens with its first request. Up to twice as many across an edge.
+    /// Remembers each unit, so `limit` is at most [`WINDOW_MOST`].
     Fixed {
         /// Number of units allowed.
         limit: u32,
@@ -52,40 +75,81 @@ pub enum Rule {
         /// In how long they do.
         per: Duration,
     },
+    /// `limit` in one period of a calendar, whose start and end the caller works out.
+    Calendar {
+        /// Number of units allowed, at most [`CALENDAR_MOST`].
+        limit: u64,
+        /// Start of the period that holds now.
+        start: Millis,
+        /// End of that period, which is the start of the next.
+        end: Millis,
+    },
+    /// `limit` at once: a unit is a lease, free again when [released](release) or expired.
+    Concurrent {
+        /// Number of units at once, at most [`WINDOW_MOST`].
+        limit: u32,
+        /// Time after which a lease that is not [renewed](renew) expires.
+        lease: Duration,
+    },
 }
 
 impl Rule {
     /// The most that can be free: the limit, or a bucket's burst.
-    pub fn most(&self) -> u32 {
+    pub fn most(&self) -> u64 {
         match *self {
             Self::Window { limit, .. }
             | Self::Counter { limit, .. }
-            | Self::Fixed { limit, .. } => limit,
-            Self::Bucket { burst, .. } => burst,
+            | Self::Fixed { limit, .. }
+            | Self::Concurrent { limit, .. } => u64::from(limit),
+            Self::Bucket { burst, .. } => u64::from(burst),
+            Self::Calendar { limit, .. } => limit,
         }
+    }
+
+    /// Returns true if the units of a request are kept under its id, so that a repeated request
+    /// counts once and [`release`] gives back exactly its own.
+    pub fn remembers_requests(&self) -> bool {
+        matches!(self, Self::Window { .. } | Self::Fixed { .. } | Self::Concurrent { .. })
     }
 
     /// Says what is wrong with a rule that cannot work.
     pub fn validate(&self) -> Result<(), Error> {
         let (count, period) = match *self {
-            Self::Window { limit, window } if limit <= WINDOW_MOST => (limit, window),
-            Self::Window { limit, .. } => {
-                return Err(Error::invalid(format!(
-                    "a window of {limit} is more than {WINDOW_MOST}: use a counter or a bucket"
-                )));
+            Self::Window { limit, window: period }
+            | Self::Fixed { limit, window: period }
+            | Self::Concurrent { limit, lease: period } => {
+                if limit > WINDOW_MOST {
+                    return Err(Error::invalid(format!(
+                        "a limit of {limit} is more than {WINDOW_MOST}, which is the most for an \
+                         algorithm that remembers each unit: use a counter"
+                    )));
+                }
+                (limit, period)
             }
-            Self::Counter { limit, window } | Self::Fixed { limit, window } => (limit, window),
+            Self::Counter { limit, window } => (limit, window),
             Self::Bucket { burst, count, per } => (count.min(burst), per),
+            Self::Calendar { limit, start, end } => {
+                if limit == 0 || limit > CALENDAR_MOST {
+                    return Err(Error::invalid(format!(
+                        "the limit of a calendar is 1 to {CALENDAR_MOST}"
+                    )));
+                }
+                if end <= start {
+                    return Err(Error::invalid("a period of the calendar ends after it starts"));
+                }
+                return Ok(());
+            }
         };
         if count == 0 {
             return Err(Error::invalid("a limit of 0 allows nothing: set at least 1"));
         }
-        // A year keeps every product in the script below 2^53 for limits up to 100 000.
+        // A year keeps every product in the scripts below 2^53 for limits up to 100 000.
         let year = Duration::from_secs(366 * 24 * 60 * 60);
         if period < Duration::from_millis(1) || period > year {
             return Err(Error::invalid("a limit's time must be between 1 ms and a year"));
         }
-        let product = u128::from(self.most().max(count)).saturating_mul(period.as_millis());
+        let most = self.most().max(u64::from(count));
+        let product = u128::from(most).saturating_mul(period.as_millis());
         if product >= 1 << 52 {
             return Err(Error::invalid(
                 "a limit this great over a time this long cannot be counted",
@@ -93,6 +157,229 @@ impl Rule {
         }
         Ok(())
     }
+
+    /// The algorithm's name, as it is in scripts, settings and JSON.
+    pub fn algorithm(&self) -> &'static str {
+        match self {
+            Self::Window { .. } => "sliding",
+            Self::Counter { .. } => "counter",
+            Self::Fixed { .. } => "fixed",
+            Self::Bucket { .. } => "bucket",
+            Self::Calendar { .. } => "calendar",
+            Self::Concurrent { .. } => "concurrent",
+        }
+    }
+
+    /// The three numbers of the rule, as its script takes them.
+    fn numbers(&self) -> [i64; 3] {
+        match *self {
+            Self::Window { limit, window }
+            | Self::Counter { limit, window }
+            | Self::Fixed { limit, window } => [i64::from(limit), millis(window), 0],
+            Self::Concurrent { limit, lease } => [i64::from(limit), millis(lease), 0],
+            Self::Bucket { burst, count, per } => [i64::from(count), millis(per), i64::from(burst)],
+            Self::Calendar { limit, start, end } => {
+                [i64::try_from(limit).unwrap_or(i64::MAX), start.0, end.0]
+            }
+        }
+    }
+
+    fn validate_cost(&self, cost: u64) -> Result<(), Error> {
+        self.validate()?;
+        if cost > self.most() {
+            return Err(Error::invalid(format!(
+                "a cost of {cost} can never be allowed by a limit of {}",
+                self.most()
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// One request at one limit.
+#[derive(Clone, Debug)]
+pub struct LimitCheck {
+    /// Key of the limit's state.
+    pub key: Key,
+    /// The rule of the limit.
+    pub rule: Rule,
+    /// Units the request takes; 0 only looks.
+    pub cost: u64,
+    /// Id of the request, unique to it. A check repeated under the same id counts once where the
+    /// rule [remembers requests](Rule::remembers_requests); elsewhere it counts again, which
+    /// refuses more and never allows more.
+    pub request_id: String,
+}
+
+/// The outcome of a request at one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckOutcome {
+    /// May it go ahead?
+    pub allowed: bool,
+    /// The most that can be free.
+    pub limit: u64,
+    /// Units free now.
+    pub remaining: u64,
+    /// Time until one more unit is free; zero when all are.
+    pub next: Duration,
+    /// Time until this limit would allow the request; zero when it does now.
+    pub retry: Duration,
+    /// When it was decided; the times above count from here.
+    pub at: Millis,
+}
+
+/// Charges one request to one limit.
+///
+/// ```
+/// # #![allow(clippy::disallowed_methods)]
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate_store::Error> {
+/// use std::time::Duration;
+/// use tidegate_store::limit::{self, LimitCheck, Rule};
+///
+/// let store = tidegate_store::Store::open("embedded:").await?;
+/// let check = LimitCheck {
+///     key: tidegate_store::Key::raw("ha:sliding_limit:192.0.2.1"),
+///     rule: Rule::Window { limit: 20, window: Duration::from_secs(60) },
+///     cost: 1,
+///     request_id: "req-81f2".to_owned(),
+/// };
+/// let outcome = limit::check(&store, &check).await?;
+/// assert!(outcome.allowed && outcome.remaining == 19);
+/// # Ok(()) }
+/// ```
+pub async fn check(store: &Store, check: &LimitCheck) -> Result<CheckOutcome, Error> {
+    let outcomes = check_same(store, &[check]).await?;
+    outcomes.into_iter().next().ok_or_else(reply::unreadable)
+}
+
+/// Looks at a limit without charging it.
+pub async fn peek(store: &Store, key: &Key, rule: Rule) -> Result<CheckOutcome, Error> {
+    let look = LimitCheck { key: key.clone(), rule, cost: 0, request_id: String::new() };
+    check(store, &look).await
+}
+
+/// Sends checks whose rules are of one algorithm, and whose keys share a slot on a cluster, as one
+/// script call. Each is decided by itself, in order.
+async fn check_same(store: &Store, checks: &[&LimitCheck]) -> Result<Vec<CheckOutcome>, Error> {
+    let Some(first) = checks.first() else { return Ok(Vec::new()) };
+    let mut args = Vec::with_capacity(checks.len() * 5);
+    for LimitCheck { rule, cost, request_id, .. } in checks {
+        rule.validate_cost(*cost)?;
+        args.push(request_id.clone());
+        args.push(cost.to_string());
+        args.extend(rule.numbers().map(|number| number.to_string()));
+    }
+    let (now_ms, limits) = (store.now(), checks.iter().map(|check| &check.key));
+    macro_rules! run {
+        ($script:ident) => {
+            $script::run(store, $script::Keys { limits }, $script::Args { now_ms, checks: args })
+                .await?
+        };
+    }
+    let items: Vec<reply::LimitItem> = match first.rule {
+        Rule::Window { .. } => run!(limit_sliding),
+        Rule::Counter { .. } => run!(limit_counter),
+        Rule::Fixed { .. } => run!(limit_fixed),
+        Rule::Bucket { .. } => run!(limit_bucket),
+        Rule::Calendar { .. } => run!(limit_calendar),
+        Rule::Concurrent { .. } => run!(limit_concurrent),
+    };
+    reply::outcomes(&items, checks, now_ms)
+}
+
+/// Charges one request to all of `checks`, or to none if one of them refuses. The outcomes are in
+/// the order of the checks; `allowed` is the same in each. The request id is that of the first. On
+/// a cluster the keys must share a slot.
+pub async fn check_all(store: &Store, checks: &[LimitCheck]) -> Result<Vec<CheckOutcome>, Error> {
+    if checks.is_empty() || checks.len() > CHARGES_MOST {
+        return Err(Error::invalid(format!("a request has 1 to {CHARGES_MOST} limits")));
+    }
+    if let [one] = checks {
+        return Ok(vec![check(store, one).await?]);
+    }
+    let mut rules = Vec::with_capacity(checks.len() * 5);
+    for LimitCheck { rule, cost, .. } in checks {
+        rule.validate_cost(*cost)?;
+        rules.push(rule.algorithm().to_owned());
+        rules.push(cost.to_string());
+        rules.extend(rule.numbers().map(|number| number.to_string()));
+    }
+    let keys = limit_take::Keys { limits: checks.iter().map(|check| &check.key) };
+    let request_id = checks.first().map_or("", |check| check.request_id.as_str());
+    let now_ms = store.now();
+    let args = limit_take::Args { now_ms, request_id, rules };
+    let items: Vec<reply::LimitItem> = limit_take::run(store, keys, args).await?;
+    reply::joint_outcomes(&items, checks, now_ms)
+}
+
+/// Gives back what one request holds at a limit that [remembers
+/// requests](Rule::remembers_requests): ends a lease, or takes back units of a window. Returns the
+/// number of units; 0 when there were none any more.
+pub async fn release(store: &Store, check: &LimitCheck) -> Result<u64, Error> {
+    check.rule.validate_cost(check.cost)?;
+    if !check.rule.remembers_requests() {
+        return Err(Error::invalid(format!(
+            "a {} does not remember requests: refund the units instead",
+            check.rule.algorithm()
+        )));
+    }
+    let keys = limit_release::Keys { limit: &check.key };
+    let args = limit_release::Args { request_id: &check.request_id, units: check.cost };
+    let (_, units): (String, u64) = limit_release::run(store, keys, args).await?;
+    Ok(units)
+}
+
+/// Renews the lease a request holds at a [`Rule::Concurrent`]. Returns false when it has expired;
+/// it is not brought back.
+pub async fn renew(store: &Store, check: &LimitCheck) -> Result<bool, Error> {
+    check.rule.validate_cost(check.cost)?;
+    let Rule::Concurrent { lease, .. } = check.rule else {
+        return Err(Error::invalid("only a lease of a concurrent limit can be renewed"));
+    };
+    let keys = limit_renew::Keys { limit: &check.key };
+    let args = limit_renew::Args {
+        now_ms: store.now(),
+        request_id: &check.request_id,
+        units: check.cost,
+        lease_ms: millis(lease),
+    };
+    let (word,): (String,) = limit_renew::run(store, keys, args).await?;
+    Ok(word == "renewed")
+}
+
+/// Gives back units that were charged at `charged` to a counter, a bucket or a calendar. They come
+/// back to the window or period they were charged to, or not at all when that is over. Returns the
+/// number of units.
+///
+/// `refunded` is a key of this refund alone; it lives for a minute and makes a repeated refund
+/// count once. On a cluster it shares the limit's slot.
+pub async fn refund(
+    store: &Store,
+    check: &LimitCheck,
+    charged: Millis,
+    refunded: &Key,
+) -> Result<u64, Error> {
+    check.rule.validate_cost(check.cost)?;
+    if check.rule.remembers_requests() {
+        return release(store, check).await;
+    }
+    let [a, b, c] = check.rule.numbers();
+    let keys = limit_refund::Keys { limit: &check.key, refunded };
+    let args = limit_refund::Args {
+        algorithm: check.rule.algorithm(),
+        units: check.cost,
+        charged_ms: charged,
+        a,
+        b,
+        c,
+        keep_ms: millis(REFUND_MEMORY),
+    };
+    let items: Vec<reply::LimitItem> = limit_refund::run(store, keys, args).await?;
+    reply::refunded(&items)
 }
 
 /// The cost of a request at one limit.
@@ -149,11 +436,8 @@ impl LimitVerdict {
     }
 }
 
-/// Charges a request to all of `charges`, or to none if one of them refuses.
-///
-/// `request_id` names the request: charged twice to a [`Rule::Window`] it counts once, so that a
-/// call repeated after a lost reply does no harm; the other kinds may count it twice, which refuses
-/// more and never allows more. On a cluster the keys must share a slot.
+/// Charges a request to all of `charges`, or to none if one of them refuses: [`check_all`] for
+/// limits that fit 32 bits.
 ///
 /// ```no_run
 /// # async fn example(store: tidegate_store::Store, key: tidegate_store::Key) -> Result<(), tidegate_store::Error> {
@@ -172,34 +456,26 @@ pub async fn take(
     request_id: &str,
     charges: &[Charge],
 ) -> Result<LimitVerdict, Error> {
-    if charges.is_empty() || charges.len() > CHARGES_MOST {
-        return Err(Error::invalid(format!("a request has 1 to {CHARGES_MOST} limits")));
-    }
-    let mut rules = Vec::with_capacity(charges.len() * 5);
-    for Charge { rule, cost, .. } in charges {
-        rule.validate()?;
-        if *cost > rule.most() {
-            return Err(Error::invalid(format!(
-                "a cost of {cost} can never be allowed by a limit of {}",
-                rule.most()
-            )));
-        }
-        let (kind, count, period, burst) = match *rule {
-            Rule::Window { limit, window } => ("window", limit, window, limit),
-            Rule::Counter { limit, window } => ("counter", limit, window, limit),
-            Rule::Fixed { limit, window } => ("fixed", limit, window, limit),
-            Rule::Bucket { burst, count, per } => ("bucket", count, per, burst),
-        };
-        rules.push(kind.to_owned());
-        rules.push(count.to_string());
-        rules.push(period.as_millis().to_string());
-        rules.push(burst.to_string());
-        rules.push(cost.to_string());
-    }
-    let keys = limit_take::Keys { limits: charges.iter().map(|charge| &charge.key) };
-    let args = limit_take::Args { now_ms: store.now(), request_id, rules };
-    let items: Vec<reply::LimitItem> = limit_take::run(store, keys, args).await?;
-    reply::verdict(&items, charges)
+    let checks: Vec<LimitCheck> = charges
+        .iter()
+        .map(|Charge { key, rule, cost }| LimitCheck {
+            key: key.clone(),
+            rule: *rule,
+            cost: u64::from(*cost),
+            request_id: request_id.to_owned(),
+        })
+        .collect();
+    let outcomes = check_all(store, &checks).await?;
+    let state = |outcome: &CheckOutcome| LimitState {
+        limit: u32::try_from(outcome.limit).unwrap_or(u32::MAX),
+        remaining: u32::try_from(outcome.remaining).unwrap_or(u32::MAX),
+        next: outcome.next,
+        retry: outcome.retry,
+    };
+    Ok(LimitVerdict {
+        allowed: outcomes.iter().all(|outcome| outcome.allowed),
+        limits: outcomes.iter().map(state).collect(),
+    })
 }
 
 /// Forgets what a limit counted.
@@ -209,11 +485,11 @@ pub async fn reset(store: &Store, key: &Key) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reading the script's reply: a word, then three numbers per limit.
+/// Reading the scripts' replies: a word, then numbers.
 mod reply {
     use redis::{FromRedisValue, ParsingError, Value};
 
-    use super::{Charge, Duration, Error, LimitState, LimitVerdict};
+    use super::{CheckOutcome, Duration, Error, LimitCheck, Millis, Rule};
 
     pub(super) enum LimitItem {
         Word(String),
@@ -229,27 +505,72 @@ mod reply {
         }
     }
 
-    pub(super) fn verdict(reply: &[LimitItem], charges: &[Charge]) -> Result<LimitVerdict, Error> {
-        let unreadable =
-            || Error::Decode { message: "a limit's reply has another shape".to_owned() };
+    pub(super) fn unreadable() -> Error {
+        Error::Decode { message: "a limit's reply has another shape".to_owned() }
+    }
+
+    fn numbers(reply: &[LimitItem]) -> Result<(&str, Vec<u64>), Error> {
         let Some((LimitItem::Word(word), rest)) = reply.split_first() else {
             return Err(unreadable());
         };
-        let limits = rest.chunks(3).zip(charges).map(|(numbers, charge)| match *numbers {
-            [LimitItem::Number(remaining), LimitItem::Number(next), LimitItem::Number(retry)] => {
-                Ok(LimitState {
-                    limit: charge.rule.most(),
-                    remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
-                    next: Duration::from_millis(next),
-                    retry: Duration::from_millis(retry),
-                })
-            }
-            _ => Err(unreadable()),
-        });
-        let limits: Vec<LimitState> = limits.collect::<Result<_, _>>()?;
-        if limits.len() != charges.len() {
+        let number = |item: &LimitItem| match item {
+            LimitItem::Number(number) => Ok(*number),
+            LimitItem::Word(_) => Err(unreadable()),
+        };
+        Ok((word, rest.iter().map(number).collect::<Result<_, _>>()?))
+    }
+
+    fn outcome(
+        rule: &Rule,
+        allowed: bool,
+        numbers: &[u64],
+        at: Millis,
+    ) -> Result<CheckOutcome, Error> {
+        let [remaining, next, retry] = *numbers else { return Err(unreadable()) };
+        Ok(CheckOutcome {
+            allowed,
+            limit: rule.most(),
+            remaining,
+            next: Duration::from_millis(next),
+            retry: Duration::from_millis(retry),
+            at,
+        })
+    }
+
+    pub(super) fn outcomes(
+        reply: &[LimitItem],
+        checks: &[&LimitCheck],
+        at: Millis,
+    ) -> Result<Vec<CheckOutcome>, Error> {
+        let (_, numbers) = numbers(reply)?;
+        if numbers.len() != checks.len() * 4 {
             return Err(unreadable());
         }
-        Ok(LimitVerdict { allowed: word == "allowed", limits })
+        let each = numbers.chunks(4).zip(checks);
+        each.map(|(numbers, check)| match numbers {
+            [allowed, rest @ ..] => outcome(&check.rule, *allowed == 1, rest, at),
+            [] => Err(unreadable()),
+        })
+        .collect()
+    }
+
+    pub(super) fn joint_outcomes(
+        reply: &[LimitItem],
+        checks: &[LimitCheck],
+        at: Millis,
+    ) -> Result<Vec<CheckOutcome>, Error> {
+        let (word, numbers) = numbers(reply)?;
+        if numbers.len() != checks.len() * 3 {
+            return Err(unreadable());
+        }
+        let each = numbers.chunks(3).zip(checks);
+        each.map(|(numbers, check)| outcome(&check.rule, word == "allowed", numbers, at)).collect()
+    }
+
+    pub(super) fn refunded(reply: &[LimitItem]) -> Result<u64, Error> {
+        match numbers(reply)? {
+            ("refunded", units) => units.first().copied().ok_or_else(unreadable),
+            _ => Ok(0),
+        }
     }
 }

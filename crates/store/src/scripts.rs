@@ -1,5 +1,13 @@
 //! The scripts of this crate's building blocks, one declaration per file in `lua/`.
 
+crate::script_library!(pub(crate) LIBRARY {
+    files: [
+        "add_units", "bucket_charge", "bucket_state", "calendar_charge", "calendar_state",
+        "check_each", "concurrent_charge", "concurrent_state", "counter_age", "counter_charge",
+        "counter_state", "fixed_charge", "fixed_state", "sliding_charge", "sliding_state",
+    ],
+});
+
 crate::script!(pub(crate) lease_take {
     keys: [lease],
     args: [now_ms, owner, ttl_ms, keep_ms],
@@ -15,9 +23,61 @@ crate::script!(pub(crate) lease_release {
     args: [owner, token],
 });
 
+crate::script!(pub(crate) limit_sliding {
+    keys: [..limits],
+    args: [now_ms, ..checks],
+    library: LIBRARY,
+});
+
+crate::script!(pub(crate) limit_fixed {
+    keys: [..limits],
+    args: [now_ms, ..checks],
+    library: LIBRARY,
+});
+
+crate::script!(pub(crate) limit_counter {
+    keys: [..limits],
+    args: [now_ms, ..checks],
+    library: LIBRARY,
+});
+
+crate::script!(pub(crate) limit_bucket {
+    keys: [..limits],
+    args: [now_ms, ..checks],
+    library: LIBRARY,
+});
+
+crate::script!(pub(crate) limit_calendar {
+    keys: [..limits],
+    args: [now_ms, ..checks],
+    library: LIBRARY,
+});
+
+crate::script!(pub(crate) limit_concurrent {
+    keys: [..limits],
+    args: [now_ms, ..checks],
+    library: LIBRARY,
+});
+
 crate::script!(pub(crate) limit_take {
     keys: [..limits],
     args: [now_ms, request_id, ..rules],
+    library: LIBRARY,
+});
+
+crate::script!(pub(crate) limit_release {
+    keys: [limit],
+    args: [request_id, units],
+});
+
+crate::script!(pub(crate) limit_renew {
+    keys: [limit],
+    args: [now_ms, request_id, units, lease_ms],
+});
+
+crate::script!(pub(crate) limit_refund {
+    keys: [limit, refunded],
+    args: [algorithm, units, charged_ms, a, b, c, keep_ms],
 });
 
 crate::script!(pub(crate) events_append {
@@ -45,7 +105,16 @@ mod tests {
             lease_take::SCRIPT,
             lease_renew::SCRIPT,
             lease_release::SCRIPT,
+            limit_sliding::SCRIPT,
+            limit_fixed::SCRIPT,
+            limit_counter::SCRIPT,
+            limit_bucket::SCRIPT,
+            limit_calendar::SCRIPT,
+            limit_concurrent::SCRIPT,
             limit_take::SCRIPT,
+            limit_release::SCRIPT,
+            limit_renew::SCRIPT,
+            limit_refund::SCRIPT,
             events_append::SCRIPT,
             expiry_claim::SCRIPT,
             expiry_done::SCRIPT,

@@ -1,11 +1,11 @@
 //! Rate limits: exactness, all or nothing, waiting times, unique members.
 #![expect(clippy::disallowed_methods, reason = "keys are built here")]
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use store::{
     Error, Key, Millis, Store,
-    limit::{self, Charge, LimitVerdict, Rule},
+    limit::{self, CALENDAR_MOST, Charge, CheckBatcher, LimitCheck, LimitVerdict, Rule},
     redis::AsyncCommands,
 };
 
@@ -16,13 +16,25 @@ async fn take(store: &Store, id: &str, rule: Rule) -> LimitVerdict {
     limit::take(store, id, &[Charge::one(Key::raw("l"), rule)]).await.unwrap()
 }
 
-fn rules() -> [Rule; 4] {
+fn rules() -> [Rule; 6] {
+    rules_of(5)
+}
+
+/// Every algorithm with the same limit. The calendar's period is the first day of the test.
+fn rules_of(limit: u32) -> [Rule; 6] {
+    let (start, end) = (testkit::each_store::START, testkit::each_store::START + 1_440 * MINUTE);
     [
-        Rule::Window { limit: 5, window: MINUTE },
-        Rule::Counter { limit: 5, window: MINUTE },
-        Rule::Fixed { limit: 5, window: MINUTE },
-        Rule::Bucket { burst: 5, count: 5, per: MINUTE },
+        Rule::Window { limit, window: MINUTE },
+        Rule::Counter { limit, window: MINUTE },
+        Rule::Fixed { limit, window: MINUTE },
+        Rule::Bucket { burst: limit, count: limit, per: MINUTE },
+        Rule::Calendar { limit: u64::from(limit), start, end },
+        Rule::Concurrent { limit, lease: MINUTE },
     ]
+}
+
+fn check_of(key: &str, rule: Rule, cost: u64, request_id: &str) -> LimitCheck {
+    LimitCheck { key: Key::raw(key), rule, cost, request_id: request_id.to_owned() }
 }
 
 testkit::each_store! {
@@ -44,7 +56,7 @@ testkit::each_store! {
     }
 
     async fn one_who_waits_as_told_is_allowed_and_not_a_millisecond_earlier(t: TestStore) {
-        for rule in rules() {
+        for rule in rules().into_iter().filter(|rule| rule.algorithm() != "calendar") {
             for cost in [1, 2, 5] {
                 limit::reset(&t.store, &Key::raw("l")).await.unwrap();
                 for number in 0..5 {
@@ -69,7 +81,7 @@ testkit::each_store! {
     }
 
     async fn the_next_unit_comes_when_told(t: TestStore) {
-        for rule in rules() {
+        for rule in rules().into_iter().filter(|rule| rule.algorithm() != "calendar") {
             limit::reset(&t.store, &Key::raw("l")).await.unwrap();
             let looked = limit::take(&t.store, "look", &[Charge { key: Key::raw("l"), rule, cost: 0 }]).await.unwrap();
             assert_eq!(looked.limits[0].next, Duration::ZERO, "{rule:?}: all are free");
@@ -89,12 +101,7 @@ testkit::each_store! {
 
     async fn of_many_at_once_exactly_the_limit_is_allowed(t: TestStore) {
         let other = t.another().await;
-        for (number, rule) in [
-            Rule::Window { limit: 100, window: MINUTE },
-            Rule::Counter { limit: 100, window: MINUTE },
-            Rule::Fixed { limit: 100, window: MINUTE },
-            Rule::Bucket { burst: 100, count: 1, per: MINUTE },
-        ].into_iter().enumerate() {
+        for (number, rule) in rules_of(100).into_iter().enumerate() {
             let mut tasks = tokio::task::JoinSet::new();
             for request in 0..400 {
                 let store = if request % 2 == 0 { t.store.clone() } else { other.clone() };
@@ -106,6 +113,166 @@ testkit::each_store! {
             let allowed = tasks.join_all().await.into_iter().filter(|allowed| *allowed).count();
             assert_eq!(allowed, 100, "{rule:?}: all within one millisecond");
         }
+    }
+
+    async fn of_many_at_once_exactly_the_limit_is_allowed_when_batched(t: TestStore) {
+        let batchers = [CheckBatcher::new(&t.store), CheckBatcher::new(&t.another().await)].map(Arc::new);
+        for rule in rules_of(100) {
+            let mut tasks = tokio::task::JoinSet::new();
+            for request in 0..600 {
+                let batcher = batchers[request % 2].clone();
+                let key = format!("l{}{}", rule.algorithm(), request % 3);
+                let check = check_of(&key, rule, 1, &request.to_string());
+                tasks.spawn(async move { (check.key.clone(), batcher.check(check).await.unwrap()) });
+            }
+            let outcomes = tasks.join_all().await;
+            for which in 0..3 {
+                let key = Key::raw(format!("l{}{which}", rule.algorithm()));
+                let own = outcomes.iter().filter(|(of, _)| *of == key);
+                let mut left: Vec<u64> = own.filter(|(_, o)| o.allowed).map(|(_, o)| o.remaining).collect();
+                left.sort_unstable();
+                assert_eq!(left, (0..100).collect::<Vec<_>>(), "{rule:?}: each unit is given once");
+            }
+        }
+    }
+
+    async fn a_bad_key_in_a_batch_fails_alone(t: TestStore) {
+        let batcher = Arc::new(CheckBatcher::new(&t.store));
+        t.store.clone().rpush::<_, _, ()>("{b}bad", "a list").await.unwrap();
+        for rule in rules() {
+            let mut tasks = tokio::task::JoinSet::new();
+            for number in 0..40 {
+                let (batcher, bad) = (batcher.clone(), number % 8 == 3);
+                let key = if bad { "{b}bad".to_owned() } else { format!("{{b}}{}{number}", rule.algorithm()) };
+                let check = check_of(&key, rule, 1, "r");
+                tasks.spawn(async move { (bad, batcher.check(check).await) });
+            }
+            for (bad, outcome) in tasks.join_all().await {
+                assert_eq!(outcome.is_err(), bad, "{rule:?}: {outcome:?}");
+            }
+        }
+    }
+
+    async fn a_fixed_window_and_its_denials_are_what_the_schema_says(t: TestStore) {
+        let rule = Rule::Fixed { limit: 2, window: MINUTE };
+        for number in 0..2 {
+            assert!(take(&t.store, &number.to_string(), rule).await.allowed);
+            t.clock.advance(SECOND);
+        }
+        let mut store = t.store.clone();
+        assert_eq!(store::redis::cmd("TYPE").arg("l").query_async::<String>(&mut store).await.unwrap(), "zset");
+        let before: Vec<(String, f64)> = store.zrange_withscores("l", 0, -1).await.unwrap();
+        for number in 0..50 {
+            assert!(!take(&t.store, &format!("denied{number}"), rule).await.allowed);
+        }
+        let after: Vec<(String, f64)> = store.zrange_withscores("l", 0, -1).await.unwrap();
+        assert_eq!(before, after, "a denied request writes nothing");
+        assert_eq!(before[0].1 as i64, testkit::each_store::START.0, "the score is the time in ms");
+        let ttl: i64 = store.pttl("l").await.unwrap();
+        assert!(ttl > 50_000 && ttl <= 60_000, "{ttl}: the window opened a second before");
+    }
+
+    async fn a_fixed_window_counts_what_another_program_wrote(t: TestStore) {
+        let rule = Rule::Fixed { limit: 3, window: MINUTE };
+        let now = t.clock.now().0;
+        let mut store = t.store.clone();
+        // Older than the window, never removed; then one that opens it.
+        for back in [400_000, 300_000, 200_000, 30_000] {
+            let at = now - back;
+            store.zadd::<_, _, _, ()>("l", at.to_string(), at).await.unwrap();
+        }
+        let first = take(&t.store, "a", rule).await;
+        assert!(first.allowed);
+        assert_eq!((first.limits[0].remaining, first.limits[0].next), (1, 30 * SECOND));
+    }
+
+    async fn a_calendar_period_ends_when_told_and_the_next_one_is_whole(t: TestStore) {
+        let period = |number: i64| {
+            let start = testkit::each_store::START + u32::try_from(number).unwrap() * MINUTE;
+            Rule::Calendar { limit: CALENDAR_MOST, start, end: start + MINUTE }
+        };
+        let first = limit::check(&t.store, &check_of("l", period(0), CALENDAR_MOST - 1, "a")).await.unwrap();
+        assert!(first.allowed);
+        assert_eq!((first.remaining, first.next), (1, MINUTE));
+        t.clock.advance(59 * SECOND);
+        assert!(limit::check(&t.store, &check_of("l", period(0), 1, "b")).await.unwrap().allowed);
+        let denied = limit::check(&t.store, &check_of("l", period(0), 1, "c")).await.unwrap();
+        assert_eq!((denied.allowed, denied.remaining, denied.retry), (false, 0, SECOND));
+        t.clock.advance(SECOND);
+        let next = limit::check(&t.store, &check_of("l", period(1), 5, "d")).await.unwrap();
+        assert_eq!((next.allowed, next.remaining), (true, CALENDAR_MOST - 5));
+        // Another instance whose clock is behind charges the period that is counted, not a past one.
+        let behind = limit::check(&t.store, &check_of("l", period(0), 1, "e")).await.unwrap();
+        assert_eq!(behind.remaining, CALENDAR_MOST - 6);
+    }
+
+    async fn a_lease_is_renewed_released_and_expires(t: TestStore) {
+        let rule = Rule::Concurrent { limit: 2, lease: MINUTE };
+        let (a, b, c) = (check_of("l", rule, 1, "a"), check_of("l", rule, 1, "b"), check_of("l", rule, 1, "c"));
+        for check in [&a, &b, &a] {
+            assert!(limit::check(&t.store, check).await.unwrap().allowed, "a repeated one holds one lease");
+        }
+        t.clock.advance(30 * SECOND);
+        assert!(limit::renew(&t.store, &a).await.unwrap());
+        let full = limit::check(&t.store, &c).await.unwrap();
+        assert_eq!((full.allowed, full.retry), (false, 30 * SECOND), "when b expires");
+        assert_eq!(limit::release(&t.store, &a).await.unwrap(), 1);
+        assert_eq!(limit::release(&t.store, &a).await.unwrap(), 0, "once");
+        assert!(limit::check(&t.store, &c).await.unwrap().allowed);
+        t.clock.advance(30 * SECOND);
+        assert!(!limit::renew(&t.store, &b).await.unwrap(), "an expired lease is not brought back");
+        assert!(limit::check(&t.store, &a).await.unwrap().allowed);
+        assert!(!limit::check(&t.store, &b).await.unwrap().allowed);
+        let ttl: i64 = t.store.clone().pttl("l").await.unwrap();
+        assert!(ttl > 55_000 && ttl <= 61_000, "{ttl}");
+    }
+
+    async fn a_refund_gives_back_once_and_only_where_it_was_charged(t: TestStore) {
+        for rule in rules() {
+            let key = format!("{{l}}{}", rule.algorithm());
+            let check = check_of(&key, rule, 3, "a");
+            let charged = t.store.now();
+            assert_eq!(limit::check(&t.store, &check).await.unwrap().remaining, 2);
+            let marker = Key::raw(format!("{key}:refund:1"));
+            t.faults.lose_next_replies(1);
+            assert!(limit::refund(&t.store, &check, charged, &marker).await.is_err(), "the reply is lost");
+            assert_eq!(limit::refund(&t.store, &check, charged, &marker).await.unwrap(), 0, "{rule:?}: repeated");
+            assert_eq!(limit::peek(&t.store, &check.key, rule).await.unwrap().remaining, 5, "{rule:?}");
+            // More than was ever taken does not make room for more than the limit.
+            let other = Key::raw(format!("{key}:refund:2"));
+            limit::refund(&t.store, &check_of(&key, rule, 5, "b"), charged, &other).await.unwrap();
+            assert_eq!(limit::peek(&t.store, &check.key, rule).await.unwrap().remaining, 5, "{rule:?}");
+        }
+        // Units of a window that is over do not come back to another one.
+        let rule = Rule::Counter { limit: 5, window: MINUTE };
+        let charged = t.store.now();
+        assert!(limit::check(&t.store, &check_of("{l}late", rule, 5, "a")).await.unwrap().allowed);
+        t.clock.advance(3 * MINUTE);
+        assert!(limit::check(&t.store, &check_of("{l}late", rule, 5, "b")).await.unwrap().allowed);
+        let late = check_of("{l}late", rule, 5, "a");
+        assert_eq!(limit::refund(&t.store, &late, charged, &Key::raw("{l}late:refund")).await.unwrap(), 0);
+        assert_eq!(limit::peek(&t.store, &late.key, rule).await.unwrap().remaining, 0);
+    }
+
+    async fn an_evenly_used_counter_is_exact_and_any_other_stays_below_twice_the_limit(t: TestStore) {
+        let rule = Rule::Counter { limit: 10, window: SECOND };
+        // All at the end of one window, then as many as it gives.
+        t.clock.advance(Duration::from_millis(999));
+        let mut allowed = Vec::new();
+        for number in 0..1_000 {
+            if take(&t.store, &number.to_string(), rule).await.allowed {
+                allowed.push(t.clock.now().0);
+            }
+            if number >= 10 {
+                t.clock.advance(Duration::from_millis(1));
+            }
+        }
+        let most = allowed.iter().map(|from| allowed.iter().filter(|at| (*from..from + 1_000).contains(at)).count());
+        let most = most.max().unwrap();
+        assert!(most > 10 && most < 20, "{most} in one second: the documented error");
+        // From then on it gives ten a second.
+        let late = allowed.iter().filter(|at| **at >= allowed[0] + 500).count();
+        assert!((4..=10).contains(&late), "{late}");
     }
 
     async fn any_window_holds_at_most_the_limit(t: TestStore) {
@@ -158,12 +325,24 @@ testkit::each_store! {
         assert_eq!(t.store.clone().zcard::<_, i64>("{t}wide").await.unwrap(), 1);
     }
 
-    async fn a_repeated_request_counts_once_in_a_window(t: TestStore) {
-        let rule = Rule::Window { limit: 3, window: MINUTE };
-        for _ in 0..5 {
-            let verdict = take(&t.store, "same", rule).await;
-            assert!(verdict.allowed);
-            assert_eq!(verdict.limits[0].remaining, 2);
+    async fn a_request_repeated_after_a_lost_reply_never_allows_more(t: TestStore) {
+        for rule in rules() {
+            let key = format!("l{}", rule.algorithm());
+            let check = check_of(&key, rule, 2, "same");
+            for repeat in 0..5 {
+                t.faults.lose_next_replies(1);
+                assert!(limit::check(&t.store, &check).await.is_err());
+                let outcome = limit::check(&t.store, &check).await.unwrap();
+                if rule.remembers_requests() {
+                    assert_eq!((outcome.allowed, outcome.remaining), (true, 3), "{rule:?}, repeat {repeat}");
+                }
+            }
+            // Also when the limit is full: what was allowed stays allowed.
+            if rule.remembers_requests() {
+                assert!(limit::check(&t.store, &check_of(&key, rule, 3, "rest")).await.unwrap().allowed);
+                assert!(limit::check(&t.store, &check).await.unwrap().allowed, "{rule:?}");
+                assert!(!limit::check(&t.store, &check_of(&key, rule, 1, "new")).await.unwrap().allowed);
+            }
         }
     }
 
@@ -186,7 +365,8 @@ testkit::each_store! {
             let key = format!("l{number}");
             limit::take(&t.store, "a", &[Charge::one(Key::raw(&key), rule)]).await.unwrap();
             let ttl: i64 = t.store.clone().pttl(&key).await.unwrap();
-            assert!(ttl > 0 && ttl <= 121_000, "{rule:?}: {ttl}");
+            let most = if matches!(rule, Rule::Calendar { .. }) { 86_401_000 } else { 121_000 };
+            assert!(ttl > 0 && ttl <= most, "{rule:?}: {ttl}");
         }
     }
 
@@ -197,6 +377,11 @@ testkit::each_store! {
             (Rule::Fixed { limit: 1, window: Duration::ZERO }, 1),
             (Rule::Bucket { burst: 1, count: 0, per: MINUTE }, 1),
             (Rule::Bucket { burst: 5, count: 1, per: MINUTE }, 6),
+            (Rule::Fixed { limit: 1_001, window: MINUTE }, 1),
+            (Rule::Concurrent { limit: 1_001, lease: MINUTE }, 1),
+            (Rule::Calendar { limit: 0, start: Millis(0), end: Millis(1) }, 0),
+            (Rule::Calendar { limit: CALENDAR_MOST + 1, start: Millis(0), end: Millis(1) }, 0),
+            (Rule::Calendar { limit: 1, start: Millis(1), end: Millis(1) }, 1),
             (Rule::Counter { limit: u32::MAX, window: Duration::from_secs(86_400 * 365) }, 1),
         ] {
             let error = limit::take(&t.store, "a", &[Charge { key: Key::raw("l"), rule, cost }]).await.unwrap_err();

@@ -12,6 +12,7 @@ mod expiry;
 mod faults;
 mod lease;
 mod limit;
+mod limit_model;
 mod outage_redis;
 mod persist;
 mod save;

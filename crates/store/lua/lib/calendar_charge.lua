@@ -1,0 +1,12 @@
+-- calendar_charge(key, now_ms, _, units, limit, _, _, used, start_ms, end_ms) -- counts units.
+-- Returns when the period ends (0: nothing is used), and the units.
+local function calendar_charge(key, now_ms, _, units, limit, _, _, used, start_ms, end_ms)
+  local left_ms = math.max(1, end_ms - now_ms)
+  if units > 0 then
+    redis.call('HSET', key, 'start_ms', string.format('%.0f', start_ms),
+      'end_ms', string.format('%.0f', end_ms), 'used', string.format('%.0f', used + units))
+    redis.call('PEXPIRE', key, string.format('%.0f', left_ms + 1000))
+  end
+  if used + units == 0 then return 0, units end
+  return left_ms, units
+end

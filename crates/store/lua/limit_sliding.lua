@@ -1,0 +1,12 @@
+-- store/limit_sliding -- charge requests to sliding windows: at most so many in any window.
+-- uses: check_each, sliding_state, sliding_charge
+--
+-- KEYS   1 ..limits  zset  a member per allowed unit; score = when, in ms
+-- ARGV   1 now_ms  2 ..checks
+-- REPLY  {'checked', then per limit: 1 or 0 (allowed), remaining, next_ms, retry_ms}
+--
+-- Each check is five arguments: request_id, cost, limit, window_ms, 0.
+-- next_ms is when one unit more will be free (0: all are), retry_ms when this cost would be allowed.
+--
+-- Keeps: a repeated request counts once. A denied request writes nothing.
+return check_each(sliding_state, sliding_charge)
