@@ -23,6 +23,12 @@ const SERVICES: &[(&str, &str, &str)] = &[
         "Answers and their metadata are spelled as in the original's schema; a clear deletes all of them. Names are in \
          lower case, without the last dot, a dot inside a label as `\\.`, bytes that do not print as `\\DDD`.",
     ),
+    (
+        "Desk",
+        "crates/desk/src/keys.rs",
+        "`<prefix>` is `ha:` by default. `<policy>` is empty for the default policy, and `#` with its name for \
+         any other. In a cluster the identity that is limited is the hash tag, so all its policies share a slot.",
+    ),
     ("HTTP side", "crates/web/src/keys.rs", "Both layouts spell these the same."),
 ];
 
@@ -81,6 +87,7 @@ fn names_are_read_as_the_code_builds_them() {
         ("dnsmeta:expiry:index", "{dnsmeta}:expiry:index"),
         ("dnsmeta:hit:sweep:<answer>", "{dnsmeta}:hit:sweep:<answer>"),
         ("dns:<name>:<qtype>:<qclass>", "dns:<name>:<qtype>:<qclass>"),
+        ("<prefix>rate_limit:<identifier><policy>", "<prefix>rate_limit:{<identifier>}<policy>"),
         ("tidegate:session:<cookie_hash>", "tidegate:session:<cookie_hash>"),
     ] {
         let row = rows.iter().find(|row| row.standalone == standalone);

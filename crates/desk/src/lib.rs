@@ -1,1 +1,26 @@
-//! Metrics, limits, sessions and chat. Not built yet: the crate marks its place in the workspace.
+//! Traffic counters, rate limits, users and sessions, shared by every instance of an app.
+//!
+//! The desk keeps its state under the names of a documented Redis schema (prefix `ha:`), so that
+//! programs in any language take part with plain commands. Invariant: what the schema says others
+//! may write is honoured, and what is published is correct whatever instance crashes when.
+//!
+//! Read in this order: `keys.rs` (all names), `ids.rs`, `identity.rs`, then [`limit`].
+
+mod error;
+mod identity;
+mod ids;
+mod keys;
+pub mod limit;
+mod random;
+
+pub use store;
+
+pub use crate::{
+    error::Error,
+    identity::Identity,
+    ids::{PolicyName, Prefix},
+};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

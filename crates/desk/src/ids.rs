@@ -1,0 +1,114 @@
+//! Names and ids. Each is parsed once, at the edge, into a type that cannot hold a separator of the
+//! keyspace, a hash tag or a control character.
+
+use std::fmt;
+
+use crate::Error;
+
+macro_rules! name {
+    ($(#[$meta:meta])* $name:ident, $field:literal, $max:literal, $alphabet:expr, $says:literal) => {
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(String);
+
+        impl $name {
+            /// Maximum length in bytes.
+            pub const MAX: usize = $max;
+
+            #[doc = concat!("Parses ", $says, ".")]
+            pub fn parse(text: &str) -> Result<Self, Error> {
+                let alphabet: fn(char) -> bool = $alphabet;
+                if (1..=Self::MAX).contains(&text.len()) && text.chars().all(alphabet) {
+                    Ok(Self(text.to_owned()))
+                } else {
+                    Err(Error::invalid($field, $says))
+                }
+            }
+
+            /// Returns the text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.0)
+            }
+        }
+    };
+}
+
+name! {
+    /// Name of a rate-limit policy.
+    PolicyName, "policy", 32,
+    |c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-'),
+    "1 to 32 characters of a-z, 0-9, _ and -"
+}
+
+/// The start of every key: `ha:` unless set.
+///
+/// ```
+/// use tidegate_desk::Prefix;
+/// assert_eq!(Prefix::default().as_str(), "ha:");
+/// assert!(Prefix::parse("shop:desk:").is_ok());
+/// for bad in ["", "ha", "{ha}:", "h a:", "ha:\n"] {
+///     assert!(Prefix::parse(bad).is_err(), "{bad:?}");
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Prefix(String);
+
+impl Prefix {
+    /// Maximum length in bytes.
+    pub const MAX: usize = 64;
+
+    /// Parses a prefix: at most 64 bytes that end in `:`, without braces, spaces and control
+    /// characters. A brace would decide the cluster slot of every key.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let is_allowed = |c: char| !c.is_control() && !c.is_whitespace() && !matches!(c, '{' | '}');
+        if text.len() <= Self::MAX && text.ends_with(':') && text.chars().all(is_allowed) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::invalid(
+                "prefix",
+                "must end in : and have at most 64 bytes, none of them a brace or a space, such as ha:",
+            ))
+        }
+    }
+
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self("ha:".to_owned())
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_name_cannot_hold_a_separator() {
+        for bad in ["", "Api", "a b", "a#b", "a:b", &"x".repeat(33)] {
+            assert!(PolicyName::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

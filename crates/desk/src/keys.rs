@@ -1,0 +1,159 @@
+//! Every Redis key of the desk. No other file builds one.
+//!
+//! In the standalone layout the names are those of the documented schema; in the cluster layout the
+//! identity a limit counts for, or the user, is the hash tag, so that everything one script touches
+//! lives in one slot. Counters are single keys and stay untagged.
+
+#![expect(clippy::disallowed_methods, reason = "keys are built here")]
+
+use store::{Key, Layout, limit::Rule};
+
+use crate::{
+    identity::Identity,
+    ids::{PolicyName, Prefix},
+};
+
+/// Keys of rate limits.
+#[derive(Clone, Debug)]
+pub(crate) struct LimitKeys {
+    layout: Layout,
+    prefix: Prefix,
+}
+
+impl LimitKeys {
+    pub(crate) fn new(layout: Layout, prefix: &Prefix) -> Self {
+        Self { layout, prefix: prefix.clone() }
+    }
+
+    /// Returns the key that counts for an identity under a policy. The default policy has the bare
+    /// key, any other a suffix of its own, so that two policies never share a key.
+    pub(crate) fn limit(
+        &self,
+        rule: &Rule,
+        identifier: &Identity,
+        policy: Option<&PolicyName>,
+    ) -> Key {
+        let suffix = policy.map(|name| format!("#{name}")).unwrap_or_default();
+        match rule {
+            Rule::Fixed { .. } => self.rate_limit(identifier, &suffix),
+            Rule::Window { .. } => self.sliding_limit(identifier, &suffix),
+            Rule::Counter { .. } => self.counter_limit(identifier, &suffix),
+            Rule::Bucket { .. } => self.bucket_limit(identifier, &suffix),
+            Rule::Calendar { .. } => self.quota(identifier, &suffix),
+            Rule::Concurrent { .. } => self.concurrent_limit(identifier, &suffix),
+        }
+    }
+
+    /// ZSET of units allowed in a `fixed` window, which opens with the first; score = Unix
+    /// milliseconds. TTL = the rest of the window + 1 s. Anyone may write.
+    pub(crate) fn rate_limit(&self, identifier: &Identity, policy: &str) -> Key {
+        let prefix = &self.prefix;
+        let tagged = self.layout.tag(identifier);
+        Key::raw(format!("{prefix}rate_limit:{tagged}{policy}"))
+    }
+
+    /// ZSET of units allowed in a `sliding` window; unique members, score = Unix milliseconds. TTL =
+    /// the window + 1 s. Anyone may write.
+    pub(crate) fn sliding_limit(&self, identifier: &Identity, policy: &str) -> Key {
+        let prefix = &self.prefix;
+        let tagged = self.layout.tag(identifier);
+        Key::raw(format!("{prefix}sliding_limit:{tagged}{policy}"))
+    }
+
+    /// HASH `start_ms`, `now`, `before`: two windows of a `counter`. TTL = until the younger window
+    /// counts no more + 1 s. Read-only for others.
+    pub(crate) fn counter_limit(&self, identifier: &Identity, policy: &str) -> Key {
+        let prefix = &self.prefix;
+        let tagged = self.layout.tag(identifier);
+        Key::raw(format!("{prefix}counter_limit:{tagged}{policy}"))
+    }
+
+    /// STRING: credits of a `bucket` and the Unix milliseconds at which they were counted. TTL =
+    /// until it is full + 1 s. Read-only for others.
+    pub(crate) fn bucket_limit(&self, identifier: &Identity, policy: &str) -> Key {
+        let prefix = &self.prefix;
+        let tagged = self.layout.tag(identifier);
+        Key::raw(format!("{prefix}bucket_limit:{tagged}{policy}"))
+    }
+
+    /// HASH `start_ms`, `end_ms`, `used`: the period of a `calendar` limit. TTL = until it ends +
+    /// 1 s. Read-only for others.
+    pub(crate) fn quota(&self, identifier: &Identity, policy: &str) -> Key {
+        let prefix = &self.prefix;
+        let tagged = self.layout.tag(identifier);
+        Key::raw(format!("{prefix}quota:{tagged}{policy}"))
+    }
+
+    /// ZSET of leased units of a `concurrent` limit; score = end of the lease, Unix milliseconds.
+    /// TTL = the longest lease + 1 s. Read-only for others.
+    pub(crate) fn concurrent_limit(&self, identifier: &Identity, policy: &str) -> Key {
+        let prefix = &self.prefix;
+        let tagged = self.layout.tag(identifier);
+        Key::raw(format!("{prefix}concurrent_limit:{tagged}{policy}"))
+    }
+
+    /// STRING that exists once a refund was made, so that a repeated one counts once. TTL 60 s.
+    /// Read-only for others.
+    pub(crate) fn refund(&self, identifier: &Identity, refund_id: &str) -> Key {
+        let prefix = &self.prefix;
+        let tagged = self.layout.tag(identifier);
+        Key::raw(format!("{prefix}limit_refund:{tagged}:{refund_id}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, time::Duration};
+
+    use store::Millis;
+
+    use super::*;
+
+    /// Every key of one identity, under the default policy and a named one.
+    fn all(layout: Layout, identity: &Identity) -> Vec<Key> {
+        let keys = LimitKeys::new(layout, &Prefix::default());
+        let (limit, window) = (5, Duration::from_secs(60));
+        let rules = [
+            Rule::Fixed { limit, window },
+            Rule::Window { limit, window },
+            Rule::Counter { limit, window },
+            Rule::Bucket { burst: 1, count: 1, per: window },
+            Rule::Calendar { limit: 5, start: Millis(0), end: Millis(1) },
+            Rule::Concurrent { limit, lease: window },
+        ];
+        let login = PolicyName::parse("login").unwrap();
+        let each = rules.iter().flat_map(|rule| {
+            [keys.limit(rule, identity, None), keys.limit(rule, identity, Some(&login))]
+        });
+        each.chain([keys.refund(identity, "r1")]).collect()
+    }
+
+    #[test]
+    fn standalone_names_are_the_documented_ones() {
+        let names: Vec<String> = all(Layout::Standalone, &Identity::raw("192.168.1.100").unwrap())
+            .iter()
+            .map(Key::to_string)
+            .collect();
+        assert_eq!(
+            names[..4],
+            [
+                "ha:rate_limit:192.168.1.100",
+                "ha:rate_limit:192.168.1.100#login",
+                "ha:sliding_limit:192.168.1.100",
+                "ha:sliding_limit:192.168.1.100#login",
+            ]
+        );
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+        let user = all(Layout::Standalone, &Identity::user("123"));
+        assert_eq!(user[0].as_str(), "ha:rate_limit:user:123");
+    }
+
+    #[test]
+    fn cluster_names_of_one_identity_share_a_slot() {
+        for identity in [Identity::ip([192, 0, 2, 1].into()), Identity::user("a b{c}")] {
+            let slots: HashSet<u16> =
+                all(Layout::Cluster, &identity).iter().map(Key::slot).collect();
+            assert_eq!(slots.len(), 1, "{identity:?}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+#![allow(clippy::unwrap_used, missing_docs)]
+
+extern crate tidegate_desk as desk;
+
+mod limit;
+mod limit_redis;
+mod prepay;
+mod support;
