@@ -52,6 +52,20 @@ name! {
     "1 to 32 characters of a-z, 0-9, _ and -"
 }
 
+name! {
+    /// Name of a program whose traffic is counted apart.
+    AppName, "app", 64,
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'),
+    "1 to 64 characters of a-z, A-Z, 0-9, _, - and ."
+}
+
+name! {
+    /// Id of an instance of the program, new with each start.
+    InstanceId, "instance_id", 64,
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'),
+    "1 to 64 characters of a-z, A-Z, 0-9, _, - and ."
+}
+
 /// The start of every key: `ha:` unless set.
 ///
 /// ```

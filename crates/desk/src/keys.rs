@@ -10,7 +10,8 @@ use store::{Key, Layout, limit::Rule};
 
 use crate::{
     identity::Identity,
-    ids::{PolicyName, Prefix},
+    ids::{AppName, PolicyName, Prefix},
+    traffic::EndpointName,
 };
 
 /// Keys of rate limits.
@@ -101,6 +102,87 @@ impl LimitKeys {
     }
 }
 
+/// Traffic of one app: `<base>` is the prefix, or `<prefix>app:<app>:` for another program
+#[derive(Clone, Debug)]
+pub(crate) struct TrafficKeys {
+    base: String,
+    /// STRING: open HTTP connections of all live instances. No TTL. Read-only for others.
+    pub(crate) connections: Key,
+    /// STRING: most open HTTP connections since the first of the live instances started. No TTL.
+    /// Read-only for others.
+    pub(crate) connections_max: Key,
+    /// HASH of live instances: open connections and end of the lease in Unix milliseconds, with a space
+    /// between. No TTL; an instance goes 15 s after its last report. Read-only for others.
+    pub(crate) instances: Key,
+    /// STRING: requests in total. No TTL. Anyone may write, by INCRBY.
+    pub(crate) total: Key,
+    /// STRING: requests that reached a handler. No TTL. Anyone may write, by INCRBY.
+    pub(crate) accepted: Key,
+    /// STRING: requests per second over ten whole seconds. No TTL. Read-only for others.
+    pub(crate) speed: Key,
+    /// STRING: most requests in one whole second. No TTL. Read-only for others.
+    pub(crate) speed_max: Key,
+    /// STRING: responses with a status of 400 or above. No TTL. Anyone may write, by INCRBY.
+    pub(crate) errors: Key,
+    /// HASH `2xx`, `3xx`, `4xx`, `5xx` and `aborted`, which add up to the total, and beside them `refused`
+    /// and `limited` (429). No TTL. Read-only for others.
+    pub(crate) outcomes: Key,
+    /// SET of endpoints that have counters of their own, at most 1,000. No TTL. Read-only for others.
+    pub(crate) endpoints: Key,
+}
+
+impl TrafficKeys {
+    pub(crate) fn new(layout: Layout, prefix: &Prefix, app: Option<&AppName>) -> Self {
+        let base = app.map_or_else(|| prefix.to_string(), |app| format!("{prefix}app:{app}:"));
+        // One script publishes connections, so its keys share a slot.
+        let connections = layout.tag("connections");
+        Self {
+            connections: Key::raw(format!("{base}{connections}:http:current")),
+            connections_max: Key::raw(format!("{base}{connections}:http:max_since_startup")),
+            instances: Key::raw(format!("{base}{connections}:instances")),
+            total: Key::raw(format!("{base}requests:total")),
+            accepted: Key::raw(format!("{base}requests:accepted")),
+            speed: Key::raw(format!("{base}requests:speed_per_second")),
+            speed_max: Key::raw(format!("{base}requests:max_speed_per_second")),
+            errors: Key::raw(format!("{base}errors:total")),
+            outcomes: Key::raw(format!("{base}requests:outcomes")),
+            endpoints: Key::raw(format!("{base}requests:endpoints")),
+            base,
+        }
+    }
+
+    /// STRING: requests to one endpoint, `GET /api/users/:id`. No TTL. Anyone may write, by INCRBY.
+    pub(crate) fn endpoint(&self, endpoint: &EndpointName) -> Key {
+        let base = &self.base;
+        Key::raw(format!("{base}requests:endpoint:{endpoint}"))
+    }
+
+    /// STRING: errors of one endpoint. No TTL. Anyone may write, by INCRBY.
+    pub(crate) fn endpoint_errors(&self, endpoint: &EndpointName) -> Key {
+        let base = &self.base;
+        Key::raw(format!("{base}errors:endpoint:{endpoint}"))
+    }
+
+    /// HASH of the response times of one endpoint: number of a bucket to requests in it; each bucket is
+    /// 15 % wider than the one before. No TTL. Read-only for others.
+    pub(crate) fn response_times(&self, endpoint: &EndpointName) -> Key {
+        let base = &self.base;
+        Key::raw(format!("{base}response_times:{endpoint}"))
+    }
+
+    /// HASH of requests in each second of one minute, by Unix second. TTL 11 min. Read-only for others.
+    pub(crate) fn seconds(&self, minute: i64) -> Key {
+        let base = &self.base;
+        Key::raw(format!("{base}requests:seconds:{minute}"))
+    }
+
+    /// HASH of requests in each minute of one hour, by Unix minute. TTL 49 h. Read-only for others.
+    pub(crate) fn minutes(&self, hour: i64) -> Key {
+        let base = &self.base;
+        Key::raw(format!("{base}requests:minutes:{hour}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{collections::HashSet, time::Duration};
@@ -146,6 +228,44 @@ mod tests {
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
         let user = all(Layout::Standalone, &Identity::user("123"));
         assert_eq!(user[0].as_str(), "ha:rate_limit:user:123");
+    }
+
+    #[test]
+    fn traffic_has_the_documented_names() {
+        let keys = TrafficKeys::new(Layout::Standalone, &Prefix::default(), None);
+        let endpoint = EndpointName::new("GET", Some("/api/users"));
+        let names = [
+            &keys.connections,
+            &keys.connections_max,
+            &keys.accepted,
+            &keys.total,
+            &keys.speed,
+            &keys.speed_max,
+            &keys.endpoint(&endpoint),
+            &keys.errors,
+            &keys.endpoint_errors(&endpoint),
+            &keys.response_times(&endpoint),
+        ];
+        assert_eq!(
+            names.map(Key::as_str),
+            [
+                "ha:connections:http:current",
+                "ha:connections:http:max_since_startup",
+                "ha:requests:accepted",
+                "ha:requests:total",
+                "ha:requests:speed_per_second",
+                "ha:requests:max_speed_per_second",
+                "ha:requests:endpoint:GET /api/users",
+                "ha:errors:total",
+                "ha:errors:endpoint:GET /api/users",
+                "ha:response_times:GET /api/users",
+            ]
+        );
+        let shop = AppName::parse("shop").unwrap();
+        let shop = TrafficKeys::new(Layout::Cluster, &Prefix::default(), Some(&shop));
+        assert_eq!(shop.total.as_str(), "ha:app:shop:requests:total");
+        assert_eq!(shop.connections.slot(), shop.instances.slot());
+        assert_eq!(shop.connections.slot(), shop.connections_max.slot());
     }
 
     #[test]

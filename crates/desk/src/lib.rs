@@ -4,7 +4,8 @@
 //! programs in any language take part with plain commands. Invariant: what the schema says others
 //! may write is honoured, and what is published is correct whatever instance crashes when.
 //!
-//! Read in this order: `keys.rs` (all names), `ids.rs`, `identity.rs`, then [`limit`].
+//! Read in this order: `keys.rs` (all names), `ids.rs`, `identity.rs`, then [`limit`] and
+//! [`traffic`].
 
 mod error;
 mod identity;
@@ -12,13 +13,15 @@ mod ids;
 mod keys;
 pub mod limit;
 mod random;
+mod scripts;
+pub mod traffic;
 
 pub use store;
 
 pub use crate::{
     error::Error,
     identity::Identity,
-    ids::{PolicyName, Prefix},
+    ids::{AppName, InstanceId, PolicyName, Prefix},
 };
 
 #[cfg(doctest)]

@@ -27,12 +27,14 @@ pub enum CounterTarget {
         /// Time it is kept.
         keep: Option<Duration>,
     },
-    /// A number in a field of a hash.
+    /// A number in a field of a hash, which lives on for `keep` after its last increment if given.
     Field {
         /// The hash.
         key: Key,
         /// The field.
         field: String,
+        /// Time the hash is kept.
+        keep: Option<Duration>,
     },
 }
 
@@ -43,7 +45,7 @@ pub enum CounterTarget {
 /// use tidegate_store::counter::{CounterTarget, Counters};
 ///
 /// let counters = Counters::new(&store, 10_000);
-/// counters.add(CounterTarget::Field { key, field: "requests".to_owned() }, 1);
+/// counters.add(CounterTarget::Field { key, field: "requests".to_owned(), keep: None }, 1);
 /// counters.flush().await?;
 /// # Ok(()) }
 /// ```
@@ -176,16 +178,16 @@ impl Counters {
         pipe.ignore_errors();
         for (target, by) in chunk {
             match target {
-                CounterTarget::Key { key, keep } => {
-                    pipe.cmd("INCRBY").arg(key).arg(by);
-                    if let Some(keep) = keep {
-                        let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX).max(1);
-                        pipe.cmd("PEXPIRE").arg(key).arg(keep_ms).ignore();
-                    }
+                CounterTarget::Key { key, .. } => pipe.cmd("INCRBY").arg(key).arg(by),
+                CounterTarget::Field { key, field, .. } => {
+                    pipe.cmd("HINCRBY").arg(key).arg(field).arg(by)
                 }
-                CounterTarget::Field { key, field } => {
-                    pipe.cmd("HINCRBY").arg(key).arg(field).arg(by);
-                }
+            };
+            if let CounterTarget::Key { key, keep: Some(keep) }
+            | CounterTarget::Field { key, keep: Some(keep), .. } = target
+            {
+                let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX).max(1);
+                pipe.cmd("PEXPIRE").arg(key).arg(keep_ms).ignore();
             }
         }
         let mut store = self.0.store.clone();

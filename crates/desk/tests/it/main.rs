@@ -6,3 +6,4 @@ mod limit;
 mod limit_redis;
 mod prepay;
 mod support;
+mod traffic;

@@ -11,7 +11,7 @@ use store::{
 use tokio_util::sync::CancellationToken;
 
 fn field(name: &str) -> CounterTarget {
-    CounterTarget::Field { key: Key::raw("hash"), field: name.to_owned() }
+    CounterTarget::Field { key: Key::raw("hash"), field: name.to_owned(), keep: None }
 }
 
 fn number(name: &str) -> CounterTarget {
@@ -40,6 +40,18 @@ testkit::each_store! {
         let ttl: i64 = store.pttl("n").await.unwrap();
         assert!(ttl > 0 && ttl <= 60_000, "{ttl}");
         assert_eq!(counters.missing(), Missing::default());
+    }
+
+    async fn a_hash_that_is_to_be_kept_for_a_time_has_a_ttl(t: TestStore) {
+        let counters = Counters::new(&t.store, 100);
+        let keep = Some(Duration::from_secs(60));
+        for field in ["a", "b"] {
+            counters.add(CounterTarget::Field { key: Key::raw("kept"), field: field.to_owned(), keep }, 3);
+        }
+        assert_eq!(counters.flush().await.unwrap(), 2);
+        let ttl: i64 = t.store.clone().pttl("kept").await.unwrap();
+        assert!(ttl > 0 && ttl <= 60_000, "{ttl}");
+        assert_eq!(t.store.clone().hget::<_, _, i64>("kept", "b").await.unwrap(), 3);
     }
 
     async fn a_full_buffer_refuses_new_counters_and_says_so(t: TestStore) {

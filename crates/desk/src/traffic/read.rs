@@ -1,0 +1,192 @@
+//! Reading traffic: the numbers of all instances, by endpoint and by time.
+
+use std::{collections::HashMap, time::Duration};
+
+use store::{
+    Key,
+    redis::{self, FromRedisValue},
+};
+
+use super::{
+    EndpointName, Traffic,
+    histogram::{BUCKETS, quantile},
+};
+use crate::Error;
+
+/// Most endpoints read at once.
+const READ_BATCH: usize = 100;
+
+/// Traffic of an app over all of its instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrafficSnapshot {
+    /// Open HTTP connections of live instances.
+    pub connections: u64,
+    /// Most open HTTP connections since the first of the live instances started.
+    pub connections_max: u64,
+    /// Requests.
+    pub total: u64,
+    /// Requests that reached a handler.
+    pub accepted: u64,
+    /// Requests that were turned away before.
+    pub refused: u64,
+    /// Responses with a status of 400 or above.
+    pub errors: u64,
+    /// Requests per second over ten whole seconds.
+    pub speed_per_second: u64,
+    /// Most requests in one whole second.
+    pub max_speed_per_second: u64,
+    /// Responses by the first digit of their status: 2xx, 3xx, 4xx, 5xx.
+    pub by_class: [u64; 4],
+    /// Requests whose client disconnected.
+    pub aborted: u64,
+    /// Responses with status 429.
+    pub limited: u64,
+}
+
+/// Traffic of one endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointTraffic {
+    /// The endpoint.
+    pub endpoint: EndpointName,
+    /// Requests.
+    pub requests: u64,
+    /// Responses with a status of 400 or above.
+    pub errors: u64,
+    /// Response time that half of the requests were below, within 10 %; none without requests.
+    pub p50: Option<Duration>,
+    /// The same for 90 %.
+    pub p90: Option<Duration>,
+    /// The same for 99 %.
+    pub p99: Option<Duration>,
+}
+
+impl Traffic {
+    /// Reads the numbers of all instances, as of their last flush.
+    pub async fn snapshot(&self) -> Result<TrafficSnapshot, Error> {
+        let keys = &self.0.keys;
+        let outcomes: HashMap<String, i64> = self.read("HGETALL", &keys.outcomes).await?;
+        let outcome = |name: &str| unsigned(outcomes.get(name).copied());
+        Ok(TrafficSnapshot {
+            connections: self.number(&keys.connections).await?,
+            connections_max: self.number(&keys.connections_max).await?,
+            total: self.number(&keys.total).await?,
+            accepted: self.number(&keys.accepted).await?,
+            refused: outcome("refused"),
+            errors: self.number(&keys.errors).await?,
+            speed_per_second: self.number(&keys.speed).await?,
+            max_speed_per_second: self.number(&keys.speed_max).await?,
+            by_class: ["2xx", "3xx", "4xx", "5xx"].map(outcome),
+            aborted: outcome("aborted"),
+            limited: outcome("limited"),
+        })
+    }
+
+    /// Reads the endpoints that have counters of their own, and the sum of all others.
+    pub async fn endpoints(&self) -> Result<Vec<EndpointTraffic>, Error> {
+        let names: Vec<String> = self.read("SMEMBERS", &self.0.keys.endpoints).await?;
+        let mut names: Vec<EndpointName> = names.into_iter().map(EndpointName::known).collect();
+        names.sort_unstable();
+        names.push(EndpointName::other());
+        let mut found = Vec::with_capacity(names.len());
+        for batch in names.chunks(READ_BATCH) {
+            let each = batch.iter().map(|name| self.endpoint(name));
+            for endpoint in futures_util::future::join_all(each).await {
+                let endpoint = endpoint?;
+                if endpoint.requests > 0 {
+                    found.push(endpoint);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads the requests of each second from `first` to `last`, in Unix seconds; ten minutes are
+    /// kept.
+    pub async fn seconds(&self, first: i64, last: i64) -> Result<Vec<i64>, Error> {
+        self.buckets(first, last, |minute| self.0.keys.seconds(minute)).await
+    }
+
+    /// Reads the requests of each minute from `first` to `last`, in Unix minutes; two days are kept.
+    pub async fn minutes(&self, first: i64, last: i64) -> Result<Vec<i64>, Error> {
+        self.buckets(first, last, |hour| self.0.keys.minutes(hour)).await
+    }
+
+    /// Deletes the traffic of this app; limits and sessions stay.
+    pub async fn reset(&self) -> Result<(), Error> {
+        let keys = &self.0.keys;
+        let names: Vec<String> = self.read("SMEMBERS", &keys.endpoints).await?;
+        let names = names.into_iter().map(EndpointName::known).chain([EndpointName::other()]);
+        let own = names.flat_map(|name| {
+            [keys.endpoint(&name), keys.endpoint_errors(&name), keys.response_times(&name)]
+        });
+        let second = self.0.store.now().as_secs();
+        let (minute, hour) = (second.div_euclid(60), second.div_euclid(3_600));
+        let seconds = (minute - 11..=minute).map(|minute| keys.seconds(minute));
+        let minutes = (hour - 49..=hour).map(|hour| keys.minutes(hour));
+        let totals = [&keys.total, &keys.accepted, &keys.errors, &keys.outcomes, &keys.speed];
+        let rest = totals.into_iter().chain([&keys.speed_max, &keys.connections_max]).cloned();
+        // The list of endpoints goes last: a reset that is cut short can be made again.
+        let last = [keys.endpoints.clone()];
+        for key in own.chain(seconds).chain(minutes).chain(rest).chain(last) {
+            let _: i64 = self.read("DEL", &key).await?;
+        }
+        self.0.admitted.lock().clear();
+        Ok(())
+    }
+
+    async fn endpoint(&self, name: &EndpointName) -> Result<EndpointTraffic, Error> {
+        let keys = &self.0.keys;
+        let times: HashMap<usize, i64> = self.read("HGETALL", &keys.response_times(name)).await?;
+        let mut counts = [0; BUCKETS];
+        for (bucket, count) in times {
+            if let Some(slot) = counts.get_mut(bucket) {
+                *slot = unsigned(Some(count));
+            }
+        }
+        Ok(EndpointTraffic {
+            endpoint: name.clone(),
+            requests: self.number(&keys.endpoint(name)).await?,
+            errors: self.number(&keys.endpoint_errors(name)).await?,
+            p50: quantile(&counts, 0.5),
+            p90: quantile(&counts, 0.9),
+            p99: quantile(&counts, 0.99),
+        })
+    }
+
+    /// Reads a range of buckets that lie sixty to a hash.
+    async fn buckets(
+        &self,
+        first: i64,
+        last: i64,
+        key: impl Fn(i64) -> Key,
+    ) -> Result<Vec<i64>, Error> {
+        let mut counts = Vec::new();
+        let mut next = first;
+        while next <= last {
+            let group = next.div_euclid(60);
+            let end = last.min(group * 60 + 59);
+            let mut command = redis::cmd("HMGET");
+            command.arg(key(group));
+            (next..=end).for_each(|bucket| _ = command.arg(bucket));
+            let found: Vec<Option<i64>> = command.query_async(&mut self.0.store.clone()).await?;
+            counts.extend(found.into_iter().map(Option::unwrap_or_default));
+            next = end + 1;
+        }
+        Ok(counts)
+    }
+
+    /// Reads a number that anyone may write: what is not there or not a number is 0.
+    async fn number(&self, key: &Key) -> Result<u64, Error> {
+        let text: Option<String> = self.read("GET", key).await?;
+        Ok(unsigned(text.and_then(|text| text.trim().parse().ok())))
+    }
+
+    async fn read<T: FromRedisValue>(&self, command: &str, key: &Key) -> Result<T, Error> {
+        Ok(redis::cmd(command).arg(key).query_async(&mut self.0.store.clone()).await?)
+    }
+}
+
+/// A count as it is shown: never below 0, whatever others wrote.
+fn unsigned(count: Option<i64>) -> u64 {
+    count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
+}
