@@ -45,6 +45,11 @@ macro_rules! name {
     };
 }
 
+/// A character of an id that others choose: anything that can be printed and separates nothing.
+fn is_plain(c: char) -> bool {
+    !c.is_control() && !c.is_whitespace() && !matches!(c, ':' | '{' | '}' | '#')
+}
+
 name! {
     /// Name of a rate-limit policy.
     PolicyName, "policy", 32,
@@ -64,6 +69,12 @@ name! {
     InstanceId, "instance_id", 64,
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'),
     "1 to 64 characters of a-z, A-Z, 0-9, _, - and ."
+}
+
+name! {
+    /// Id of a user, as the app that owns the users spells it.
+    UserId, "user_id", 128, is_plain,
+    "1 to 128 bytes without spaces, control characters, :, {, } and #"
 }
 
 /// The start of every key: `ha:` unless set.
@@ -120,7 +131,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_name_cannot_hold_a_separator() {
+    fn an_id_cannot_hold_a_separator_a_hash_tag_or_a_control_character() {
+        for bad in ["", "a:b", "{a}", "a b", "a\n", "a#b", "a\u{7f}", &"x".repeat(129)] {
+            assert!(UserId::parse(bad).is_err(), "{bad:?}");
+        }
+        for good in ["123", "ü", "anna@example.org", "a-b_c.d~e"] {
+            assert!(UserId::parse(good).is_ok(), "{good:?}");
+        }
         for bad in ["", "Api", "a b", "a#b", "a:b", &"x".repeat(33)] {
             assert!(PolicyName::parse(bad).is_err(), "{bad:?}");
         }

@@ -10,9 +10,14 @@ use store::{Key, Layout, limit::Rule};
 
 use crate::{
     identity::Identity,
-    ids::{AppName, PolicyName, Prefix},
+    ids::{AppName, PolicyName, Prefix, UserId},
     traffic::EndpointName,
+    users::UserSessionId,
 };
+
+/// What follows the prefix in keys that hold secrets: sessions with the hashes of their tokens. Tools
+/// that inspect keys must not show them.
+pub const SECRET_KEYS: [&str; 1] = ["session:"];
 
 /// Keys of rate limits.
 #[derive(Clone, Debug)]
@@ -134,12 +139,22 @@ pub(crate) struct TrafficKeys {
 impl TrafficKeys {
     pub(crate) fn new(layout: Layout, prefix: &Prefix, app: Option<&AppName>) -> Self {
         let base = app.map_or_else(|| prefix.to_string(), |app| format!("{prefix}app:{app}:"));
-        // One script publishes connections, so its keys share a slot.
-        let connections = layout.tag("connections");
+        // One script publishes connections, so its keys share a slot in a cluster.
         Self {
-            connections: Key::raw(format!("{base}{connections}:http:current")),
-            connections_max: Key::raw(format!("{base}{connections}:http:max_since_startup")),
-            instances: Key::raw(format!("{base}{connections}:instances")),
+            connections: match layout {
+                Layout::Standalone => Key::raw(format!("{base}connections:http:current")),
+                Layout::Cluster => Key::raw(format!("{base}{{connections}}:http:current")),
+            },
+            connections_max: match layout {
+                Layout::Standalone => Key::raw(format!("{base}connections:http:max_since_startup")),
+                Layout::Cluster => {
+                    Key::raw(format!("{base}{{connections}}:http:max_since_startup"))
+                }
+            },
+            instances: match layout {
+                Layout::Standalone => Key::raw(format!("{base}connections:instances")),
+                Layout::Cluster => Key::raw(format!("{base}{{connections}}:instances")),
+            },
             total: Key::raw(format!("{base}requests:total")),
             accepted: Key::raw(format!("{base}requests:accepted")),
             speed: Key::raw(format!("{base}requests:speed_per_second")),
@@ -180,6 +195,48 @@ impl TrafficKeys {
     pub(crate) fn minutes(&self, hour: i64) -> Key {
         let base = &self.base;
         Key::raw(format!("{base}requests:minutes:{hour}"))
+    }
+}
+
+/// Keys of one user
+#[derive(Clone, Debug)]
+pub(crate) struct UserKeys {
+    layout: Layout,
+    prefix: Prefix,
+    user_id: UserId,
+    /// HASH `device_id`, `login_time`, `last_seen`, `status`, `active` and `ip_address` of the latest login;
+    /// times in Unix milliseconds. TTL 604,800 s since the last request. Anyone may write; deleting it logs
+    /// the user out everywhere.
+    pub(crate) user: Key,
+    /// HASH `status`, `reason`, `until_ms` and where a block came from, so that it outlives sessions. No TTL;
+    /// there is none unless the user is blocked. Read-only for others.
+    pub(crate) status: Key,
+    /// ZSET of the user's sessions, one per device; score = login, Unix milliseconds. TTL 30 days since the
+    /// last login. Read-only for others.
+    pub(crate) sessions: Key,
+}
+
+impl UserKeys {
+    pub(crate) fn new(layout: Layout, prefix: &Prefix, user_id: &UserId) -> Self {
+        let user = layout.tag(user_id);
+        Self {
+            layout,
+            prefix: prefix.clone(),
+            user_id: user_id.clone(),
+            status: Key::raw(format!("{prefix}user_status:{user}")),
+            sessions: Key::raw(format!("{prefix}user:{user}:sessions")),
+            user: Key::raw(format!("{prefix}user:{user}")),
+        }
+    }
+
+    /// HASH of one session: `token_hash` (SHA-256 of the secret), `device_id`, `ip_address`, `opened_ms`,
+    /// `seen_ms`. TTL 604,800 s since the last request, 30 days at most. Read-only for others.
+    pub(crate) fn session(&self, session_id: &UserSessionId) -> Key {
+        let (prefix, user_id) = (&self.prefix, &self.user_id);
+        match self.layout {
+            Layout::Standalone => Key::raw(format!("{prefix}session:{session_id}")),
+            Layout::Cluster => Key::raw(format!("{prefix}session:{{{user_id}}}:{session_id}")),
+        }
     }
 }
 
@@ -266,6 +323,22 @@ mod tests {
         assert_eq!(shop.total.as_str(), "ha:app:shop:requests:total");
         assert_eq!(shop.connections.slot(), shop.instances.slot());
         assert_eq!(shop.connections.slot(), shop.connections_max.slot());
+    }
+
+    #[test]
+    fn users_have_the_documented_names_and_one_slot_in_a_cluster() {
+        let user = UserId::parse("123").unwrap();
+        let session = UserSessionId::parse(&format!("MTIz~{}", "0".repeat(32))).unwrap();
+        let all = |layout: Layout| {
+            let keys = UserKeys::new(layout, &Prefix::default(), &user);
+            [keys.user.clone(), keys.status.clone(), keys.sessions.clone(), keys.session(&session)]
+        };
+        let names = all(Layout::Standalone).map(String::from);
+        assert_eq!(names[..3], ["ha:user:123", "ha:user_status:123", "ha:user:123:sessions"]);
+        assert!(names[3].starts_with("ha:session:MTIz~"));
+        assert!(SECRET_KEYS.iter().any(|start| names[3].starts_with(&format!("ha:{start}"))));
+        let slots: HashSet<u16> = all(Layout::Cluster).iter().map(Key::slot).collect();
+        assert_eq!(slots.len(), 1);
     }
 
     #[test]

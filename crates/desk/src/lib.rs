@@ -4,8 +4,8 @@
 //! programs in any language take part with plain commands. Invariant: what the schema says others
 //! may write is honoured, and what is published is correct whatever instance crashes when.
 //!
-//! Read in this order: `keys.rs` (all names), `ids.rs`, `identity.rs`, then [`limit`] and
-//! [`traffic`].
+//! Read in this order: `keys.rs` (all names), `ids.rs`, `identity.rs`, then [`limit`],
+//! [`traffic`] and [`users`].
 
 mod error;
 mod identity;
@@ -15,13 +15,15 @@ pub mod limit;
 mod random;
 mod scripts;
 pub mod traffic;
+pub mod users;
 
 pub use store;
 
 pub use crate::{
     error::Error,
     identity::Identity,
-    ids::{AppName, InstanceId, PolicyName, Prefix},
+    ids::{AppName, InstanceId, PolicyName, Prefix, UserId},
+    keys::SECRET_KEYS,
 };
 
 #[cfg(doctest)]

@@ -7,3 +7,4 @@ mod limit_redis;
 mod prepay;
 mod support;
 mod traffic;
+mod users;
