@@ -2,9 +2,11 @@
 
 extern crate tidegate_desk as desk;
 
+mod example_redis;
 mod limit;
 mod limit_redis;
 mod prepay;
 mod support;
 mod traffic;
+mod traps;
 mod users;

@@ -269,3 +269,25 @@ each_store! {
         assert_eq!(shop.endpoints().await.unwrap()[0].requests, 1);
     }
 }
+
+// M13. On a real server, which counts its commands.
+#[test]
+fn reading_traffic_scans_no_keys() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let server = testkit::RedisServer::start();
+        let traffic = traffic(&Store::open(&server.url()).await.unwrap(), "a");
+        for route in ["/a", "/b", "/c"] {
+            traffic.record(&request(Some(route), 200));
+        }
+        traffic.flush().await.unwrap();
+        traffic.snapshot().await.unwrap();
+        assert_eq!(traffic.endpoints().await.unwrap().len(), 3);
+        traffic.reset().await.unwrap();
+        let used: String = server.query(&["INFO", "commandstats"]).unwrap();
+        assert!(used.contains("cmdstat_incrby:"), "{used}");
+        for scan in ["cmdstat_keys:", "cmdstat_scan:"] {
+            assert!(!used.contains(scan), "{used}");
+        }
+    });
+}
