@@ -328,7 +328,11 @@ pub async fn release(store: &Store, check: &LimitCheck) -> Result<u64, Error> {
         )));
     }
     let keys = limit_release::Keys { limit: &check.key };
-    let args = limit_release::Args { request_id: &check.request_id, units: check.cost };
+    let keep_ms = match check.rule {
+        Rule::Fixed { window, .. } => Some(millis(window) + 1_000),
+        _ => None,
+    };
+    let args = limit_release::Args { request_id: &check.request_id, units: check.cost, keep_ms };
     let (_, units): (String, u64) = limit_release::run(store, keys, args).await?;
     Ok(units)
 }

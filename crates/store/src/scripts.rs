@@ -67,7 +67,7 @@ crate::script!(pub(crate) limit_take {
 
 crate::script!(pub(crate) limit_release {
     keys: [limit],
-    args: [request_id, units],
+    args: [request_id, units, keep_ms],
 });
 
 crate::script!(pub(crate) limit_renew {

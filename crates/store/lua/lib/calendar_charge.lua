@@ -2,9 +2,12 @@
 -- Returns when the period ends (0: nothing is used), and the units.
 local function calendar_charge(key, now_ms, _, units, limit, _, _, used, start_ms, end_ms)
   local left_ms = math.max(1, end_ms - now_ms)
-  if units > 0 then
+  if units > 0 and used > 0 then
+    -- The period is stored, and so is its TTL.
+    redis.call('HINCRBY', key, 'used', string.format('%.0f', units))
+  elseif units > 0 then
     redis.call('HSET', key, 'start_ms', string.format('%.0f', start_ms),
-      'end_ms', string.format('%.0f', end_ms), 'used', string.format('%.0f', used + units))
+      'end_ms', string.format('%.0f', end_ms), 'used', string.format('%.0f', units))
     redis.call('PEXPIRE', key, string.format('%.0f', left_ms + 1000))
   end
   if used + units == 0 then return 0, units end

@@ -15,11 +15,11 @@ local function check_each(state, charge)
     local allowed = units <= free
     if not allowed then units = 0 end
     local next_ms, charged = charge(key, now_ms, request_id, units, a, b, c, s1, s2, s3)
-    local last = #reply
-    reply[last + 1] = allowed and 1 or 0
-    reply[last + 2] = math.floor(math.max(0, free - charged))
-    reply[last + 3] = math.floor(next_ms)
-    reply[last + 4] = math.floor(retry_ms)
+    local last = index * 4 - 2
+    reply[last] = allowed and 1 or 0
+    reply[last + 1] = math.floor(math.max(0, free - charged))
+    reply[last + 2] = math.floor(next_ms)
+    reply[last + 3] = math.floor(retry_ms)
   end
   return reply
 end

@@ -2,14 +2,20 @@
 -- uses: counter_age
 -- Returns when the next unit is free (0: all are), and the units.
 local function counter_charge(key, now_ms, _, units, limit, window_ms, _, start_ms, now, before)
-  now = now + units
-  if units > 0 then
+  if units > 0 and now > 0 then
+    -- The window is stored, and so is its TTL.
+    redis.call('HINCRBY', key, 'now', units)
+  elseif units > 0 then
     redis.call('HSET', key, 'start_ms', string.format('%.0f', start_ms),
-      'now', string.format('%.0f', now), 'before', string.format('%.0f', before))
+      'now', units, 'before', string.format('%.0f', before))
     redis.call('PEXPIRE', key, string.format('%.0f', start_ms + window_ms * 2 - now_ms + 1000))
   end
-  local into_ms = math.max(0, now_ms - start_ms)
-  local weighted = math.ceil(before * (window_ms - into_ms) / window_ms)
+  now = now + units
+  local weighted = 0
+  if before > 0 then
+    local into_ms = math.max(0, now_ms - start_ms)
+    weighted = math.ceil(before * (window_ms - into_ms) / window_ms)
+  end
   if now + weighted == 0 then return 0, units end
   -- The units of the last window that may count when one more is free; more than the limit may be
   -- counted after the clock stepped back or the limit was lowered.

@@ -172,6 +172,19 @@ testkit::each_store! {
         assert!(ttl > 50_000 && ttl <= 60_000, "{ttl}: the window opened a second before");
     }
 
+    async fn a_fixed_window_lives_on_when_its_first_unit_is_given_back(t: TestStore) {
+        let rule = Rule::Fixed { limit: 2, window: MINUTE };
+        let first = check_of("l", rule, 1, "first");
+        assert!(limit::check(&t.store, &first).await.unwrap().allowed);
+        t.clock.advance(50 * SECOND);
+        assert!(take(&t.store, "second", rule).await.allowed);
+        assert_eq!(limit::release(&t.store, &first).await.unwrap(), 1);
+        let left = limit::peek(&t.store, &Key::raw("l"), rule).await.unwrap();
+        assert_eq!((left.remaining, left.next), (1, MINUTE), "it opens with the second now");
+        let ttl: i64 = t.store.clone().pttl("l").await.unwrap();
+        assert!(ttl > 59_000 && ttl <= 61_000, "{ttl}: and is not forgotten before it closes");
+    }
+
     async fn a_fixed_window_counts_what_another_program_wrote(t: TestStore) {
         let rule = Rule::Fixed { limit: 3, window: MINUTE };
         let now = t.clock.now().0;
