@@ -2,6 +2,7 @@
 
 extern crate tidegate_desk as desk;
 
+mod cluster_redis;
 mod example_redis;
 mod limit;
 mod limit_redis;

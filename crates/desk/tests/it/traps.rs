@@ -78,7 +78,14 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
             "a_denial_by_one_limit_leaves_all_others_unchanged",
         ],
     ),
-    ("R14", "keys of one script share a slot", &["cluster_names_of_one_identity_share_a_slot"]),
+    (
+        "R14",
+        "keys of one script share a slot",
+        &[
+            "cluster_names_of_one_identity_share_a_slot",
+            "limits_traffic_and_users_work_on_a_cluster",
+        ],
+    ),
     (
         "M1",
         "a killed instance's connections drop out, and no number goes below 0",
