@@ -73,15 +73,16 @@ impl DenialCache {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "keys are built here")]
 mod tests {
-    use store::limit::Rule;
+    use store::{Layout, limit::Rule};
 
     use super::*;
+    use crate::{Identity, Prefix, keys::LimitKeys};
 
     #[test]
     fn memory_is_bounded_whoever_is_denied() {
         let cache = DenialCache::default();
+        let keys = LimitKeys::new(Layout::Standalone, &Prefix::default());
         let rule = Rule::Window { limit: 1, window: Duration::from_secs(60) };
         let minute = Duration::from_secs(60);
         let outcome = CheckOutcome {
@@ -93,7 +94,7 @@ mod tests {
             at: Millis(0),
         };
         for number in 0..3 * DENIALS_MAX {
-            let key = Key::raw(format!("k{number}"));
+            let key = keys.limit(&rule, &Identity::user(&number.to_string()), None);
             let check = LimitCheck { key, rule, cost: 1, request_id: String::new() };
             cache.remember(&check, &outcome);
             assert!(cache.find(&check, Millis(999)).is_some());
