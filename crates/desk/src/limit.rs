@@ -75,7 +75,7 @@ struct LimiterInner {
     requests: AtomicU64,
     stats: Mutex<HashMap<Option<PolicyName>, PolicyStats>>,
     /// Limits by itself while the shared store is out of reach; opened when first needed.
-    local: tokio::sync::OnceCell<Store>,
+    local: tokio::sync::OnceCell<(Store, CheckBatcher)>,
 }
 
 /// The id of a request: made here, or given by the caller, who may repeat it.
@@ -356,32 +356,7 @@ impl Limiter {
             self.0.denials.remember(check, &outcome);
             return Ok(vec![outcome]);
         }
-        // A shadow policy must not deny the others, so it is asked by itself.
-        let (shadow, enforced): (Vec<usize>, Vec<usize>) =
-            (0..checks.len()).partition(|index| policies[*index].is_shadow());
-        let mut outcomes: Vec<Option<CheckOutcome>> = vec![None; checks.len()];
-        let together: Vec<LimitCheck> =
-            enforced.iter().map(|index| checks[*index].clone()).collect();
-        let mut allowed = true;
-        if !together.is_empty() {
-            let answers = limit::check_all(&self.0.store, &together).await?;
-            allowed = answers.iter().all(|outcome| outcome.allowed);
-            enforced
-                .iter()
-                .zip(answers)
-                .for_each(|(index, answer)| outcomes[*index] = Some(answer));
-        }
-        for index in shadow {
-            // A request that goes nowhere is charged nowhere.
-            let cost = if allowed { checks[index].cost } else { 0 };
-            let check = LimitCheck { cost, ..checks[index].clone() };
-            outcomes[index] = Some(self.0.batcher.check(check).await?);
-        }
-        let missing = || store::Error::Decode { message: "a limit has no answer".to_owned() };
-        Ok(outcomes
-            .into_iter()
-            .map(|outcome| outcome.ok_or_else(missing))
-            .collect::<Result<_, _>>()?)
+        check_apart(&self.0.store, &self.0.batcher, policies, checks).await
     }
 
     /// Decides without the store, as the strictest of the policies says.
@@ -416,9 +391,13 @@ impl Limiter {
                     maxmemory_policy: EvictionPolicy::AllKeysLru,
                     ..store::Options::default()
                 };
-                let open = || Store::open_with("embedded:", options);
-                let local = self.0.local.get_or_try_init(open).await?;
-                Ok(limit::check_all(local, checks).await?)
+                let open = || async {
+                    let store = Store::open_with("embedded:", options).await?;
+                    let batcher = CheckBatcher::new(&store);
+                    Ok::<_, Error>((store, batcher))
+                };
+                let (local, batcher) = self.0.local.get_or_try_init(open).await?;
+                check_apart(local, batcher, policies, checks).await
             }
         }
     }
@@ -472,6 +451,34 @@ impl LimiterInner {
         );
         0
     }
+}
+
+/// Charges enforced policies together and each shadow policy by itself, because it must not deny
+/// the others.
+async fn check_apart(
+    store: &Store,
+    batcher: &CheckBatcher,
+    policies: &[&Policy],
+    checks: &[LimitCheck],
+) -> Result<Vec<CheckOutcome>, Error> {
+    let (shadow, enforced): (Vec<usize>, Vec<usize>) =
+        (0..checks.len()).partition(|index| policies[*index].is_shadow());
+    let mut outcomes: Vec<Option<CheckOutcome>> = vec![None; checks.len()];
+    let together: Vec<LimitCheck> = enforced.iter().map(|index| checks[*index].clone()).collect();
+    let mut allowed = true;
+    if !together.is_empty() {
+        let answers = limit::check_all(store, &together).await?;
+        allowed = answers.iter().all(|outcome| outcome.allowed);
+        enforced.iter().zip(answers).for_each(|(index, answer)| outcomes[*index] = Some(answer));
+    }
+    for index in shadow {
+        // A request that goes nowhere is charged nowhere.
+        let cost = if allowed { checks[index].cost } else { 0 };
+        let check = LimitCheck { cost, ..checks[index].clone() };
+        outcomes[index] = Some(batcher.check(check).await?);
+    }
+    let missing = || store::Error::Decode { message: "a limit has no answer".to_owned() };
+    Ok(outcomes.into_iter().map(|outcome| outcome.ok_or_else(missing)).collect::<Result<_, _>>()?)
 }
 
 /// The name of a refund: of one request at one policy.

@@ -192,6 +192,19 @@ each_store! {
         assert_eq!(decision.limits[0].remaining, 1);
     }
 
+    async fn a_shadow_policy_denies_nothing_while_the_store_is_away(t: TestStore) {
+        let limiter = limiter(&t.store);
+        let local = |policy: Policy| policy.when_store_down(WhenStoreDown::Local, 10 * SECOND).unwrap();
+        let api = local(policy("api", LimitAlgorithm::Counter, 3));
+        let trial = local(policy("trial", LimitAlgorithm::Counter, 1)).in_shadow();
+        t.faults.go_away();
+        for number in 0..4 {
+            let decision = limiter.check(&somebody(), &[&api, &trial], 1).await.unwrap();
+            assert_eq!((decision.allowed, decision.degraded), (number < 3, true), "request {number}");
+        }
+        assert_eq!(limiter.stats()[&trial.name().cloned()].shadow, 2, "counted while allowed by the other");
+    }
+
     // R11
     async fn a_slow_store_costs_at_most_the_timeout(t: TestStore) {
         let limiter = limiter(&t.store);
