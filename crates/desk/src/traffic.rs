@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use self::histogram::BUCKETS;
 pub use self::{
     endpoint::EndpointName,
-    read::{EndpointTraffic, TrafficSnapshot},
+    read::{EndpointTraffic, READ_MAX_BUCKETS, TrafficSnapshot},
 };
 use crate::{
     AppName, Error, InstanceId, Prefix,
@@ -297,7 +297,8 @@ impl Traffic {
         self.publish_speed(now.as_secs()).await
     }
 
-    /// Flushes every second until cancelled, and once more then, with no connections.
+    /// Flushes every second until cancelled, and once more then. Connections that are open at that time
+    /// count until the lease of the instance ends.
     pub async fn run(&self, cancel: CancellationToken) {
         let mut stop = false;
         while !stop {

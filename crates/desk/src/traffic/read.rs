@@ -16,6 +16,9 @@ use crate::Error;
 /// Most endpoints read at once.
 const READ_BATCH: usize = 100;
 
+/// Most seconds or minutes read by one call: the minutes of the two days that are kept.
+pub const READ_MAX_BUCKETS: i64 = 2 * 24 * 60;
+
 /// Traffic of an app over all of its instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficSnapshot {
@@ -102,11 +105,17 @@ impl Traffic {
 
     /// Reads the requests of each second from `first` to `last`, in Unix seconds; ten minutes are
     /// kept.
+    ///
+    /// # Errors
+    /// More than [`READ_MAX_BUCKETS`] seconds.
     pub async fn seconds(&self, first: i64, last: i64) -> Result<Vec<i64>, Error> {
         self.buckets(first, last, |minute| self.0.keys.seconds(minute)).await
     }
 
     /// Reads the requests of each minute from `first` to `last`, in Unix minutes; two days are kept.
+    ///
+    /// # Errors
+    /// More than [`READ_MAX_BUCKETS`] minutes.
     pub async fn minutes(&self, first: i64, last: i64) -> Result<Vec<i64>, Error> {
         self.buckets(first, last, |hour| self.0.keys.minutes(hour)).await
     }
@@ -160,17 +169,26 @@ impl Traffic {
         last: i64,
         key: impl Fn(i64) -> Key,
     ) -> Result<Vec<i64>, Error> {
+        if last.checked_sub(first).is_none_or(|span| span >= READ_MAX_BUCKETS) {
+            return Err(Error::invalid(
+                "range",
+                format!("too long: read at most {READ_MAX_BUCKETS} at once"),
+            ));
+        }
         let mut counts = Vec::new();
         let mut next = first;
         while next <= last {
             let group = next.div_euclid(60);
-            let end = last.min(group * 60 + 59);
+            let end = last.min(group.saturating_mul(60).saturating_add(59));
             let mut command = redis::cmd("HMGET");
             command.arg(key(group));
             (next..=end).for_each(|bucket| _ = command.arg(bucket));
             let found: Vec<Option<i64>> = command.query_async(&mut self.0.store.clone()).await?;
             counts.extend(found.into_iter().map(Option::unwrap_or_default));
-            next = end + 1;
+            next = end.saturating_add(1);
+            if end == last {
+                break;
+            }
         }
         Ok(counts)
     }

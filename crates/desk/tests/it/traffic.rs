@@ -5,7 +5,8 @@ use std::time::Duration;
 use desk::{
     AppName, InstanceId, Prefix,
     traffic::{
-        ENDPOINTS_MAX, EndpointName, FinishedRequest, RequestOutcome, Traffic, TrafficSnapshot,
+        ENDPOINTS_MAX, EndpointName, FinishedRequest, READ_MAX_BUCKETS, RequestOutcome, Traffic,
+        TrafficSnapshot,
     },
 };
 use store::{
@@ -175,6 +176,13 @@ each_store! {
         assert_eq!(counts, vec![300; 30]);
         let minute = first.div_euclid(60);
         assert_eq!(instances[0].minutes(minute, minute).await.unwrap(), [9_000]);
+        for (first, last) in [(0, READ_MAX_BUCKETS), (i64::MIN, i64::MAX), (-5, i64::MAX)] {
+            assert!(instances[0].minutes(first, last).await.is_err(), "{first} to {last}");
+        }
+        for edge in [i64::MIN, i64::MAX] {
+            assert_eq!(instances[0].minutes(edge, edge).await.unwrap(), [0]);
+        }
+        assert!(instances[0].minutes(minute, minute - 1).await.unwrap().is_empty());
         t.clock.advance(20 * SECOND);
         instances[0].flush().await.unwrap();
         let seen = instances[0].snapshot().await.unwrap();
