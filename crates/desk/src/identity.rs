@@ -1,4 +1,4 @@
-//! Who a request is charged to.
+//! The identity a request is charged to.
 //!
 //! An identity is typed, so that a header with the text `user:1` is never user 1, and its spelling
 //! in a key is bounded. Invariant: two different identities never have the same spelling; those
@@ -16,7 +16,7 @@ use crate::Error;
 /// Longest value that is spelled out in a key; a longer one is hashed.
 const PLAIN_MAX: usize = 64;
 
-/// Who a request is charged to.
+/// The identity a request is charged to.
 ///
 /// ```
 /// use tidegate_desk::Identity;

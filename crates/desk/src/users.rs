@@ -370,7 +370,7 @@ impl Users {
         let ids: Vec<String> = redis::cmd("ZREVRANGE")
             .arg(&keys.sessions)
             .arg(0)
-            .arg(self.0.options.sessions_most)
+            .arg(self.0.options.sessions_most.saturating_sub(1))
             .query_async(&mut store)
             .await?;
         let now = self.0.store.now();
