@@ -14,7 +14,7 @@ use super::view::{IdempotencyKey, JobBody, NewJobBody};
 use crate::error::JobsApiError;
 use crate::service::JobsState;
 use web::Routes;
-use web::error::ErrorBody;
+use web::error::{ApiError, ErrorBody};
 use web::extract::{Json, Path, Query};
 use web::page::{Page, PageQuery};
 use web::time::Timestamp;
