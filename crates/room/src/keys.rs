@@ -28,7 +28,7 @@ impl RoomKeys {
         Self { queues: Key::raw("queues"), signing: Key::raw("room:signing") }
     }
 
-    /// STRING: the key of one day under which addresses are hashed. ExpiryCounts after two days.
+    /// STRING: the key of one day under which addresses are hashed. Expires after two days.
     pub(crate) fn address_key(&self, day: i64) -> Key {
         Key::raw(format!("room:address-key:{day}"))
     }

@@ -100,10 +100,12 @@ fn filter(level: &str) -> Outcome<Targets> {
     let mut targets = Targets::new();
     for entry in level.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         targets = match entry.split_once('=') {
-            Some((name, level)) if !name.trim().is_empty() => targets.with_target(
-                name.trim(),
-                level.trim().parse::<LevelFilter>().map_err(|_| invalid(entry))?,
-            ),
+            Some((name, level)) if !name.trim().is_empty() => {
+                let (name, level) = (name.trim(), level.trim());
+                let level: LevelFilter = level.parse().map_err(|_| invalid(entry))?;
+                // `room` is short for our crates whose names begin so, `hyper` is a crate of others.
+                targets.with_target(name, level).with_target(format!("tidegate_{name}"), level)
+            }
             Some(_) => return Err(invalid(entry)),
             None => targets.with_default(entry.parse::<LevelFilter>().map_err(|_| invalid(entry))?),
         };
@@ -131,7 +133,8 @@ mod tests {
         let targets = filter("warn, room=debug,hyper=off").unwrap();
         assert!(targets.would_enable("store", &tracing::Level::WARN));
         assert!(!targets.would_enable("store", &tracing::Level::INFO));
-        assert!(targets.would_enable("room::admit", &tracing::Level::DEBUG));
+        assert!(targets.would_enable("tidegate_room::admit", &tracing::Level::DEBUG));
+        assert!(targets.would_enable("tidegate_room_web::api", &tracing::Level::DEBUG));
         assert!(!targets.would_enable("hyper::proto", &tracing::Level::ERROR));
     }
 

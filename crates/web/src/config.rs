@@ -242,7 +242,7 @@ crate::settings! {
 crate::settings! {
     /// The log, on standard error.
     log: LogSettings {
-        /// `error`, `warn`, `info`, `debug` or `trace`, also by part: `info,tidegate_room=debug`.
+        /// `error`, `warn`, `info`, `debug` or `trace`, also by part: `info,room=debug`.
         level: String = "info", live;
         /// `text` for people, `json` for programs.
         format: LogFormat = "text", restart;
