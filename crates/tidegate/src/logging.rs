@@ -100,7 +100,8 @@ fn filter(level: &str) -> Outcome<Targets> {
     let mut targets = Targets::new();
     for entry in level.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         targets = match entry.split_once('=') {
-            Some((name, level)) if !name.trim().is_empty() => {
+            // An empty text would be read as `error`.
+            Some((name, level)) if !name.trim().is_empty() && !level.trim().is_empty() => {
                 let (name, level) = (name.trim(), level.trim());
                 let level: LevelFilter = level.parse().map_err(|_| invalid(entry))?;
                 // `room` is short for our crates whose names begin so, `hyper` is a crate of others.

@@ -382,8 +382,12 @@ fn delete_has_no_body_and_keys_are_told_where_they_work() {
             with_key.insert(call.at, call.operation["requestBody"].is_object());
         }
     }
-    let expected =
-        ["POST /api/v1/jobs", "POST /api/v1/jobs/bulk", "POST /api/v1/queues/{queue_id}/enqueue"];
+    let expected = [
+        "POST /api/v1/jobs",
+        "POST /api/v1/jobs/bulk",
+        "POST /api/v1/queues/{queue_id}/enqueue",
+        "PUT /api/v1/jobs/schedules/{id}",
+    ];
     assert_eq!(with_key, expected.map(|at| (at.to_owned(), true)).into());
 }
 

@@ -16,7 +16,7 @@ export default async function (tour) {
   await tour.api("PUT", "/api/v1/jobs/schedules/nightly", { type: "clean-up", cron: "30 3 * * *", timezone: "Europe/Berlin" });
 
   // One runs, one succeeds, two fail for good.
-  const { leases } = await claim(["email.send"], 4);
+  const { items: leases } = await claim(["email.send"], 4);
   must(leases.length === 4, `four were claimed, not ${leases.length}`);
   const jobs = leases.map(({ job, token }) => ({ id: job.id, token }));
   const say = (job, verb, body) => tour.api("POST", `/api/v1/jobs/${job.id}/${verb}`, { worker_id: "press-1", token: job.token, ...body }, worker);
@@ -25,7 +25,7 @@ export default async function (tour) {
   for (const job of jobs.slice(2)) await say(job, "fail", { error: { name: "SmtpError", message: "550 <script>alert(1)</script> no such mailbox" } });
 
   await page.goto("/jobs");
-  await page.getByText("waits for a worker that is not there").waitFor();
+  await page.getByText("no live worker matches").waitFor();
   await page.getByText("page 2 of 5").waitFor();
   await until("both dead letters are told", async () => (await page.getByText("550 <script>").count()) === 2);
   await tour.look(page, "jobs");
