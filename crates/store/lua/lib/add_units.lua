@@ -2,15 +2,14 @@
 -- A request that is repeated after a lost reply names the same members, so it counts once.
 local function add_units(key, score, request_id, units)
   if units == 1 then return redis.call('ZADD', key, 'NX', score, request_id .. ':1') end
-  local added, unpack = 0, unpack or table.unpack
-  -- Lua's stack is bounded, so many units are added in parts.
+  local added, unpack = 0, unpack or table.unpack -- bounded: 500 units at a time
   for first = 1, units, 500 do
     local members = {}
     for unit = first, math.min(units, first + 499) do
       members[#members + 1] = score
       members[#members + 1] = request_id .. ':' .. string.format('%.0f', unit)
     end
-    added = added + redis.call('ZADD', key, 'NX', unpack(members))
+    added = added + redis.call('ZADD', key, 'NX', unpack(members)) -- bounded: 500 units
   end
   return added
 end
