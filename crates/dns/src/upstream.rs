@@ -201,11 +201,11 @@ struct Server {
     queries: AtomicU64,
     failures: AtomicU64,
     dropped: AtomicU64,
-    measured: Mutex<Measured>,
+    measured: Mutex<Measurements>,
 }
 
 #[derive(Debug)]
-struct Measured {
+struct Measurements {
     mean_seconds: f64,
     samples: [Duration; SAMPLES],
     count: usize,
@@ -222,7 +222,7 @@ impl Server {
             queries: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
-            measured: Mutex::new(Measured {
+            measured: Mutex::new(Measurements {
                 mean_seconds: INITIAL_RESPONSE.as_secs_f64(),
                 samples: [Duration::ZERO; SAMPLES],
                 count: 0,
