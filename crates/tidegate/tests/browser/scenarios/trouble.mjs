@@ -31,6 +31,8 @@ export default async function (tour) {
   await page.route("**/api/v1/live**", (route) => route.abort());
   await page.reload();
   await page.getByText("The live connection is down").waitFor({ state: "visible" });
+  const { height } = await page.locator(".offline").boundingBox();
+  must(height < 80, `a banner of one or two lines, not ${height} pixels high`);
   await tour.look(page, "offline");
   await page.unroute("**/api/v1/live**");
   await until("the stream is back", async () => (await state()) === "on");
