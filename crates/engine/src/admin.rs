@@ -11,3 +11,4 @@ pub(crate) mod info;
 pub(crate) mod latency;
 pub(crate) mod server;
 pub(crate) mod slowlog;
+pub(crate) mod traffic;

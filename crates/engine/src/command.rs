@@ -257,6 +257,7 @@ fn rows() -> impl Iterator<Item = &'static CommandRow> {
         debug::COMMANDS,
         t_string::COMMANDS,
         t_hash::COMMANDS,
+        t_hash::combined::COMMANDS,
         t_hash::expiry::COMMANDS,
         t_list::COMMANDS,
         t_set::COMMANDS,
@@ -404,8 +405,7 @@ fn check(ctx: &mut Ctx<'_>, command: &'static CommandSpec) -> Result<(), Error> 
     {
         return Err(error.clone());
     }
-    if ctx.core.lacks_replicas && flags & WRITE != 0 && !ctx.session.trusted && !ctx.session.loading
-    {
+    if ctx.core.lacks_replicas && flags & WRITE != 0 && !ctx.session.loading {
         return Err(error::NO_REPLICAS);
     }
     if ctx.session.resp == 2 && ctx.session.subscribed() && !while_subscribed(command) {
@@ -580,7 +580,7 @@ fn check_in_script(
     if rules.read_only && command.flags & (WRITE | MAY_REPLICATE) != 0 {
         return Err(Error::fixed("ERR Write commands are not allowed from read-only scripts."));
     }
-    let spared = rules.wrote || ctx.session.trusted || ctx.session.loading;
+    let spared = rules.wrote || ctx.session.loading;
     if ctx.core.lacks_replicas && command.flags & WRITE != 0 && !spared {
         return Err(error::NO_REPLICAS);
     }

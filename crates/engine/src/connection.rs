@@ -71,11 +71,7 @@ fn select(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 fn auth(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (user, password) = match ctx.argv {
         [_, password] => {
-            if ctx.core.acl.default_user().needs_no_password() {
-                if let Some(owner) = ctx.core.acl.owner.clone() {
-                    ctx.log_in(&owner, password)?;
-                    return Ok(Reply::Ok);
-                }
+            if ctx.core.acl.owner.is_none() && ctx.core.acl.default_user().needs_no_password() {
                 return Err(Error::fixed(
                     "ERR AUTH <password> called without any password configured for the default \
                      user. Are you sure your configuration is correct?",

@@ -1,6 +1,7 @@
 //! The engine: databases, sessions, scripts, and the way a command takes through them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
@@ -8,6 +9,7 @@ use crate::admin::client::ClientPause;
 use crate::admin::config::Config;
 use crate::admin::latency::{Histogram, Latency};
 use crate::admin::slowlog::Slowlog;
+use crate::admin::traffic::{ProcessUsage, Rates, Traffic};
 use crate::command::{self, CommandSpec, Ctx};
 use crate::db::Db;
 use crate::effect::Effects;
@@ -108,6 +110,11 @@ pub(crate) struct Core {
     pub(crate) sessions: HashMap<SessionId, Option<Box<ClientSession>>, foldhash::fast::FixedState>,
     pub(crate) next_session: u64,
     pub(crate) stats: EngineStats,
+    /// Counters of listeners.
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) rates: Rates,
+    /// Figures of the process, as the system has them, as far as somebody told.
+    pub(crate) usage: ProcessUsage,
     /// Changes since the start.
     pub(crate) dirty: u64,
     pub(crate) effects: Effects,
@@ -316,6 +323,7 @@ impl Engine {
         let still = self.core.sweep_stopped || self.core.is_paused(now);
         let swept = if still { 0 } else { self.core.sweep(now, budget) };
         self.core.settle_memory();
+        self.core.survey_memory();
         self.core.tell_trackers();
         swept
     }

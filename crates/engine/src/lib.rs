@@ -46,6 +46,7 @@ mod table;
 mod value;
 
 pub use admin::config::{Config, OutputLimit, OutputLimits, ServerInfo};
+pub use admin::traffic::{ProcessUsage, Traffic};
 pub use blocked::UnblockMode;
 pub use engine::{CommandOutcome, Engine, EngineOutput, Garbage};
 pub use error::Error;

@@ -1,8 +1,10 @@
 //! Memory: how much the keyspace takes, and what goes when there is too little.
 //!
-//! Bytes are counted only while `maxmemory` is set. Then `MemoryUsage::used` is the sum of
+//! Every write is counted only while `maxmemory` is set. Then `MemoryUsage::used` is the sum of
 //! [`entry_size`] over all entries: what a command may change is measured before it changes and
-//! again when the command is over ([`Core::settle_memory`]).
+//! again when the command is over ([`Core::settle_memory`]). Without a limit nobody needs the sum but
+//! INFO: the entries are measured when it asks if they are few, else some at each sweep
+//! ([`MemorySurvey`]).
 
 use hashbrown::HashMap;
 
@@ -22,6 +24,10 @@ const BASE: usize = 64 * 1024;
 const SESSION: usize = 1024;
 /// Most keys evicted before one command; the next command goes on.
 const EVICT_MAX: usize = 1000;
+/// Most keys that are measured when somebody asks.
+const MEASURED_AT_ONCE: usize = 16_384;
+/// Keys that are measured at each sweep where there are more.
+const MEASURED_AT_SWEEP: usize = 1_000;
 /// A new key's count of uses, so that it is not the first to go.
 const LFU_START: u8 = 5;
 
@@ -34,13 +40,45 @@ pub(crate) struct MemoryUsage {
     pub(crate) used: usize,
     /// Bytes that clients hold: what came, what is queued, what is not sent.
     pub(crate) clients: usize,
-    /// Bytes the process takes, as the system sees it; 0 if nobody told.
-    pub(crate) resident: usize,
     /// The most there ever was.
     pub(crate) peak: usize,
     /// Sizes, before the running command, of what it may have changed.
     before: HashMap<(usize, Box<[u8]>), usize>,
+    survey: MemorySurvey,
     pool: EvictionPool,
+}
+
+/// A walk over all keys, some at a time, that adds up what they take.
+#[derive(Debug, Default)]
+struct MemorySurvey {
+    db: usize,
+    cursor: u64,
+    /// Keys and bytes seen on this walk.
+    seen: MeasuredKeys,
+    /// Those of the last complete walk.
+    last: MeasuredKeys,
+    /// The number of changes when this walk began, and when the last one did.
+    began: u64,
+    complete: Option<u64>,
+}
+
+/// A number of keys with the bytes they take together.
+#[derive(Debug, Default, Clone, Copy)]
+struct MeasuredKeys {
+    keys: usize,
+    bytes: usize,
+}
+
+impl MeasuredKeys {
+    fn add(&mut self, entry: &KeyEntry) {
+        self.keys += 1;
+        self.bytes += entry_size(entry);
+    }
+
+    /// The bytes of so many keys, if they are like these.
+    fn bytes_of(self, keys: usize) -> usize {
+        (self.bytes as u128 * keys as u128 / self.keys.max(1) as u128) as usize
+    }
 }
 
 /// The worst keys seen by the policy, best first.
@@ -262,30 +300,64 @@ impl Core {
 
     /// Bytes the process takes, as the system sees it; as counted where nobody told.
     pub(crate) fn resident_memory(&self) -> usize {
-        match self.memory.resident {
+        match self.usage.resident_bytes {
             0 => self.used_memory(),
             bytes => bytes,
         }
     }
 
-    /// Bytes in use: counted while there is a limit, else estimated from a few keys.
+    /// Bytes in use: counted while there is a limit, else measured as of the last walk.
     pub(crate) fn used_memory(&self) -> usize {
         let rest = BASE + self.client_memory();
         if self.memory.on {
             return rest + self.memory.used;
         }
-        let mut rng = fastrand::Rng::with_seed(self.config.seed);
-        let estimate = |keys: &crate::table::Table<KeyEntry>| {
-            let sample = 32usize.min(keys.len());
-            let sizes = (0..sample).filter_map(|_| keys.random(&mut rng).map(entry_size));
-            sizes.sum::<usize>() * keys.len() / sample.max(1)
-        };
-        rest + self.dbs.iter().map(|db| &db.keys).map(estimate).sum::<usize>()
+        let keys = self.dbs.iter().map(|db| db.keys.len()).sum::<usize>();
+        if keys <= MEASURED_AT_ONCE {
+            return rest
+                + self.dbs.iter().flat_map(|db| db.keys.iter()).map(entry_size).sum::<usize>();
+        }
+        let MemorySurvey { seen, last, complete, .. } = &self.memory.survey;
+        let like = if complete.is_some() || seen.keys == 0 { last } else { seen };
+        rest + like.bytes_of(keys)
     }
 
-    /// Makes room before a command, as the policy says. True if memory is still full.
+    /// Measures some more keys, unless every write is counted or nothing has changed since the last
+    /// walk.
+    pub(crate) fn survey_memory(&mut self) {
+        let survey = &mut self.memory.survey;
+        let at_start = survey.db == 0 && survey.cursor == 0;
+        if self.memory.on || (at_start && survey.complete == Some(self.dirty)) {
+            return;
+        }
+        if at_start {
+            survey.began = self.dirty;
+        }
+        let before = survey.seen.keys;
+        while let Some(db) = self.dbs.get(survey.db) {
+            let left = (before + MEASURED_AT_SWEEP).saturating_sub(survey.seen.keys);
+            if left == 0 {
+                return;
+            }
+            if !db.keys.is_empty() {
+                let seen = &mut survey.seen;
+                survey.cursor = db.keys.scan(survey.cursor, left, |entry| seen.add(entry));
+            }
+            if db.keys.is_empty() || survey.cursor == 0 {
+                survey.db += 1;
+                survey.cursor = 0;
+            }
+        }
+        survey.db = 0;
+        survey.last = std::mem::take(&mut survey.seen);
+        survey.complete = Some(survey.began);
+        self.memory.peak = self.memory.peak.max(self.used_memory());
+    }
+
+    /// Makes room before a command, as the policy says. True if memory is still full. While clients
+    /// are paused nothing goes, and what runs then is not refused.
     pub(crate) fn make_room(&mut self, now: Now) -> bool {
-        if !self.memory.on {
+        if !self.memory.on || self.is_paused(now) {
             return false;
         }
         let limit = usize::try_from(self.config.maxmemory).unwrap_or(usize::MAX);

@@ -16,13 +16,13 @@ mod parts;
 mod snapshot;
 
 pub(crate) use commands::{COMMANDS, LogStatus, SaveReason};
-pub use load::{ApplyCounts, BadEffects};
+pub use load::{ApplyCounts, BadEffects, EffectReader};
 pub use log::{
     DecodedRecord, HEADER, MOST, RecordFault, RecordKind, append_mark, append_record, decode,
     frames, resync,
 };
 pub use parts::{KeyParts, Part, PartPlan};
-pub use snapshot::{SnapshotCursor, SnapshotStep};
+pub use snapshot::{SnapshotCursor, SnapshotStep, append_effect};
 
 use crate::{Engine, Error, SessionId};
 

@@ -15,7 +15,7 @@ pub(crate) struct ScanRequest<'a> {
     pub(crate) pattern: Option<&'a [u8]>,
     /// Report only keys of this type (SCAN alone).
     pub(crate) type_name: Option<&'a [u8]>,
-    /// Report fields without their values (HSCAN alone).
+    /// Report fields without their values, or members without their scores (HSCAN and ZSCAN alone).
     pub(crate) no_values: bool,
 }
 
@@ -28,7 +28,9 @@ impl<'a> ScanRequest<'a> {
             ScanRequest { cursor, count: 10, pattern: None, type_name: None, no_values: false };
         let mut options = ctx.argv.get(at + 1..).unwrap_or_default().iter();
         while let Some(word) = options.next() {
-            if args::is(word, "NOVALUES") && args::is(ctx.arg(0), "HSCAN") {
+            if (args::is(word, "NOVALUES") && args::is(ctx.arg(0), "HSCAN"))
+                || (args::is(word, "NOSCORES") && args::is(ctx.arg(0), "ZSCAN"))
+            {
                 scan.no_values = true;
                 continue;
             }

@@ -219,7 +219,7 @@ fn admit(ctx: &Ctx<'_>, flags: ScriptFlags, read_only: bool) -> Result<(), Error
             "ERR Can not execute a script with write flag using *_ro command.",
         ));
     }
-    if ctx.core.lacks_replicas && !ctx.session.trusted && !ctx.session.loading {
+    if ctx.core.lacks_replicas && !ctx.session.loading {
         return Err(error::NO_REPLICAS);
     }
     if ctx.core.out_of_memory && !flags.allow_oom {

@@ -169,11 +169,6 @@ impl Engine {
         }
     }
 
-    /// Tells how much memory the process takes, as the system sees it, for INFO and MEMORY STATS.
-    pub fn show_resident(&mut self, bytes: usize) {
-        self.core.memory.resident = bytes;
-    }
-
     /// Has the session shown its password, or needs none?
     pub fn is_authenticated(&self, id: SessionId) -> bool {
         self.core.session(id).is_some_and(|session| self.core.is_authenticated(session))

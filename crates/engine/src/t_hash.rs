@@ -5,6 +5,7 @@
 //! past them stays packed for as long as that is the better choice, with the pack's mark set.
 //! Deadlines of fields are kept beside them; see `t_hash/expiry.rs`.
 
+pub(crate) mod combined;
 pub(crate) mod expiry;
 
 use self::expiry::FieldDeadlines;

@@ -196,11 +196,17 @@ fn until<'a>(words: &[&'a [u8]], so_far: ExpiryOption<'a>) -> Option<ExpiryOptio
 fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let (key, value) = (ctx.arg(1), ctx.arg(2));
     let (mut nx, mut xx, mut get, mut when) = (false, false, false, ExpiryOption::Unsaid);
+    let mut equal = None;
     let mut rest = ctx.argv.get(3..).unwrap_or_default();
     while let [word, tail @ ..] = rest {
         match () {
-            () if args::is(word, "NX") && !xx => nx = true,
-            () if args::is(word, "XX") && !nx => xx = true,
+            () if args::is(word, "NX") && !xx && equal.is_none() => nx = true,
+            () if args::is(word, "XX") && !nx && equal.is_none() => xx = true,
+            () if args::is(word, "IFEQ") && !nx && !xx && equal.is_none() && !tail.is_empty() => {
+                equal = tail.first();
+                rest = tail.get(1..).unwrap_or_default();
+                continue;
+            }
             () if args::is(word, "GET") => get = true,
             () if args::is(word, "KEEPTTL")
                 && matches!(when, ExpiryOption::Unsaid | ExpiryOption::Keep) =>
@@ -221,6 +227,11 @@ fn set(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     } else {
         Reply::Nil
     };
+    if let Some(equal) = equal
+        && ctx.write::<Str>(key)?.is_none_or(|held| held.with_bytes(|bytes| bytes != *equal))
+    {
+        return Ok(old);
+    }
     let current = ctx.entry_mut(key).map(|entry| entry.expires_at);
     if (nx && current.is_some()) || (xx && current.is_none()) {
         return Ok(old);

@@ -5,10 +5,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use store::embedded::{Buffers, CommandOutcome, OutputLimits, Reply, SessionId};
+use store::embedded::{Buffers, CommandOutcome, OutputLimits, Reply, SessionId, Traffic};
 
 use crate::codec::{CommandDecoder, encode};
 use crate::listener::{CommandRunner, READ_BYTES, is_about_clients};
@@ -29,14 +30,17 @@ const SILENCE: Duration = Duration::from_secs(2);
 const REPORT_STEP_BYTES: usize = 64 * 1024;
 
 /// Bytes that are read from a client that waits for a key; what comes after them stays where it
-/// is until the wait is over.
-const READ_AHEAD_BYTES: usize = 64 * 1024;
+/// is until the wait is over. The end of a client that has gone is seen if no more is before it: behind a full
+/// receive window it does not even arrive.
+const READ_AHEAD_BYTES: usize = 1024 * 1024;
 
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
     pub(crate) stream: ClientSocket,
     pub(crate) peer: SocketAddr,
+    /// Counts what it sends and receives.
+    traffic: Arc<Traffic>,
     /// None until the store knows it.
     pub(crate) session: Option<SessionId>,
     pub(crate) decoder: CommandDecoder,
@@ -130,10 +134,15 @@ pub(crate) enum Io {
 }
 
 impl ClientConnection {
-    pub(crate) fn new(stream: ClientSocket, peer: SocketAddr) -> ClientConnection {
+    pub(crate) fn new(
+        stream: ClientSocket,
+        peer: SocketAddr,
+        traffic: Arc<Traffic>,
+    ) -> ClientConnection {
         ClientConnection {
             stream,
             peer,
+            traffic,
             session: None,
             decoder: CommandDecoder::default(),
             input: Vec::new(),
@@ -188,9 +197,15 @@ impl ClientConnection {
         self.pending && !self.must_wait() && !self.closing
     }
 
-    /// Is there more to read or to run?
+    /// Is there more to read or to run? Of one that waits, only its end is looked for, once it is
+    /// known to be there.
     pub(crate) fn has_more(&self) -> bool {
-        !self.must_wait() && (self.pending || self.readable) && !self.closing
+        let more = match self.must_wait() {
+            false => self.pending || self.readable,
+            // No event comes for what has arrived before.
+            true => self.readable && self.reads_ahead(),
+        };
+        more && !self.closing
     }
 
     /// Is nothing of it run now, because it waits for a key or for the answer to a wrong password?
@@ -258,6 +273,7 @@ impl ClientConnection {
             match self.stream.read(scratch) {
                 Ok(0) => return Io::Gone,
                 Ok(count) => {
+                    self.traffic.count_read(count);
                     make_room(&mut self.input, count);
                     self.input.extend_from_slice(scratch.get(..count).unwrap_or_default());
                     self.peak = self.peak.max(self.input.len());
@@ -279,14 +295,19 @@ impl ClientConnection {
     }
 
     /// Reads what there is while the client waits for a key, up to a bound: so it is seen when it
-    /// goes away.
+    /// goes away. Once its end has arrived, everything before it is read.
     pub(crate) fn read_ahead(&mut self, scratch: &mut [u8]) -> Io {
-        while self.readable && self.input.len() < READ_AHEAD_BYTES {
+        while self.readable && self.reads_ahead() {
             if self.read(scratch) == Io::Gone {
                 return Io::Gone;
             }
         }
         Io::Done
+    }
+
+    /// Is more read of a client that waits?
+    fn reads_ahead(&self) -> bool {
+        self.ended || self.input.len() < READ_AHEAD_BYTES
     }
 
     /// Makes room for the rest of an argument of which `missing` bytes have not come yet.
@@ -411,7 +432,10 @@ impl ClientConnection {
         while self.has_output() {
             match self.stream.write(self.output.get(self.sent..self.released).unwrap_or_default()) {
                 Ok(0) => return Io::Gone,
-                Ok(count) => self.sent += count,
+                Ok(count) => {
+                    self.traffic.count_write(count);
+                    self.sent += count;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Io::More,
                 Err(_) => return Io::Gone,

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 use store::embedded::{
     BusyStore, CommandOutcome, Commit, Delivery, Embedded, EngineError, Listener, LockedBatch,
-    OutputLimits, QueuedCommands, Reply, SessionId,
+    OutputLimits, QueuedCommands, Reply, SessionId, Traffic,
 };
 
 use crate::client::{ClientConnection, ClientWait, Io};
@@ -137,6 +137,7 @@ impl RespListener {
             penalties: BTreeSet::new(),
             strangers: BTreeSet::new(),
             untold: Vec::new(),
+            traffic: embedded.traffic(),
             limits: embedded.output_limits(),
             query_buffer_max: embedded.query_buffer_max(),
             scratch: vec![0; READ_BYTES],
@@ -295,6 +296,7 @@ struct ListenerLoop {
     strangers: BTreeSet<(Instant, usize)>,
     /// Clients whose memory is to be reported to the store.
     untold: Vec<usize>,
+    traffic: Arc<Traffic>,
     limits: OutputLimits,
     /// Most bytes that may have come of a client and not be run yet.
     query_buffer_max: usize,
@@ -403,13 +405,13 @@ fn run_client(
         if client.asks_about_clients() {
             server.tell_buffers(batch);
         }
-        let Some(client) = server.clients.get_mut(number) else { return };
         // A script may take long. Until it is back others can be served from within it.
+        let Some(client) = server.clients.get_mut(number) else { return };
         let (lent, session) = (client.lend(), client.session);
         let wrong_before = batch.wrong_passwords();
         let outcome = MutexGuard::unlocked(server, || {
             let argv = lent.arguments();
-            session.map(|session| batch.execute(session, &argv))
+            session.map(|session| batch.execute_script(session, &argv))
         });
         *left = left.saturating_sub(1);
         let wrong = batch.wrong_passwords() - wrong_before;
@@ -687,6 +689,7 @@ impl ListenerLoop {
 
     fn greet(&mut self, mut stream: TcpStream, peer: SocketAddr) {
         if self.clients.len() >= self.config.max_clients {
+            self.traffic.count_rejected();
             // The farewell is a courtesy: whether it arrives is the client's matter. Under TLS
             // there is nothing that it could be said in.
             if self.config.tls.is_some() {
@@ -712,7 +715,7 @@ impl ListenerLoop {
                 return;
             }
         };
-        place.insert(ClientConnection::new(stream, peer));
+        place.insert(ClientConnection::new(stream, peer, Arc::clone(&self.traffic)));
         self.ready.push(number);
     }
 
@@ -918,10 +921,33 @@ impl ListenerLoop {
 
     /// Takes the messages from the mailbox.
     fn collect(&mut self, embedded: &Embedded) {
-        let letters = std::mem::take(&mut *self.mailbox.letters.lock());
-        for delivery in letters.deliveries {
+        self.collect_deliveries();
+        let (synced, socket) = {
+            let mut letters = self.mailbox.letters.lock();
+            (std::mem::take(&mut letters.synced), letters.socket.take())
+        };
+        if synced {
+            self.release_held(|commit| commit.poll(embedded));
+        }
+        if let Some(socket) = socket {
+            self.listen_at(socket);
+        }
+    }
+
+    /// Takes the messages for clients from the mailbox, but for a client whose script runs.
+    fn collect_deliveries(&mut self) {
+        let (deliveries, closing) = {
+            let mut letters = self.mailbox.letters.lock();
+            (std::mem::take(&mut letters.deliveries), std::mem::take(&mut letters.closing))
+        };
+        let mut later = Letters::default();
+        for delivery in deliveries {
             let Some(&number) = self.sessions.get(&delivery.session) else { continue };
             let Some(client) = self.clients.get_mut(number) else { continue };
+            if client.is_lent() {
+                later.deliveries.push(delivery);
+                continue;
+            }
             if !matches!(delivery.reply, Reply::Push(_))
                 && let Some(blocked) = client.blocked.take()
             {
@@ -935,18 +961,21 @@ impl ListenerLoop {
             client.release();
             self.send(number);
         }
-        for session in letters.closing {
+        for session in closing {
             let Some(&number) = self.sessions.get(&session) else { continue };
-            if let Some(client) = self.clients.get_mut(number) {
-                client.closing = true;
+            let Some(client) = self.clients.get_mut(number) else { continue };
+            client.closing = true;
+            if client.is_lent() {
+                later.closing.push(session);
+                continue;
             }
             self.send(number);
         }
-        if letters.synced {
-            self.release_held(embedded);
-        }
-        if let Some(socket) = letters.socket {
-            self.listen_at(socket);
+        if !later.deliveries.is_empty() || !later.closing.is_empty() {
+            let mut letters = self.mailbox.letters.lock();
+            later.deliveries.append(&mut letters.deliveries);
+            later.closing.append(&mut letters.closing);
+            (letters.deliveries, letters.closing) = (later.deliveries, later.closing);
         }
     }
 
@@ -985,20 +1014,25 @@ impl ListenerLoop {
         }
     }
 
-    fn release_held(&mut self, embedded: &Embedded) {
+    /// Sends replies that waited for the disk. `poll` says whether they may be sent, as
+    /// [`Commit::poll`] does.
+    fn release_held(&mut self, poll: impl Fn(&Commit) -> Option<Result<(), EngineError>>) {
         let held = std::mem::take(&mut self.held);
         for batch in held {
-            let outcome = batch.commit.poll(embedded);
+            let outcome = poll(&batch.commit);
             if outcome.is_none() {
                 self.held.push(batch);
                 continue;
             }
+            let mut lent = Vec::new();
             for (number, session) in batch.clients {
                 let Some(client) = self.clients.get_mut(number) else { continue };
                 if client.session != Some(session) {
                     continue;
                 }
                 match outcome {
+                    // Its replies after these are of the batch under way.
+                    Some(Ok(())) if client.is_lent() => lent.push((number, session)),
                     Some(Ok(())) => {
                         client.unhold();
                         client.release();
@@ -1007,6 +1041,9 @@ impl ListenerLoop {
                     // What these replies say may not be true: the clients must not read them.
                     _ => self.close(number),
                 }
+            }
+            if !lent.is_empty() {
+                self.held.push(PendingReplies { commit: batch.commit, clients: lent });
             }
         }
     }
@@ -1051,6 +1088,16 @@ impl ListenerLoop {
             return;
         }
         self.note(&events);
+        let settled = meanwhile.settle();
+        self.release_earlier(&settled);
+        if let Ok(lsn) = settled {
+            self.release_held(|commit| match commit {
+                Commit::At(at) if *at > lsn => None,
+                _ => Some(Ok(())),
+            });
+        }
+        self.collect_deliveries();
+        self.end_penalties();
         let mut numbers = std::mem::take(&mut self.ready);
         // Those whose turn has not come yet are served here.
         numbers.extend(self.turn.drain(self.at.min(self.turn.len())..));
@@ -1059,10 +1106,31 @@ impl ListenerLoop {
         }
     }
 
+    /// Sends the replies of this turn's earlier commands in the middle of a slow script.
+    fn release_earlier(&mut self, settled: &Result<u64, EngineError>) {
+        let ran: Vec<usize> = self.turn.iter().take(self.at).copied().collect();
+        for number in ran {
+            // The script's own client stays in the batch: its next reply is part of it.
+            let Some(client) = self.clients.get_mut(number).filter(|c| !c.is_lent()) else {
+                continue;
+            };
+            let Some(batch) = client.end_batch() else { continue };
+            if let Err(error) = settled {
+                client.replace(batch, &Reply::Error(error.clone()));
+            }
+            client.release();
+            self.send(number);
+        }
+    }
+
     fn serve_one_meanwhile(&mut self, number: usize, meanwhile: &mut BusyStore<'_, '_>) {
         let Some(client) = self.clients.get_mut(number) else { return };
-        // The loop looks at these again when it is their time.
+        // The loop looks at these again when it is their time; that one of them has gone, no event
+        // will tell it again.
         if client.is_lent() || client.must_wait() || client.closing {
+            if client.has_more() {
+                self.ready.push(number);
+            }
             return;
         }
         if client.readable && client.read(&mut self.scratch) == Io::Gone {

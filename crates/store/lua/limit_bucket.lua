@@ -3,11 +3,11 @@
 --
 -- KEYS   1 ..limits  string  credits and when they were counted, with a space between
 -- ARGV   1 now_ms  2 ..checks
--- REPLY  {'checked', then per limit: 1 or 0 (allowed), remaining, next_ms, retry_ms}
+-- REPLY  {'checked', then per limit: remaining, next_ms; if denied: -1 - remaining, next_ms, retry_ms}
 --
--- Each check is five arguments: request_id, cost, count, per_ms, burst.
+-- Checks of equal cost and rule share five arguments: how many they are, cost, count, per_ms, burst.
 -- next_ms is when one unit more will be free (0: all are), retry_ms when this cost would be allowed.
 --
 -- Keeps: at most burst + rate * time over any time; numbers are whole and below 2^53. A repeated
 -- request counts again, which refuses more and never allows more.
-return check_each(bucket_state, bucket_charge)
+return check_each(bucket_state, bucket_charge, false)

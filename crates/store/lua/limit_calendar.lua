@@ -3,11 +3,11 @@
 --
 -- KEYS   1 ..limits  hash  start_ms, end_ms, used: the period and its units
 -- ARGV   1 now_ms  2 ..checks
--- REPLY  {'checked', then per limit: 1 or 0 (allowed), remaining, next_ms, retry_ms}
+-- REPLY  {'checked', then per limit: remaining, next_ms; if denied: -1 - remaining, next_ms, retry_ms}
 --
--- Each check is five arguments: request_id, cost, limit, start_ms, end_ms.
+-- Checks of equal cost and rule share five arguments: how many they are, cost, limit, start_ms, end_ms.
 -- next_ms is when one unit more will be free (0: all are), retry_ms when this cost would be allowed.
 --
 -- Keeps: at most limit from start to end. A repeated request counts again, which refuses more and
 -- never allows more.
-return check_each(calendar_state, calendar_charge)
+return check_each(calendar_state, calendar_charge, false)

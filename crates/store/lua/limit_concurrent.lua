@@ -3,10 +3,11 @@
 --
 -- KEYS   1 ..limits  zset  a member per leased unit; score = when the lease expires, in ms
 -- ARGV   1 now_ms  2 ..checks
--- REPLY  {'checked', then per limit: 1 or 0 (allowed), remaining, next_ms, retry_ms}
+-- REPLY  {'checked', then per limit: remaining, next_ms; if denied: -1 - remaining, next_ms, retry_ms}
 --
--- Each check is five arguments: request_id, cost, limit, lease_ms, 0.
+-- Checks of equal cost and rule share five arguments: how many they are, cost, limit, lease_ms, 0.
+-- The ids of their requests follow.
 -- next_ms is when one unit more will be free (0: all are), retry_ms when this cost would be allowed.
 --
 -- Keeps: a repeated request holds one lease. A denied request writes nothing.
-return check_each(concurrent_state, concurrent_charge)
+return check_each(concurrent_state, concurrent_charge, true)

@@ -1,8 +1,8 @@
 -- store/limit_refund -- give back units of a counter, a bucket or a calendar.
 --
 -- KEYS   1 limit     hash or string  by the algorithm
---        2 refunded  string          exists once this refund was made
--- ARGV   1 algorithm  2 units  3 charged_ms  4 a  5 b  6 c  7 keep_ms
+--        2 refunds   zset            ids of refunds that were made; score = when, in ms
+-- ARGV   1 now_ms  2 refund_id  3 algorithm  4 units  5 charged_ms  6 a  7 b  8 c  9 keep_ms
 -- REPLY  {'refunded', how many units} | {'repeated'}
 --
 -- a, b and c are the numbers of the rule, as the algorithm's own script has them; charged_ms is
@@ -10,9 +10,10 @@
 --
 -- Keeps: a refund that is repeated after a lost reply counts once. Units come back to the window or
 -- period they were charged to, or not at all when it is over.
+local now_ms, keep_ms = tonumber(now_ms), tonumber(keep_ms)
 local units, charged_ms = tonumber(units), tonumber(charged_ms)
 local b, c = tonumber(b), tonumber(c)
-if redis.call('EXISTS', refunded) == 1 then return {'repeated'} end
+if redis.call('ZSCORE', refunds, refund_id) then return {'repeated'} end
 
 local back = 0
 if algorithm == 'counter' then
@@ -46,5 +47,7 @@ else
     redis.call('SET', limit, string.format('%.0f', more) .. string.sub(stored, space), 'KEEPTTL')
   end
 end
-redis.call('SET', refunded, '1', 'PX', keep_ms)
+redis.call('ZREMRANGEBYSCORE', refunds, '-inf', string.format('%.0f', now_ms - keep_ms))
+redis.call('ZADD', refunds, string.format('%.0f', now_ms), refund_id)
+redis.call('PEXPIRE', refunds, string.format('%.0f', keep_ms))
 return {'refunded', back}

@@ -210,6 +210,10 @@ impl Clock {
 
     /// Hides a small step back by standing still, and takes a great one.
     fn settle(&self, reading: i64) -> Millis {
+        // Mostly of the same millisecond as the reading before it; to look costs less than to change.
+        if self.0.latest.load(Ordering::Relaxed) == reading {
+            return Millis(reading);
+        }
         let latest = self.0.latest.fetch_max(reading, Ordering::Relaxed);
         if reading >= latest {
             return Millis(reading);
@@ -233,6 +237,13 @@ fn system_now() -> i64 {
         Ok(since) => as_millis(since),
         Err(before) => -as_millis(before.duration()),
     }
+}
+
+/// Returns the machine's time since 1970, with nanoseconds. For traces, which show it and decide nothing
+/// by it.
+#[expect(clippy::disallowed_methods, reason = "shown in traces only, and with nanoseconds")]
+pub(crate) fn machine_time() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The hands of a manual clock. A cheap clone; all clones move the same clock.

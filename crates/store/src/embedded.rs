@@ -13,7 +13,7 @@
 //! the lock taken), `embedded/busy.rs` (slow scripts), `embedded/sync.rs`
 //! (how the log reaches the disk), `embedded/replay.rs` and `embedded/open.rs` (how it is read
 //! back), `embedded/compact.rs` (how it stays short), `embedded/background.rs` (the threads),
-//! `embedded/check.rs` (looking at a folder from outside).
+//! `embedded/check.rs` and `embedded/freeze.rs` (looking at a folder from outside).
 
 mod background;
 mod busy;
@@ -23,6 +23,7 @@ mod commit;
 mod compact;
 mod disk;
 mod files;
+mod freeze;
 mod listener;
 mod log;
 mod migrate;
@@ -32,6 +33,7 @@ mod session;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod value;
 
 use std::{
@@ -47,7 +49,7 @@ use std::{
 
 pub use engine::{
     Buffers, CommandOutcome, Error as EngineError, OutputLimit, OutputLimits, Reply, SessionId,
-    format_double, split_quoted,
+    Traffic, format_double, split_quoted,
 };
 use engine::{Config, Engine, EngineOutput, Garbage, Now, ScriptControl};
 use parking_lot::Mutex;
@@ -58,11 +60,12 @@ pub use self::busy::BusyStore;
 pub use self::check::{CheckReport, TornTail, check, repair};
 pub use self::combining::QueuedCommands;
 pub use self::commit::Commit;
+pub(crate) use self::freeze::rebuild;
 pub use self::replay::bytes_read;
 pub(crate) use self::session::{BlockingSession, OwnSession};
 use self::{
     background::{BackgroundThreads, Compaction},
-    busy::Listeners,
+    busy::{LentOutput, Listeners},
     combining::{CombiningQueue, StateGuard},
     commit::{CommitHandle, GroupCommit},
     disk::Disk,
@@ -91,6 +94,8 @@ const LARGE_ARGUMENT_BYTES: usize = 16 << 10;
 pub struct Embedded {
     shared: Arc<StoreInner>,
     _background: Arc<BackgroundThreads>,
+    /// Records of this handle do not ask for an fsync.
+    is_relaxed: bool,
 }
 
 /// State shared by all clones and the background threads.
@@ -120,6 +125,8 @@ struct StoreInner {
     /// Control of the script that has the lock.
     control: ScriptControl,
     listeners: Listeners,
+    /// Output of the batch whose script runs.
+    lent: LentOutput,
     /// Sessions that ended while a script had the lock.
     leaving: Mutex<Vec<SessionId>>,
 }
@@ -266,7 +273,12 @@ impl Embedded {
         let (shared, compaction) = StoreInner::open(disk, options, clock)?;
         let background = BackgroundThreads::start(Arc::clone(&shared), on_disk, compaction)
             .map_err(|error| Error::invalid(format!("cannot start the store: {error}")))?;
-        Ok(Self { shared, _background: Arc::new(background) })
+        Ok(Self { shared, _background: Arc::new(background), is_relaxed: false })
+    }
+
+    /// Returns a handle whose records do not ask for an fsync.
+    pub(crate) fn relaxed(&self) -> Self {
+        Self { is_relaxed: true, ..self.clone() }
     }
 
     /// Runs one command of a caller that shares the common session.
@@ -275,7 +287,9 @@ impl Embedded {
         tokio::task::coop::consume_budget().await;
         let ran = self.shared.try_batch().map(|mut batch| {
             let common = batch.common();
+            batch.is_relaxed = self.is_relaxed;
             let outcome = Argv::of(cmd).with(|argv| batch.execute(common, argv));
+            batch.is_relaxed = false;
             batch.run_queue();
             (outcome, batch.commit_shared())
         });
@@ -298,6 +312,7 @@ impl Embedded {
             let (reply, commit) = match self.enter().await {
                 Ok(mut batch) => {
                     let common = batch.common();
+                    batch.is_relaxed = self.is_relaxed;
                     let reply = transaction(&mut batch, common, pipeline);
                     (reply, batch.commit_shared())
                 }
@@ -315,6 +330,7 @@ impl Embedded {
                 }
             };
             let common = batch.common();
+            batch.is_relaxed = self.is_relaxed;
             let mut replies = Vec::with_capacity(count);
             for cmd in pipeline.cmd_iter().skip(offset).take(count) {
                 let outcome = Argv::of(cmd).with(|argv| batch.execute(common, argv));
@@ -411,7 +427,8 @@ impl StoreInner {
         let queue = Arc::new(CombiningQueue::default());
         // While a script runs, the common session is its own.
         let aside = engine.connect_trusted("store");
-        busy::serve(&control, &listeners, &queue, aside, &clock);
+        let lent = LentOutput::default();
+        busy::serve(&control, &listeners, &queue, &lent, aside, &clock);
         listener::follow_settings(&mut engine, &listeners);
         migrate::allow(&mut engine);
         let state = StoreState {
@@ -439,6 +456,7 @@ impl StoreInner {
             address,
             control,
             listeners,
+            lent,
             leaving: Mutex::default(),
         });
         let least = options.compact_at.unwrap_or(COMPACT_MIN_BYTES);
@@ -476,6 +494,7 @@ impl StoreInner {
             own: None,
             served: 0,
             write_now: false,
+            is_relaxed: false,
             ended: false,
         }
     }
@@ -490,10 +509,18 @@ impl StoreInner {
         }
     }
 
+    /// Takes a sample of the rates that INFO shows.
+    fn sample_rates(&self) {
+        let now = Now::from_millis(self.clock.now().0);
+        self.lock().engine.sample_rates(now);
+    }
+
     /// Takes out keys that are past their deadline, a bounded number of them at a time.
     fn sweep(&self) {
         loop {
             let mut batch = self.batch();
+            // A key that comes back has its deadline with it.
+            batch.is_relaxed = true;
             let now = batch.now;
             let began = Instant::now();
             let swept = batch.state.engine.sweep(now, SWEEP_BATCH);
@@ -570,17 +597,21 @@ impl StoreInner {
     }
 }
 
-/// Does a command of this name show how much memory the process takes?
-fn shows_memory(name: &[u8]) -> bool {
-    matches!(name, [b'i' | b'I' | b'm' | b'M', ..])
-        && (name.eq_ignore_ascii_case(b"info") || name.eq_ignore_ascii_case(b"memory"))
+/// Runs one command on the engine, and tells it how long that took.
+fn run(engine: &mut Engine, now: Now, session: SessionId, argv: &[&[u8]]) -> CommandOutcome {
+    if argv.first().is_some_and(|name| shows_usage(name)) {
+        engine.show_usage(usage::of_process());
+    }
+    let began = Instant::now();
+    let outcome = engine.execute(now, session, argv);
+    engine.took(now, session, argv, began.elapsed());
+    outcome
 }
 
-/// Memory that the process takes, as the system sees it; 0 where it does not tell.
-fn resident_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size()
+/// Does a command of this name show what the process uses?
+fn shows_usage(name: &[u8]) -> bool {
+    matches!(name, [b'i' | b'I' | b'm' | b'M', ..])
+        && (name.eq_ignore_ascii_case(b"info") || name.eq_ignore_ascii_case(b"memory"))
 }
 
 /// Applies options to the engine's configuration.
@@ -644,6 +675,8 @@ pub struct LockedBatch<'a> {
     served: u32,
     /// A caller waits for the log to be written.
     write_now: bool,
+    /// Records made now do not ask for an fsync.
+    is_relaxed: bool,
     ended: bool,
 }
 
@@ -659,30 +692,33 @@ impl LockedBatch<'_> {
 
     /// Runs one command.
     pub fn execute(&mut self, session: SessionId, argv: &[&[u8]]) -> CommandOutcome {
-        let StoreState { engine, log, .. } = &mut *self.state;
-        let mut refused = false;
-        if let Some(log) = log
-            && !self.denied
-        {
-            let length = argv.iter().map(|argument| argument.len()).sum::<usize>();
-            if length > LARGE_ARGUMENT_BYTES
-                && let Err(error) = log.make_room_for(length)
-            {
-                refused = true;
-                engine.deny_writes(Some(error));
-            }
+        let refused = self.refuse_without_room(argv);
+        let outcome = run(&mut self.state.engine, self.now, session, argv);
+        self.after_command(refused);
+        outcome
+    }
+
+    /// Refuses writes to a command with large arguments for which the disk has no room; returns true
+    /// if it does.
+    fn refuse_without_room(&mut self, argv: &[&[u8]]) -> bool {
+        let StoreState { engine, log: Some(log), .. } = &mut *self.state else { return false };
+        let length = argv.iter().map(|argument| argument.len()).sum::<usize>();
+        if self.denied || length <= LARGE_ARGUMENT_BYTES {
+            return false;
         }
-        if argv.first().is_some_and(|name| shows_memory(name)) {
-            engine.show_resident(resident_bytes());
-        }
-        let began = Instant::now();
-        let outcome = engine.execute(self.now, session, argv);
-        engine.took(self.now, session, argv, began.elapsed());
+        let refusal = log.make_room_for(length).err();
+        let refused = refusal.is_some();
         if refused {
-            engine.deny_writes(None);
+            engine.deny_writes(refusal);
+        }
+        refused
+    }
+
+    fn after_command(&mut self, refused: bool) {
+        if refused {
+            self.state.engine.deny_writes(None);
         }
         self.gather();
-        outcome
     }
 
     /// Takes the effects to log and the deliveries from the engine.
@@ -691,7 +727,7 @@ impl LockedBatch<'_> {
         if let Some(log) = log {
             let effects = engine.effects();
             if !effects.is_empty() {
-                log.append(effects);
+                log.append(effects, self.is_relaxed);
                 engine.clear_effects();
                 engine.log_made(log.lsn);
             }

@@ -102,7 +102,7 @@ impl Deadlines {
         let mut members = Vec::with_capacity(reply.len() / 2);
         for pair in reply.get(1..).unwrap_or_default().chunks_exact(2) {
             let deadline: f64 = pair[1].parse().map_err(|_| Error::Decode {
-                message: format!("a deadline is no number but {:?}", pair[1]),
+                message: format!("a deadline is not a number: {:?}", pair[1]),
             })?;
             members.push((pair[0].clone(), millis(deadline)));
         }

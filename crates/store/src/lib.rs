@@ -8,7 +8,8 @@
 //! Read in this order: [`Store`] here, `options.rs` (what can be set), `connection.rs` (the seam
 //! between the handle and its backends), `link.rs` (how a connection is kept), `script.rs`,
 //! `key.rs`, `clock.rs`, `error.rs`. Building blocks that several services need stand on these:
-//! [`lease`], [`limit`], [`events`], [`counter`], [`expiry`].
+//! [`lease`], [`limit`], [`events`], [`counter`], [`expiry`], [`histogram`], [`history`], [`webhook`]. `transfer.rs`
+//! moves data between stores and files.
 //!
 //! The built-in store is the feature `embedded`, on by default. Without it the engine, Lua and
 //! persistence are not compiled, opening `embedded:` fails, and what is left is a client for
@@ -37,7 +38,10 @@ pub mod expiry;
 mod faults;
 #[cfg(feature = "embedded")]
 mod fsync;
+pub mod histogram;
+pub mod history;
 mod key;
+pub mod key_map;
 pub mod lease;
 pub mod limit;
 mod link;
@@ -48,6 +52,10 @@ pub mod script;
 mod scripts;
 mod server;
 pub mod subscribe;
+pub mod trace;
+#[cfg(feature = "embedded")]
+pub mod transfer;
+pub mod webhook;
 
 #[cfg(feature = "embedded")]
 pub use engine::EvictionPolicy;

@@ -7,10 +7,11 @@
 //! [`check`] is one request at one limit; [`CheckBatcher`] sends concurrent checks as one script
 //! call; [`check_all`] is one request at several limits. [`peek`] looks, [`refund`] and [`release`]
 //! give back, [`renew`] keeps a lease, [`reset`] forgets. The state of a limit is one small key, or
-//! a sorted set with a member per allowed unit ([`Rule::Window`], [`Rule::Fixed`],
+//! a sorted set with a member per allowed unit ([`Rule::Sliding`], [`Rule::Fixed`],
 //! [`Rule::Concurrent`]); each goes by itself when idle.
 
 mod batch;
+pub mod header;
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::{
 
 pub use self::batch::CheckBatcher;
 
-/// The most units a [`Rule::Window`], a [`Rule::Fixed`] or a [`Rule::Concurrent`] may allow,
+/// The most units a [`Rule::Sliding`], a [`Rule::Fixed`] or a [`Rule::Concurrent`] may allow,
 /// because it remembers each: about 120 kB a key.
 pub const WINDOW_MOST: u32 = 1_000;
 
@@ -43,7 +44,7 @@ const REFUND_MEMORY: Duration = Duration::from_secs(60);
 pub enum Rule {
     /// Exactly `limit` in any window, wherever it starts (`sliding`). Remembers each unit, so
     /// `limit` is at most [`WINDOW_MOST`].
-    Window {
+    Sliding {
         /// Number of units allowed.
         limit: u32,
         /// In how long.
@@ -97,7 +98,7 @@ impl Rule {
     /// The most that can be free: the limit, or a bucket's burst.
     pub fn most(&self) -> u64 {
         match *self {
-            Self::Window { limit, .. }
+            Self::Sliding { limit, .. }
             | Self::Counter { limit, .. }
             | Self::Fixed { limit, .. }
             | Self::Concurrent { limit, .. } => u64::from(limit),
@@ -109,13 +110,13 @@ impl Rule {
     /// Returns true if the units of a request are kept under its id, so that a repeated request
     /// counts once and [`release`] gives back exactly its own.
     pub fn remembers_requests(&self) -> bool {
-        matches!(self, Self::Window { .. } | Self::Fixed { .. } | Self::Concurrent { .. })
+        matches!(self, Self::Sliding { .. } | Self::Fixed { .. } | Self::Concurrent { .. })
     }
 
     /// Says what is wrong with a rule that cannot work.
     pub fn validate(&self) -> Result<(), Error> {
         let (count, period) = match *self {
-            Self::Window { limit, window: period }
+            Self::Sliding { limit, window: period }
             | Self::Fixed { limit, window: period }
             | Self::Concurrent { limit, lease: period } => {
                 if limit > WINDOW_MOST {
@@ -148,6 +149,10 @@ impl Rule {
         if period < Duration::from_millis(1) || period > year {
             return Err(Error::invalid("a limit's time must be between 1 ms and a year"));
         }
+        // A counter weighs its last window by a share, which need not be exact.
+        if matches!(self, Self::Counter { .. }) {
+            return Ok(());
+        }
         let most = self.most().max(u64::from(count));
         let product = u128::from(most).saturating_mul(period.as_millis());
         if product >= 1 << 52 {
@@ -161,7 +166,7 @@ impl Rule {
     /// The algorithm's name, as it is in scripts, settings and JSON.
     pub fn algorithm(&self) -> &'static str {
         match self {
-            Self::Window { .. } => "sliding",
+            Self::Sliding { .. } => "sliding",
             Self::Counter { .. } => "counter",
             Self::Fixed { .. } => "fixed",
             Self::Bucket { .. } => "bucket",
@@ -170,10 +175,19 @@ impl Rule {
         }
     }
 
+    /// The Redis type of its state.
+    fn key_type(&self) -> &'static str {
+        match self {
+            Self::Sliding { .. } | Self::Fixed { .. } | Self::Concurrent { .. } => "zset",
+            Self::Counter { .. } | Self::Calendar { .. } => "hash",
+            Self::Bucket { .. } => "string",
+        }
+    }
+
     /// The three numbers of the rule, as its script takes them.
     fn numbers(&self) -> [i64; 3] {
         match *self {
-            Self::Window { limit, window }
+            Self::Sliding { limit, window }
             | Self::Counter { limit, window }
             | Self::Fixed { limit, window } => [i64::from(limit), millis(window), 0],
             Self::Concurrent { limit, lease } => [i64::from(limit), millis(lease), 0],
@@ -228,7 +242,7 @@ pub struct CheckOutcome {
     pub next: Duration,
     /// Time until this limit would allow the request; zero when it does now.
     pub retry: Duration,
-    /// When it was decided; the times above count from here.
+    /// Time of the decision; the times above count from here.
     pub at: Millis,
 }
 
@@ -243,7 +257,7 @@ pub struct CheckOutcome {
 /// let store = tidegate_store::Store::open("embedded:").await?;
 /// let check = LimitCheck {
 ///     key: tidegate_store::Key::raw("ha:sliding_limit:192.0.2.1"),
-///     rule: Rule::Window { limit: 20, window: Duration::from_secs(60) },
+///     rule: Rule::Sliding { limit: 20, window: Duration::from_secs(60) },
 ///     cost: 1,
 ///     request_id: "req-81f2".to_owned(),
 /// };
@@ -252,8 +266,27 @@ pub struct CheckOutcome {
 /// # Ok(()) }
 /// ```
 pub async fn check(store: &Store, check: &LimitCheck) -> Result<CheckOutcome, Error> {
-    let outcomes = check_same(store, &[check]).await?;
+    let outcomes = match check_same(store, &[check]).await {
+        Err(Error::Script { .. }) if forget_others(store, std::slice::from_ref(check)).await? => {
+            check_same(store, &[check]).await?
+        }
+        outcomes => outcomes?,
+    };
     outcomes.into_iter().next().ok_or_else(reply::unreadable)
+}
+
+/// Forgets limits whose keys hold the state of another algorithm: the rule has changed, or an older
+/// version counted differently. Returns whether there was one. What no limit writes is left alone.
+async fn forget_others(store: &Store, checks: &[LimitCheck]) -> Result<bool, Error> {
+    let mut forgotten = false;
+    for LimitCheck { key, rule, .. } in checks {
+        let found: String = redis::cmd("TYPE").arg(key).query_async(&mut store.clone()).await?;
+        if ["zset", "hash", "string"].contains(&found.as_str()) && found != rule.key_type() {
+            reset(store, key).await?;
+            forgotten = true;
+        }
+    }
+    Ok(forgotten)
 }
 
 /// Looks at a limit without charging it.
@@ -266,12 +299,17 @@ pub async fn peek(store: &Store, key: &Key, rule: Rule) -> Result<CheckOutcome, 
 /// script call. Each is decided by itself, in order.
 async fn check_same(store: &Store, checks: &[&LimitCheck]) -> Result<Vec<CheckOutcome>, Error> {
     let Some(first) = checks.first() else { return Ok(Vec::new()) };
-    let mut args = Vec::with_capacity(checks.len() * 5);
-    for LimitCheck { rule, cost, request_id, .. } in checks {
+    let same = |a: &&LimitCheck, b: &&LimitCheck| a.cost == b.cost && a.rule == b.rule;
+    let mut args = Vec::with_capacity(checks.len() + 5);
+    for run in checks.chunk_by(same) {
+        let LimitCheck { rule, cost, .. } = run[0];
         rule.validate_cost(*cost)?;
-        args.push(request_id.clone());
+        args.push(run.len().to_string());
         args.push(cost.to_string());
         args.extend(rule.numbers().map(|number| number.to_string()));
+        if rule.remembers_requests() {
+            args.extend(run.iter().map(|check| check.request_id.clone()));
+        }
     }
     let (now_ms, limits) = (store.now(), checks.iter().map(|check| &check.key));
     macro_rules! run {
@@ -280,8 +318,8 @@ async fn check_same(store: &Store, checks: &[&LimitCheck]) -> Result<Vec<CheckOu
                 .await?
         };
     }
-    let items: Vec<reply::LimitItem> = match first.rule {
-        Rule::Window { .. } => run!(limit_sliding),
+    let items: reply::LimitItems = match first.rule {
+        Rule::Sliding { .. } => run!(limit_sliding),
         Rule::Counter { .. } => run!(limit_counter),
         Rule::Fixed { .. } => run!(limit_fixed),
         Rule::Bucket { .. } => run!(limit_bucket),
@@ -308,11 +346,17 @@ pub async fn check_all(store: &Store, checks: &[LimitCheck]) -> Result<Vec<Check
         rules.push(cost.to_string());
         rules.extend(rule.numbers().map(|number| number.to_string()));
     }
-    let keys = limit_take::Keys { limits: checks.iter().map(|check| &check.key) };
     let request_id = checks.first().map_or("", |check| check.request_id.as_str());
     let now_ms = store.now();
-    let args = limit_take::Args { now_ms, request_id, rules };
-    let items: Vec<reply::LimitItem> = limit_take::run(store, keys, args).await?;
+    let send = || {
+        let keys = limit_take::Keys { limits: checks.iter().map(|check| &check.key) };
+        let args = limit_take::Args { now_ms, request_id, rules: &rules };
+        limit_take::run::<reply::LimitItems>(store, keys, args)
+    };
+    let items = match send().await {
+        Err(Error::Script { .. }) if forget_others(store, checks).await? => send().await?,
+        items => items?,
+    };
     reply::joint_outcomes(&items, checks, now_ms)
 }
 
@@ -359,21 +403,24 @@ pub async fn renew(store: &Store, check: &LimitCheck) -> Result<bool, Error> {
 /// back to the window or period they were charged to, or not at all when that is over. Returns the
 /// number of units.
 ///
-/// `refunded` is a key of this refund alone; it lives for a minute and makes a repeated refund
-/// count once. On a cluster it shares the limit's slot.
+/// `refunds` remembers refunds by their id for a minute, so that a repeated one counts once; several
+/// limits may share it. On a cluster it shares the limit's slot.
 pub async fn refund(
     store: &Store,
     check: &LimitCheck,
     charged: Millis,
-    refunded: &Key,
+    refunds: &Key,
+    refund_id: &str,
 ) -> Result<u64, Error> {
     check.rule.validate_cost(check.cost)?;
     if check.rule.remembers_requests() {
         return release(store, check).await;
     }
     let [a, b, c] = check.rule.numbers();
-    let keys = limit_refund::Keys { limit: &check.key, refunded };
+    let keys = limit_refund::Keys { limit: &check.key, refunds };
     let args = limit_refund::Args {
+        now_ms: store.now(),
+        refund_id,
         algorithm: check.rule.algorithm(),
         units: check.cost,
         charged_ms: charged,
@@ -382,7 +429,7 @@ pub async fn refund(
         c,
         keep_ms: millis(REFUND_MEMORY),
     };
-    let items: Vec<reply::LimitItem> = limit_refund::run(store, keys, args).await?;
+    let items: reply::LimitItems = limit_refund::run(store, keys, args).await?;
     reply::refunded(&items)
 }
 
@@ -495,17 +542,19 @@ mod reply {
 
     use super::{CheckOutcome, Duration, Error, LimitCheck, Millis, Rule};
 
-    pub(super) enum LimitItem {
-        Word(String),
-        Number(u64),
+    pub(super) struct LimitItems {
+        word: String,
+        numbers: Vec<i64>,
     }
 
-    impl FromRedisValue for LimitItem {
+    impl FromRedisValue for LimitItems {
         fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-            match value {
-                Value::Int(number) => Ok(Self::Number(u64::try_from(number).unwrap_or(0))),
-                other => String::from_redis_value(other).map(Self::Word),
-            }
+            let mut items = Vec::<Value>::from_redis_value(value)?.into_iter();
+            let word = items.next().ok_or("a limit's reply is empty")?;
+            Ok(Self {
+                word: String::from_redis_value(word)?,
+                numbers: items.map(i64::from_redis_value).collect::<Result<_, _>>()?,
+            })
         }
     }
 
@@ -513,67 +562,58 @@ mod reply {
         Error::Decode { message: "a limit's reply has another shape".to_owned() }
     }
 
-    fn numbers(reply: &[LimitItem]) -> Result<(&str, Vec<u64>), Error> {
-        let Some((LimitItem::Word(word), rest)) = reply.split_first() else {
-            return Err(unreadable());
-        };
-        let number = |item: &LimitItem| match item {
-            LimitItem::Number(number) => Ok(*number),
-            LimitItem::Word(_) => Err(unreadable()),
-        };
-        Ok((word, rest.iter().map(number).collect::<Result<_, _>>()?))
-    }
-
-    fn outcome(
-        rule: &Rule,
-        allowed: bool,
-        numbers: &[u64],
-        at: Millis,
-    ) -> Result<CheckOutcome, Error> {
-        let [remaining, next, retry] = *numbers else { return Err(unreadable()) };
-        Ok(CheckOutcome {
+    fn outcome(rule: &Rule, allowed: bool, numbers: [i64; 3], at: Millis) -> CheckOutcome {
+        let [remaining, next, retry] = numbers.map(|number| u64::try_from(number).unwrap_or(0));
+        CheckOutcome {
             allowed,
             limit: rule.most(),
             remaining,
             next: Duration::from_millis(next),
             retry: Duration::from_millis(retry),
             at,
-        })
+        }
     }
 
     pub(super) fn outcomes(
-        reply: &[LimitItem],
+        reply: &LimitItems,
         checks: &[&LimitCheck],
         at: Millis,
     ) -> Result<Vec<CheckOutcome>, Error> {
-        let (_, numbers) = numbers(reply)?;
-        if numbers.len() != checks.len() * 4 {
-            return Err(unreadable());
+        let mut numbers = reply.numbers.iter().copied();
+        let mut next = || numbers.next().ok_or_else(unreadable);
+        let mut outcomes = Vec::with_capacity(checks.len());
+        for check in checks {
+            let (remaining, next_ms) = (next()?, next()?);
+            outcomes.push(if remaining >= 0 {
+                outcome(&check.rule, true, [remaining, next_ms, 0], at)
+            } else {
+                outcome(&check.rule, false, [-1 - remaining, next_ms, next()?], at)
+            });
         }
-        let each = numbers.chunks(4).zip(checks);
-        each.map(|(numbers, check)| match numbers {
-            [allowed, rest @ ..] => outcome(&check.rule, *allowed == 1, rest, at),
-            [] => Err(unreadable()),
-        })
-        .collect()
+        match numbers.next() {
+            None => Ok(outcomes),
+            Some(_) => Err(unreadable()),
+        }
     }
 
     pub(super) fn joint_outcomes(
-        reply: &[LimitItem],
+        reply: &LimitItems,
         checks: &[LimitCheck],
         at: Millis,
     ) -> Result<Vec<CheckOutcome>, Error> {
-        let (word, numbers) = numbers(reply)?;
-        if numbers.len() != checks.len() * 3 {
+        let (chunks, rest) = reply.numbers.as_chunks::<3>();
+        if chunks.len() != checks.len() || !rest.is_empty() {
             return Err(unreadable());
         }
-        let each = numbers.chunks(3).zip(checks);
-        each.map(|(numbers, check)| outcome(&check.rule, word == "allowed", numbers, at)).collect()
+        let allowed = reply.word == "allowed";
+        let each = chunks.iter().zip(checks);
+        Ok(each.map(|(numbers, check)| outcome(&check.rule, allowed, *numbers, at)).collect())
     }
 
-    pub(super) fn refunded(reply: &[LimitItem]) -> Result<u64, Error> {
-        match numbers(reply)? {
-            ("refunded", units) => units.first().copied().ok_or_else(unreadable),
+    pub(super) fn refunded(reply: &LimitItems) -> Result<u64, Error> {
+        match (reply.word.as_str(), reply.numbers.first()) {
+            ("refunded", Some(units)) => Ok(u64::try_from(*units).unwrap_or(0)),
+            ("refunded", None) => Err(unreadable()),
             _ => Ok(0),
         }
     }

@@ -16,15 +16,20 @@ pub mod tidy;
 
 pub use self::{arg::Arg, assemble::Library};
 
-use std::{borrow::Borrow, fmt, sync::OnceLock};
+use std::{borrow::Borrow, cell::Cell, collections::BTreeMap, fmt, sync::OnceLock};
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use redis::{
     Cmd, ErrorKind, FromRedisValue, ServerErrorKind, ToRedisArgs, Value, aio::ConnectionLike,
 };
+use tokio::time::Instant;
 
 use self::assemble::AssembledSource;
-use crate::{Error, Key, Store};
+use crate::{
+    Error, Key, Store,
+    trace::{SpanKind, SpanStart, TraceContext, TraceSpan},
+};
 
 /// A declared script. Made by [`script!`](crate::script!).
 pub struct Script {
@@ -34,6 +39,23 @@ pub struct Script {
     library: Option<&'static Library>,
     body: &'static str,
     assembled: OnceLock<AssembledSource>,
+}
+
+/// The scripts that were used, by digest: name, and length of the source. Constants of the program, as the scripts are.
+static NAMES: Mutex<BTreeMap<String, (&'static str, usize)>> = Mutex::new(BTreeMap::new());
+
+/// Returns the name of a script of this program that was used, by its digest.
+pub fn name_of(digest: &str) -> Option<&'static str> {
+    NAMES.lock().get(digest).map(|(name, _)| *name)
+}
+
+/// Returns the name of a script of this program that was used, by the length of its source, which is how a log of slow
+/// commands tells a source it has cut; `None` if several are that long.
+pub fn name_of_length(bytes: usize) -> Option<&'static str> {
+    let names = NAMES.lock();
+    let mut fitting = names.values().filter(|(_, length)| *length == bytes);
+    let (name, _) = fitting.next()?;
+    fitting.next().is_none().then_some(*name)
 }
 
 impl Script {
@@ -85,7 +107,11 @@ impl Script {
     }
 
     fn assembled(&self) -> &AssembledSource {
-        self.assembled.get_or_init(|| AssembledSource::new(self))
+        self.assembled.get_or_init(|| {
+            let assembled = AssembledSource::new(self);
+            NAMES.lock().insert(assembled.sha.clone(), (self.name, assembled.source.len()));
+            assembled
+        })
     }
 
     /// Runs a call and reads its reply.
@@ -109,6 +135,8 @@ impl Script {
                 message: format!("argument {arg} is {count} values, not one"),
             });
         }
+        let started = is_timed().then(Instant::now);
+        let mut span = self.span();
         let answer = store.req_packed_command(&call.cmd).await.and_then(Value::extract_error);
         let answer = match answer {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
@@ -117,12 +145,45 @@ impl Script {
             }
             answer => answer,
         };
+        if let Some(started) = started {
+            let seconds = started.elapsed().as_secs_f64();
+            metrics::histogram!("tidegate_store_script_seconds", "script" => self.name)
+                .record(seconds);
+        }
+        if let Err(error) = &answer {
+            span.fail(|| error.to_string());
+        }
+        drop(span);
         answer.map_err(|error| match Error::from(error).in_script(self.name) {
             Error::Script { script, message } => {
                 Error::Script { script, message: self.assembled().locate(&message) }
             }
             other => other,
         })
+    }
+
+    /// Begins the span of a call, if it is made in a trace.
+    fn span(&self) -> TraceSpan {
+        let mut span =
+            TraceSpan::child(SpanKind::Client, || format!("script {}", self.name).into());
+        self.describe(&mut span);
+        span
+    }
+
+    /// Notes in a trace a call that was made for it, though not in it: a claim serves the jobs that
+    /// it finds, and belongs to the worker that asks.
+    pub fn note_call(&self, start: SpanStart, context: Option<TraceContext>) {
+        if context.is_some_and(|context| context.sampled) {
+            let name = || format!("script {}", self.name).into();
+            let mut span = TraceSpan::begin_at(start, SpanKind::Client, context, name);
+            self.describe(&mut span);
+        }
+    }
+
+    fn describe(&self, span: &mut TraceSpan) {
+        span.set("db.system.name", || "redis");
+        span.set("db.operation.name", || "EVALSHA");
+        span.set("db.stored_procedure.name", || self.name);
     }
 
     /// The same call with the text in place of the digest.
@@ -136,6 +197,22 @@ impl Script {
         }
         text
     }
+}
+
+/// Of so many calls one is timed: reading the clock twice costs as much as a short script in the
+/// built-in store spends in one command.
+const TIMED_ONE_IN: u8 = 16;
+
+/// Tells whether this call is one of those that are timed.
+fn is_timed() -> bool {
+    thread_local! {
+        static TURN: Cell<u8> = const { Cell::new(0) };
+    }
+    TURN.with(|turn| {
+        let before = turn.get();
+        turn.set((before + 1) % TIMED_ONE_IN);
+        before == 0
+    })
 }
 
 impl fmt::Debug for Script {

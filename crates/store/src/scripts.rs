@@ -76,8 +76,8 @@ crate::script!(pub(crate) limit_renew {
 });
 
 crate::script!(pub(crate) limit_refund {
-    keys: [limit, refunded],
-    args: [algorithm, units, charged_ms, a, b, c, keep_ms],
+    keys: [limit, refunds],
+    args: [now_ms, refund_id, algorithm, units, charged_ms, a, b, c, keep_ms],
 });
 
 crate::script!(pub(crate) events_append {
@@ -93,6 +93,36 @@ crate::script!(pub(crate) expiry_claim {
 crate::script!(pub(crate) expiry_done {
     keys: [deadlines],
     args: [again_ms, ..members],
+});
+
+crate::script!(pub(crate) history_register {
+    keys: [series],
+    args: [day, most, keep_days, ..names],
+});
+
+crate::script!(pub(crate) history_write {
+    keys: [chunk],
+    args: [epoch, ring, keep_ms, ..rows],
+});
+
+crate::script!(pub(crate) webhook_emit {
+    keys: [due, deliveries, pending, seen, alarms, ..lanes],
+    args: [now_ms, event_id, alarm_mode, alarm, pending_max, seen_max, ..targets],
+});
+
+crate::script!(pub(crate) webhook_take {
+    keys: [due, lane, deliveries],
+    args: [now_ms, until_ms, member],
+});
+
+crate::script!(pub(crate) webhook_settle {
+    keys: [due, lane, deliveries, pending, dead, log],
+    args: [now_ms, member, target, id, until_ms, outcome, next_ms, delivery, entry, log_max, dead_max],
+});
+
+crate::script!(pub(crate) webhook_resend {
+    keys: [due, lane, deliveries, pending, dead],
+    args: [now_ms, member, target, id, delivery],
 });
 
 #[cfg(test)]
@@ -118,6 +148,12 @@ mod tests {
             events_append::SCRIPT,
             expiry_claim::SCRIPT,
             expiry_done::SCRIPT,
+            history_register::SCRIPT,
+            history_write::SCRIPT,
+            webhook_emit::SCRIPT,
+            webhook_take::SCRIPT,
+            webhook_settle::SCRIPT,
+            webhook_resend::SCRIPT,
         ];
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
         assert_eq!(crate::script::tidy::faults("store", &folder, &scripts), Vec::<String>::new());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-use crate::{RedisServer, process, wait::until_now};
+use crate::{RedisServer, wait::until_now};
 
 /// How many masters a cluster has; as many replicas.
 const MASTERS: usize = 3;
@@ -158,7 +158,7 @@ impl Cluster {
 }
 
 fn arguments(port: u16, folder: &Path) -> anyhow::Result<Vec<String>> {
-    let (port, bus) = (port.to_string(), process::free_port()?.to_string());
+    let (port, bus) = (port.to_string(), crate::reserve_port().to_string());
     let folder = folder.display().to_string();
     let args = [
         "--port",

@@ -188,7 +188,7 @@ fn left_out(side: &str) -> bool {
             let named: Vec<_> = stores.split(',').map(str::trim).collect();
             assert!(
                 named.iter().all(|name| STORES.contains(name)),
-                "STORES={stores}: name some of {} with commas between",
+                "STORES={stores}: name some of {} separated by commas",
                 STORES.join(", ")
             );
             !named.contains(&side)

@@ -8,7 +8,6 @@ use std::{
     ffi::OsStr,
     fs,
     io::{BufRead, BufReader},
-    net::{Ipv4Addr, TcpListener},
     path::Path,
     process::{Child, ChildStdin, Command, Stdio},
 };
@@ -79,12 +78,6 @@ impl Drop for Process {
         // The shell ends once the pipe is closed; an error means that it already has.
         let _ = self.shell.wait();
     }
-}
-
-/// A port that was free a moment ago. Another process may take it before the caller does, so the
-/// caller checks who answers and tries again.
-pub(crate) fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// The last lines of a log, for a failure text.

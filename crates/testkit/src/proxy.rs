@@ -1,10 +1,10 @@
 //! A TCP proxy that misbehaves on command, between a store and its server.
 //!
-//! It can delay, cut, reset, swallow, and forward a request whose reply it then loses. What it does
-//! at random it does by a seed, so that a run can be repeated.
+//! It can delay, cut, reset, swallow, forward a request whose reply it then loses, and cut a connection at
+//! a chosen byte. What it does at random it does by a seed, so that a run can be repeated.
 
 use std::{
-    io,
+    fmt, io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
@@ -38,12 +38,26 @@ struct Shared {
     lost: AtomicU64,
 }
 
+/// Finds the end of a connection in what the server sends: it is given the bytes piece by piece, and returns
+/// how many of a piece still reach the client when the connection ends within it.
+pub type Cutter = Box<dyn FnMut(&[u8]) -> Option<usize> + Send>;
+
+/// Makes the cutter of each connection.
+struct CutterMaker(Box<dyn FnMut() -> Cutter + Send>);
+
+impl fmt::Debug for CutterMaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CutterMaker")
+    }
+}
+
 #[derive(Debug)]
 struct Faults {
     delay: Duration,
     refuse: bool,
     swallow: bool,
     lose: Option<ReplyLoss>,
+    cutters: Option<CutterMaker>,
     random: fastrand::Rng,
 }
 
@@ -74,6 +88,7 @@ impl Proxy {
                 refuse: false,
                 swallow: false,
                 lose: None,
+                cutters: None,
                 random: fastrand::Rng::with_seed(seed),
             }),
             ends: watch::Sender::new(End::Never),
@@ -125,6 +140,11 @@ impl Proxy {
         self.shared.faults.lock().lose = Some(ReplyLoss::OneIn(one_in.max(1)));
     }
 
+    /// Ends every new connection where the cutter that is made for it says, until [`Proxy::heal`].
+    pub fn cut_replies(&self, make: impl FnMut() -> Cutter + Send + 'static) {
+        self.shared.faults.lock().cutters = Some(CutterMaker(Box::new(make)));
+    }
+
     /// How many replies were lost.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::SeqCst)
@@ -136,6 +156,7 @@ impl Proxy {
         let swallowed = faults.swallow;
         (faults.delay, faults.refuse, faults.swallow, faults.lose) =
             (Duration::ZERO, false, false, None);
+        faults.cutters = None;
         drop(faults);
         if swallowed {
             self.end(End::Close);
@@ -184,6 +205,7 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>) {
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (mut request, mut reply) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
     let mut losing = false;
+    let mut cutter = shared.faults.lock().cutters.as_mut().map(|maker| maker.0());
     loop {
         tokio::select! {
             changed = ends.changed() => {
@@ -216,7 +238,9 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>) {
                     continue;
                 }
                 tokio::time::sleep(delay).await;
-                if client.write_all(&reply[..read]).await.is_err() {
+                let end = cutter.as_mut().and_then(|cutter| cutter(&reply[..read]));
+                let passed = end.unwrap_or(read).min(read);
+                if client.write_all(&reply[..passed]).await.is_err() || end.is_some() {
                     return;
                 }
             }

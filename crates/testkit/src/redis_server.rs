@@ -103,9 +103,8 @@ impl RedisServer {
         args: impl Fn(u16, &Path) -> anyhow::Result<Vec<String>>,
     ) -> anyhow::Result<Self> {
         let mut last = None;
-        // Another process may take the port between choosing and using it.
         for _ in 0..10 {
-            let (port, folder) = (process::free_port()?, tempfile::tempdir()?);
+            let (port, folder) = (crate::reserve_port(), tempfile::tempdir()?);
             let args = args(port, folder.path())?;
             let mut server = Self { process: None, program: program.clone(), args, port, folder };
             match server.launch() {

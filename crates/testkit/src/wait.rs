@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a condition may take on a machine that builds something at the same time.
-const MOST: Duration = Duration::from_secs(60);
+/// How long a condition may take on a machine that builds something at the same time. What takes longer hangs.
+pub const HANG: Duration = Duration::from_secs(60);
 
 /// Waits until `check` gives something, asking again and again. Panics with `what` after a minute.
 ///
@@ -18,7 +18,7 @@ pub async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> 
         if let Some(found) = check().await {
             return found;
         }
-        assert!(since.elapsed() < MOST, "not seen within {MOST:?}: {what}");
+        assert!(since.elapsed() < HANG, "not seen within {HANG:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -41,7 +41,7 @@ pub(crate) fn until_now<T>(
         if let Some(found) = check()? {
             return Ok(found);
         }
-        anyhow::ensure!(since.elapsed() < MOST, "not seen within {MOST:?}: {what}");
+        anyhow::ensure!(since.elapsed() < HANG, "not seen within {HANG:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

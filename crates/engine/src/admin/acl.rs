@@ -129,8 +129,14 @@ impl Core {
 }
 
 impl Ctx<'_> {
-    /// Makes the session the user's who has this name and password. What fails is noted.
+    /// Makes the session the user's who has this name and password. What fails is noted. A password
+    /// under the name of the default user, who needs none, is the owner's: many clients put that
+    /// name before a password that was given without one.
     pub(crate) fn log_in(&mut self, name: &[u8], password: &[u8]) -> Result<(), Error> {
+        let acl = &self.core.acl;
+        let meant = name == DEFAULT && !password.is_empty() && acl.default.needs_no_password();
+        let owner = acl.owner.clone().filter(|_| meant);
+        let name = owner.as_deref().unwrap_or(name);
         match self.core.acl.user(name).filter(|user| user.admits(password)).cloned() {
             Some(user) => {
                 self.session.become_user(&user);

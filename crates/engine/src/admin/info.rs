@@ -1,7 +1,9 @@
 //! INFO: what is known of the server, in sections of `name:value` lines.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
+use crate::admin::traffic::{ProcessUsage, Rate};
 use crate::command::{self, CommandRow, Ctx, LOADING, STALE};
 use crate::connection::VERSION;
 use crate::db::NEVER;
@@ -103,11 +105,16 @@ fn clients(ctx: &Ctx<'_>, out: &mut String) {
     line(out, "connected_clients", others + usize::from(!ctx.session.trusted));
     line(out, "cluster_connections", 0);
     line(out, "maxclients", String::from_utf8_lossy(&core.setting("maxclients", "10000")));
-    line(out, "client_recent_max_input_buffer", 0);
-    line(out, "client_recent_max_output_buffer", 0);
+    let sessions = || core.sessions.values().flatten().map(|session| &**session);
+    let sessions = || sessions().chain([&*ctx.session]);
+    let inputs = sessions().map(|session| session.buffers.unread + session.buffers.room);
+    line(out, "client_recent_max_input_buffer", inputs.max().unwrap_or(0));
+    let outputs = sessions().map(|session| session.buffers.unsent);
+    line(out, "client_recent_max_output_buffer", outputs.max().unwrap_or(0));
     line(out, "blocked_clients", core.blocked);
     line(out, "tracking_clients", core.tracking.clients());
-    line(out, "clients_in_timeout_table", 0);
+    let waits = sessions().filter_map(|session| session.blocked.as_ref()?.deadline_ms);
+    line(out, "clients_in_timeout_table", waits.count());
 }
 
 fn memory(ctx: &Ctx<'_>, out: &mut String) {
@@ -130,7 +137,7 @@ fn memory(ctx: &Ctx<'_>, out: &mut String) {
     line(out, "allocator_allocated", used);
     line(out, "allocator_active", used);
     line(out, "allocator_resident", ctx.core.resident_memory());
-    both(out, "total_system_memory", 0);
+    both(out, "total_system_memory", ctx.core.usage.system_bytes);
     let scripts = &ctx.core.scripts;
     let (vm, functions_vm) = (scripts.vm_memory() as u64, scripts.functions.vm_memory() as u64);
     let (texts, function_texts) = (scripts.memory() as u64, scripts.functions.memory() as u64);
@@ -245,24 +252,19 @@ fn stats(ctx: &Ctx<'_>, out: &mut String) {
     let stats = &core.stats;
     line(out, "total_connections_received", stats.connections);
     line(out, "total_commands_processed", stats.commands);
-    line(out, "instantaneous_ops_per_sec", 0);
-    for name in [
-        "total_net_input_bytes",
-        "total_net_output_bytes",
-        "total_net_repl_input_bytes",
-        "total_net_repl_output_bytes",
-    ] {
-        line(out, name, 0);
-    }
-    for name in [
-        "instantaneous_input_kbps",
-        "instantaneous_output_kbps",
-        "instantaneous_input_repl_kbps",
-        "instantaneous_output_repl_kbps",
-    ] {
+    let (rates, traffic) = (&core.rates, &core.traffic);
+    line(out, "instantaneous_ops_per_sec", rates.commands.per_second());
+    line(out, "total_net_input_bytes", traffic.input_bytes());
+    line(out, "total_net_output_bytes", traffic.output_bytes());
+    lines(out, &[("total_net_repl_input_bytes", 0), ("total_net_repl_output_bytes", 0)]);
+    let kbps = |rate: &Rate| format!("{:.2}", rate.per_second() as f64 / 1024.0);
+    line(out, "instantaneous_input_kbps", kbps(&rates.input_bytes));
+    line(out, "instantaneous_output_kbps", kbps(&rates.output_bytes));
+    for name in ["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"] {
         line(out, name, "0.00");
     }
-    for name in ["rejected_connections", "sync_full", "sync_partial_ok", "sync_partial_err"] {
+    line(out, "rejected_connections", traffic.rejected());
+    for name in ["sync_full", "sync_partial_ok", "sync_partial_err"] {
         line(out, name, 0);
     }
     line(out, "expired_keys", stats.expired_keys);
@@ -302,8 +304,8 @@ fn stats(ctx: &Ctx<'_>, out: &mut String) {
     line(out, "total_error_replies", stats.errors.values().sum::<u64>());
     line(out, "acl_access_denied_auth", core.acl.wrong_passwords);
     line(out, "dump_payload_sanitizations", 0);
-    line(out, "total_reads_processed", stats.commands);
-    line(out, "total_writes_processed", stats.commands);
+    line(out, "total_reads_processed", traffic.reads());
+    line(out, "total_writes_processed", traffic.writes());
     line(out, "io_threaded_reads_processed", 0);
     line(out, "io_threaded_writes_processed", 0);
     line(out, "reply_buffer_shrinks", 0);
@@ -324,17 +326,13 @@ fn replication(_: &Ctx<'_>, out: &mut String) {
     line(out, "repl_backlog_histlen", 0);
 }
 
-fn cpu(_: &Ctx<'_>, out: &mut String) {
-    for name in [
-        "used_cpu_sys",
-        "used_cpu_user",
-        "used_cpu_sys_children",
-        "used_cpu_user_children",
-        "used_cpu_sys_main_thread",
-        "used_cpu_user_main_thread",
-    ] {
-        line(out, name, "0.000000");
-    }
+fn cpu(ctx: &Ctx<'_>, out: &mut String) {
+    let ProcessUsage { user_time, system_time, .. } = ctx.core.usage;
+    let seconds = |time: Duration| format!("{:.6}", time.as_secs_f64());
+    line(out, "used_cpu_sys", seconds(system_time));
+    line(out, "used_cpu_user", seconds(user_time));
+    // It starts no child processes, and has no thread that would be the main one.
+    lines(out, &[("used_cpu_sys_children", "0.000000"), ("used_cpu_user_children", "0.000000")]);
 }
 
 fn commandstats(ctx: &Ctx<'_>, out: &mut String) {

@@ -22,11 +22,17 @@ pub struct ApplyCounts {
 pub struct BadEffects;
 
 /// Reads effects one by one.
-pub(super) struct EffectReader<'a> {
+#[derive(Debug)]
+pub struct EffectReader<'a> {
     pub(super) rest: &'a [u8],
 }
 
 impl<'a> EffectReader<'a> {
+    /// Reads the effects of one record.
+    pub fn new(effects: &'a [u8]) -> Self {
+        Self { rest: effects }
+    }
+
     fn word(&mut self) -> Result<usize, BadEffects> {
         let (word, rest) = self.rest.split_first_chunk::<4>().ok_or(BadEffects)?;
         self.rest = rest;
@@ -40,7 +46,10 @@ impl<'a> EffectReader<'a> {
     }
 
     /// The database and the arguments of the next effect, in `argv`.
-    pub(super) fn next(&mut self, argv: &mut Vec<&'a [u8]>) -> Result<Option<usize>, BadEffects> {
+    ///
+    /// # Errors
+    /// The bytes are not effects.
+    pub fn next(&mut self, argv: &mut Vec<&'a [u8]>) -> Result<Option<usize>, BadEffects> {
         if self.rest.is_empty() {
             return Ok(None);
         }

@@ -111,6 +111,13 @@ impl PartPlan {
         at
     }
 
+    /// Divides the keyspace into about `count` parts without knowing what its keys weigh. What is
+    /// linked stays together.
+    pub fn split_evenly(mut self, count: u64) -> KeyParts {
+        self.weights.fill(1);
+        self.split(count, 1)
+    }
+
     fn weigh(&mut self, key: &[u8], bytes: u64) {
         let hash = self.hasher.hash_one(key);
         let root = if self.links.is_empty() { hash } else { self.root(hash) };

@@ -129,7 +129,7 @@ fn rebuild(db: usize, entry: &KeyEntry, out: &mut Out<'_>) {
             let mut effect = Effect::new(out, db);
             effect.arg(b"SET");
             effect.arg(key);
-            effect.arg(&string.to_bytes());
+            string.with_bytes(|bytes| effect.arg(bytes));
         }
         Value::Hash(hash) => {
             let mut effects = Chunks::new(out, db, b"HSET", key);
@@ -277,6 +277,16 @@ impl<'a, 'o> Chunks<'a, 'o> {
         } else {
             self.arg(&crate::format_double(score));
         }
+    }
+}
+
+/// Adds one effect, in the form in which [`super::EffectReader`] reads it.
+pub fn append_effect(out: &mut Vec<u8>, db: usize, argv: &[impl AsRef<[u8]>]) {
+    out.extend_from_slice(&word(db));
+    out.extend_from_slice(&word(argv.len()));
+    for argument in argv {
+        out.extend_from_slice(&word(argument.as_ref().len()));
+        out.extend_from_slice(argument.as_ref());
     }
 }
 

@@ -282,7 +282,12 @@ fn hpexpireat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
 }
 
 /// The moment an argument means that counts from `from_ms`.
-fn moment(argument: &[u8], unit: Unit, from_ms: i64, command: &str) -> Result<i64, Error> {
+pub(super) fn moment(
+    argument: &[u8],
+    unit: Unit,
+    from_ms: i64,
+    command: &str,
+) -> Result<i64, Error> {
     let value = args::int(argument)?;
     if value < 0 {
         return Err(Error::fixed("ERR invalid expire time, must be >= 0"));
@@ -334,7 +339,7 @@ impl Condition {
 
 /// The names behind `FIELDS` and their number, which stand from argument `at` on. `not_positive`
 /// is said of a number that is none.
-fn names<'a>(
+pub(super) fn names<'a>(
     argv: &'a [&'a [u8]],
     at: usize,
     not_positive: Error,
@@ -426,7 +431,8 @@ fn hpexpiretime(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     when(ctx, |at_ms| at_ms)
 }
 
-const NOT_POSITIVE: Error = Error::fixed("ERR Number of fields must be a positive integer");
+pub(super) const NOT_POSITIVE: Error =
+    Error::fixed("ERR Number of fields must be a positive integer");
 
 fn when(ctx: &mut Ctx<'_>, show: impl Fn(i64) -> i64) -> Result<Reply, Error> {
     let (key, argv) = (ctx.arg(1), ctx.argv);

@@ -531,7 +531,10 @@ fn zscan(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     let mut found = Vec::new();
     let next = zset.scan(cursor, scan.count, |member, score| {
         if scan.fits(member.bytes(&mut [0; 36])) {
-            found.extend([Reply::Bulk(member.to_vec()), Reply::Bulk(number::format_f64(score))]);
+            found.push(Reply::Bulk(member.to_vec()));
+            if !scan.no_values {
+                found.push(Reply::Bulk(number::format_f64(score)));
+            }
         }
     });
     Ok(ScanRequest::reply(next, found))

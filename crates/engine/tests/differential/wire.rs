@@ -185,7 +185,7 @@ impl Connection {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_nodelay(true).unwrap();
         // Long enough for a busy machine; a reply that never comes fails the test.
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Connection { writer: stream.try_clone().unwrap(), reader: BufReader::new(stream) }
     }
 

@@ -126,6 +126,10 @@ fn nobody_sees_a_field_past_its_deadline() {
         ("HTTL h FIELDS 1 a", "[-2]"),
         ("HPERSIST h FIELDS 1 a", "[-2]"),
         ("HEXPIRE h 5 FIELDS 1 a", "[-2]"),
+        ("HGETDEL h FIELDS 2 a b", "[(nil) 2]"),
+        ("HGETEX h EX 5 FIELDS 2 a b", "[(nil) 2]"),
+        ("HSETEX h FXX FIELDS 1 a 5", "0"),
+        ("HSETEX h FNX FIELDS 1 a 5", "1"),
         ("SORT one BY nosort GET h->a GET *->a", "[(nil) (nil)]"),
         ("EVAL \"return redis.call('HGET', KEYS[1], 'a')\" 1 h", "(nil)"),
     ] {
@@ -312,6 +316,100 @@ fn timers_do_not_pile_up() {
     let looked_at = kit.engine.sweep(kit.now, 10_000);
     assert!(looked_at <= 1, "{looked_at}");
     kit.check("HLEN h", "2");
+}
+
+#[test]
+fn fields_are_read_and_deleted_in_one_step() {
+    let mut kit = Kit::new();
+    kit.check("HGETDEL no FIELDS 2 a b", "[(nil) (nil)]");
+    kit.run("HSET h a 1 b 2 c 3");
+    kit.run("HPEXPIRE h 1000 FIELDS 1 a");
+    kit.effects();
+    kit.check("HGETDEL h FIELDS 3 a x a", "[1 (nil) (nil)]");
+    kit.check("HGETDEL h FIELDS 1 x", "[(nil)]");
+    assert_eq!(kit.effects(), ["HDEL h a"]);
+    kit.check("HGETDEL h fields 2 b c", "[2 3]");
+    kit.check("EXISTS h", "0");
+    assert_eq!(kit.effects(), ["HDEL h b c"]);
+    kit.run("SET s 1");
+    let wrong_type = "(error) WRONGTYPE Operation against a key holding the wrong kind of value";
+    kit.check("HGETDEL s x 1 a", wrong_type);
+    let fields = "(error) ERR Mandatory argument FIELDS is missing or not at the right position";
+    kit.check("HGETDEL h FELDS 1 a", fields);
+    let count = "(error) ERR Number of fields must be a positive integer";
+    kit.check("HGETDEL h FIELDS 0 a", count);
+    let mismatch = "(error) ERR The `numfields` parameter must match the number of arguments";
+    kit.check("HGETDEL h FIELDS 2 a", mismatch);
+}
+
+#[test]
+fn fields_are_read_and_their_deadlines_changed_in_one_step() {
+    let mut kit = Kit::new();
+    kit.check("HGETEX no EX 10 FIELDS 1 a", "[(nil)]");
+    kit.run("HSET h a 1 b 2 c 3");
+    kit.effects();
+    kit.check("HGETEX h FIELDS 2 a x", "[1 (nil)]");
+    kit.check("HGETEX h PERSIST FIELDS 1 a", "[1]");
+    assert!(kit.effects().is_empty(), "nothing was changed");
+    kit.check("HGETEX h EX 10 FIELDS 2 a x", "[1 (nil)]");
+    assert_eq!(kit.effects(), ["HPEXPIREAT h 1700000010000 FIELDS 1 a"]);
+    kit.check("HGETEX h PX 1500 FIELDS 1 b", "[2]");
+    kit.check("HPTTL h FIELDS 3 a b c", "[10000 1500 -1]");
+    kit.check("HGETEX h EXAT 1700000020 FIELDS 1 a", "[1]");
+    kit.check("HGETEX h PXAT 1700000020001 FIELDS 1 b", "[2]");
+    kit.check("HPTTL h FIELDS 2 a b", "[20000 20001]");
+    kit.effects();
+    kit.check("HGETEX h PERSIST FIELDS 2 a c", "[1 3]");
+    assert_eq!(kit.effects(), ["HPERSIST h FIELDS 1 a"]);
+    kit.check("HGETEX h PXAT 1 FIELDS 2 a c", "[1 3]");
+    assert_eq!(kit.effects(), ["HDEL h a c"]);
+    kit.check("HGETEX h EX 0 FIELDS 1 b", "[2]");
+    kit.check("EXISTS h", "0");
+    let fields = "(error) ERR Mandatory argument FIELDS is missing or not at the right position";
+    kit.check("HGETEX h EX 10 PX 1 FIELDS 1 a", fields);
+    kit.check("HGETEX h KEEPTTL FIELDS 1 a", fields);
+    kit.check(
+        "HGETEX h EX 70368744178 FIELDS 1 a",
+        "(error) ERR invalid expire time in 'hgetex' command",
+    );
+    kit.check("HGETEX h PX -1 FIELDS 1 a", "(error) ERR invalid expire time, must be >= 0");
+}
+
+#[test]
+fn fields_are_set_with_a_deadline_in_one_step() {
+    let mut kit = Kit::new();
+    kit.check("HSETEX h FXX FIELDS 1 a 1", "0");
+    kit.check("EXISTS h", "0");
+    kit.check("HSETEX h FNX EX 10 FIELDS 2 a 1 b 2", "1");
+    assert_eq!(kit.effects(), ["HSET h a 1 b 2", "HPEXPIREAT h 1700000010000 FIELDS 2 a b"]);
+    kit.check("HPTTL h FIELDS 2 a b", "[10000 10000]");
+    kit.check("HSETEX h FNX FIELDS 2 b 5 c 5", "0");
+    kit.check("HSETEX h FXX FIELDS 2 b 5 c 5", "0");
+    assert!(kit.effects().is_empty(), "nothing was changed");
+    kit.check("HSETEX h FXX KEEPTTL FIELDS 1 a 3", "1");
+    kit.check("HSETEX h FIELDS 1 b 4", "1");
+    assert_eq!(kit.effects(), ["HSETEX h FXX KEEPTTL FIELDS 1 a 3", "HSETEX h FIELDS 1 b 4"]);
+    kit.check("HGETALL h", "{a: 3, b: 4}");
+    kit.check("HPTTL h FIELDS 2 a b", "[10000 -1]");
+    kit.check("HSETEX h PXAT 1 FIELDS 2 a 1 new 1", "1");
+    assert_eq!(kit.effects(), ["HDEL h a new"]);
+    kit.check("HGETALL h", "{b: 4}");
+    kit.check("HSETEX new EXAT 1 FIELDS 1 a 1", "1");
+    kit.check("EXISTS new", "0");
+    let arity = "(error) ERR wrong number of arguments for 'hsetex' command";
+    kit.check("HSETEX h FIELDS 1 a", arity);
+    kit.check("HSETEX h FIELDS 2 a 1", arity);
+    kit.check("HSETEX h EX 1 FNX KEEPTTL2", "(error) ERR unknown argument: KEEPTTL2");
+    kit.check("HSETEX h FIELDS 0 a 1", "(error) ERR invalid number of fields");
+    let two = "(error) ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified";
+    kit.check("HSETEX h EX 1 KEEPTTL FIELDS 1 a 1", two);
+    kit.check("HSETEX h PX 1 EXAT 1 FIELDS 1 a 1", two);
+    let two = "(error) ERR Only one of FXX or FNX arguments can be specified";
+    kit.check("HSETEX h FXX FNX FIELDS 1 a 1", two);
+    kit.check("HSETEX h FNX KEEPTTL EX", arity);
+    kit.run("SET s 1");
+    let wrong_type = "(error) WRONGTYPE Operation against a key holding the wrong kind of value";
+    kit.check("HSETEX s FIELDS 1 a 1", wrong_type);
 }
 
 #[test]

@@ -231,3 +231,59 @@ fn the_keys_due_first_go_first_under_volatile_ttl() {
     assert!(late >= 95, "{late} of the 100 keys due last are left");
     assert_eq!(early, 0, "the 100 keys due first are gone");
 }
+
+#[test]
+fn nothing_is_evicted_while_clients_are_paused() {
+    let mut kit = Kit::new();
+    kit.run("SET foo bar");
+    kit.check("CLIENT PAUSE 50000 WRITE", "OK");
+    kit.check("CONFIG SET maxmemory-policy allkeys-random maxmemory 1", "OK");
+    kit.check("GET foo", "bar");
+    kit.check("EXISTS foo", "1");
+    kit.check("CLIENT UNPAUSE", "OK");
+    kit.run("PING");
+    kit.check("EXISTS foo", "0");
+}
+
+#[test]
+fn without_a_limit_one_large_value_among_many_small_ones_counts() {
+    let mut kit = Kit::new();
+    let used = |kit: &mut Kit| -> usize {
+        let text = kit.text("INFO memory");
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("used_memory:"));
+        line.unwrap().parse().unwrap()
+    };
+    for n in 0..100 {
+        kit.run(&format!("SET few{n} v"));
+    }
+    kit.run("SETRANGE large 29999999 x");
+    assert!((30_000_000..32_000_000).contains(&used(&mut kit)), "{}", used(&mut kit));
+    kit.check("DEL large", "1");
+    assert!(used(&mut kit) < 1_000_000, "{}", used(&mut kit));
+
+    for n in 0..40_000 {
+        kit.run(&format!("SET many{n} v"));
+    }
+    kit.run("SELECT 3");
+    for n in 0..3 {
+        kit.run(&format!("SETRANGE large{n} 9999999 x"));
+    }
+    // So many are measured some at a time.
+    for _ in 0..60 {
+        kit.engine.sweep(kit.now, 100);
+    }
+    let measured = used(&mut kit);
+    kit.check("CONFIG SET maxmemory 1gb", "OK");
+    let counted = used(&mut kit);
+    assert!(
+        counted > 30_000_000 && measured.abs_diff(counted) < counted / 100,
+        "{measured} {counted}"
+    );
+    kit.check("CONFIG SET maxmemory 0", "OK");
+    // What changes later is seen by the next walk.
+    kit.run("DEL large0 large1 large2");
+    for _ in 0..100 {
+        kit.engine.sweep(kit.now, 100);
+    }
+    assert!(used(&mut kit) < 10_000_000, "{}", used(&mut kit));
+}

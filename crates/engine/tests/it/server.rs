@@ -28,6 +28,62 @@ fn every_command_that_was_called_is_counted_by_its_full_name() {
     assert!(!kit.text("INFO commandstats").contains("cmdstat_set"));
 }
 
+/// Reads a line of INFO.
+fn figure(kit: &mut Kit, section: &str, name: &str) -> String {
+    let info = kit.text(&format!("INFO {section}"));
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("{name} is not in {info}")).to_owned()
+}
+
+#[test]
+fn rates_are_the_mean_of_sixteen_samples() {
+    let mut kit = Kit::new();
+    let traffic = kit.engine.traffic();
+    let sample = |kit: &mut Kit, ms: i64| {
+        kit.now = Now::from_millis(kit.now.ms() + ms);
+        kit.engine.sample_rates(kit.now);
+    };
+    sample(&mut kit, 0);
+    assert_eq!(figure(&mut kit, "stats", "instantaneous_ops_per_sec"), "0");
+    // 40 commands in 100 ms are 400 per second, the INFO above included.
+    (0..39).for_each(|_| drop(kit.run("PING")));
+    traffic.count_read(10_240);
+    traffic.count_write(20_480);
+    sample(&mut kit, 100);
+    assert_eq!(figure(&mut kit, "stats", "instantaneous_ops_per_sec"), "25");
+    assert_eq!(figure(&mut kit, "stats", "instantaneous_input_kbps"), "6.25");
+    assert_eq!(figure(&mut kit, "stats", "instantaneous_output_kbps"), "12.50");
+    assert_eq!(figure(&mut kit, "stats", "total_net_input_bytes"), "10240");
+    // A call that comes too soon is no sample, a clock that goes back does no harm.
+    sample(&mut kit, 50);
+    sample(&mut kit, -10_000);
+    assert_eq!(figure(&mut kit, "stats", "instantaneous_output_kbps"), "12.50");
+    // Sixteen samples later it is forgotten.
+    (0..16).for_each(|_| sample(&mut kit, 100));
+    assert_eq!(figure(&mut kit, "stats", "instantaneous_output_kbps"), "0.00");
+    kit.run("CONFIG RESETSTAT");
+    assert_eq!(figure(&mut kit, "stats", "total_net_input_bytes"), "0");
+}
+
+#[test]
+fn the_use_of_the_process_is_what_the_embedding_program_says() {
+    let mut kit = Kit::new();
+    kit.engine.show_usage(engine::ProcessUsage {
+        resident_bytes: 123_456_789,
+        system_bytes: 1 << 34,
+        user_time: std::time::Duration::from_millis(1_250),
+        system_time: std::time::Duration::from_millis(70),
+    });
+    for (section, name, value) in [
+        ("memory", "used_memory_rss", "123456789"),
+        ("memory", "total_system_memory_human", "16.00G"),
+        ("cpu", "used_cpu_user", "1.250000"),
+        ("cpu", "used_cpu_sys", "0.070000"),
+    ] {
+        assert_eq!(figure(&mut kit, section, name), value);
+    }
+}
+
 #[test]
 fn a_subcommand_is_not_taken_for_the_command_of_the_same_name() {
     let mut kit = Kit::new();
@@ -99,7 +155,27 @@ fn what_clients_newer_than_7_0_send_is_understood() {
     kit.run("SADD s a");
     kit.check("SSCAN s 0 NOVALUES", "(error) ERR syntax error");
 
+    // A lock is renewed, or a value replaced, only while it is still what it was.
+    kit.run("SET lock mine");
+    kit.check("SET lock x IFEQ yours", "(nil)");
+    kit.check("SET lock mine IFEQ mine PX 5000", "OK");
+    kit.check("PTTL lock", "5000");
+    kit.check("SET lock x IFEQ mine GET", "mine");
+    kit.check("SET lock y IFEQ mine GET", "x");
+    kit.check("GET lock", "x");
+    kit.check("SET nosuch x IFEQ mine", "(nil)");
+    kit.check("EXISTS nosuch", "0");
+    kit.check(
+        "SET h x IFEQ mine",
+        "(error) WRONGTYPE Operation against a key holding the wrong kind of value",
+    );
+    for wrong in ["IFEQ", "NX IFEQ a", "IFEQ a XX", "IFEQ a IFEQ b"] {
+        kit.check(&format!("SET lock x {wrong}"), "(error) ERR syntax error");
+    }
+
     kit.run("ZADD z 1 a 2.5 b");
+    kit.check("ZSCAN z 0 NOSCORES", "[0 [a b]]");
+    kit.check("HSCAN h 0 NOSCORES", "(error) ERR syntax error");
     kit.check("ZRANK z b WITHSCORE", "[1 (2.5)]");
     kit.check("ZREVRANK z b WITHSCORE", "[0 (2.5)]");
     kit.check("ZRANK z c WITHSCORE", "(nil array)");

@@ -6,9 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use store::redis::{self, AsyncCommands, Value};
+use store::{
+    Fsync, Options, Store,
+    redis::{self, AsyncCommands, Value},
+};
 
-use crate::support::{Client, Served, serve};
+use crate::support::{Client, Served, serve, serve_store};
 
 const BUSY: &str =
     "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
@@ -35,7 +38,7 @@ impl Client {
     /// Until others are told that a script takes long.
     #[track_caller]
     fn until_busy(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let reply = self.ask("PING");
             if reply == BUSY {
@@ -133,15 +136,21 @@ async fn logging_in_and_transactions_go_on_meanwhile() {
 async fn a_client_that_leaves_meanwhile_is_forgotten() {
     let served = impatient().await;
     let (mut runs, mut other) = (served.client(), served.client());
+    let mut waits = served.client();
+    waits.send("BLPOP list 0\r\n");
+    crate::session::until_blocked(&served, 1).await;
     runs.send(eval("while true do end"));
     other.until_busy();
+    drop(waits);
     for _ in 0..20 {
         let mut passing = served.client();
         assert_eq!(passing.ask("PING"), BUSY);
     }
     drop(runs);
     assert_eq!(other.ask("SCRIPT KILL"), "+OK\r\n");
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
+        assert!(Instant::now() < deadline, "somebody is still there");
         other.send("INFO clients\r\n");
         let length: usize = other.line()[1..].trim().parse().unwrap();
         let mut text = vec![0; length + 2];
@@ -219,4 +228,74 @@ async fn a_script_left_with_the_listener_keeps_no_client_waiting_and_can_be_kill
     assert!(error.to_string().contains("killed by user"), "{error}");
     assert_eq!(other.ask("PING"), "+PONG\r\n");
     drop(deferred);
+}
+
+/// Clients whose commands come before an endless script in the same turn are answered before it ends.
+async fn check_earlier_replies(store: Store) {
+    let served = serve_store(store, |_| {});
+    assert_eq!(served.client().ask("CONFIG SET lua-time-limit 20"), "+OK\r\n");
+    let embedded = served.store.embedded().unwrap().clone();
+    let mut clients: Vec<Client> = (0..9).map(|_| served.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask("PING"), "+PONG\r\n");
+    }
+    let [first, reader, writer, logs_in, wrong, pushes, publishes, runs, listens] =
+        clients.as_mut_slice()
+    else {
+        unreachable!("nine clients");
+    };
+    listens.send("SUBSCRIBE news\r\n");
+    listens.expect("*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+    let mut waits = served.client();
+    waits.send("BLPOP list 0\r\n");
+    crate::session::until_blocked(&served, 1).await;
+    served.store.embedded().unwrap().set_password("secret");
+    // The listener waits for the lock with `first`; the others come in one turn after that.
+    let batch = embedded.batch();
+    first.send("PING\r\n");
+    reader.send("GET a\r\n");
+    writer.send("SET a 1\r\n");
+    logs_in.send("AUTH secret\r\n");
+    wrong.send("AUTH no\r\n");
+    pushes.send("LPUSH list 1\r\n");
+    publishes.send("PUBLISH news x\r\n");
+    runs.send(eval("while true do end"));
+    drop(batch);
+    first.expect("+PONG\r\n");
+    for (client, answers) in [
+        (reader, &["$-1\r\n", BUSY][..]),
+        (&mut *writer, &["+OK\r\n", BUSY]),
+        (logs_in, &["+OK\r\n"]),
+        (pushes, &[":1\r\n", BUSY]),
+        (publishes, &[":1\r\n", BUSY]),
+    ] {
+        let reply = client.line();
+        assert!(answers.contains(&reply.as_str()), "{reply}");
+        client.until_busy();
+    }
+    waits.expect("*2\r\n$4\r\nlist\r\n$1\r\n1\r\n");
+    listens.expect("*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\nx\r\n");
+    let reply = wrong.line();
+    assert!(reply.starts_with("-WRONGPASS"), "{reply}");
+    assert_eq!(first.ask("SCRIPT KILL"), "+OK\r\n");
+    assert!(runs.line().contains("killed by user"));
+    // Replies of later turns are in their places.
+    assert_eq!(writer.ask("ECHO one"), "$3\r\n");
+    writer.expect("one\r\n");
+}
+
+#[tokio::test]
+async fn replies_of_a_turn_in_memory_do_not_wait_for_a_script_of_it() {
+    check_earlier_replies(Store::open("embedded:").await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn replies_of_a_turn_on_disk_do_not_wait_for_a_script_of_it() {
+    for fsync in [Fsync::Everysec, Fsync::Always] {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("embedded:{}", folder.path().display());
+        let options = Options { fsync, ..Options::default() };
+        let store = Store::open_with(&url, options).await.unwrap();
+        check_earlier_replies(store).await;
+    }
 }

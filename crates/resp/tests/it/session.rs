@@ -1,10 +1,10 @@
 //! Commands, pipelines, protocols, waiting, messages, limits.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use store::redis::AsyncCommands;
 
-use crate::support::{serve, until};
+use crate::support::{Served, serve, until};
 
 #[tokio::test]
 async fn a_pipeline_is_answered_in_order() {
@@ -44,14 +44,18 @@ async fn hello_switches_to_resp3_and_reset_back() {
 }
 
 /// Until so many clients wait for a key.
-async fn until_blocked(served: &crate::support::Served, count: usize) {
-    let mut store = served.store.clone();
+pub(crate) async fn until_blocked(served: &Served, count: usize) {
+    until_clients(served, "blocked_clients", count).await;
+}
+
+async fn until_clients(served: &Served, name: &str, count: usize) {
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        let info: String =
-            store::redis::cmd("INFO").arg("clients").query_async(&mut store).await.unwrap();
-        if info.contains(&format!("blocked_clients:{count}\r\n")) {
+        let found = served.info("clients", name).await;
+        if found == count.to_string() {
             return;
         }
+        assert!(Instant::now() < deadline, "{name} is {found}, not {count}");
         tokio::task::yield_now().await;
     }
 }
@@ -67,6 +71,30 @@ async fn a_waiting_client_that_goes_away_takes_nothing() {
         waits.send(more);
         drop(waits);
         until_blocked(&served, 0).await;
+        client.send("RPUSH list x\r\nLPOP list\r\n");
+        client.expect(":1\r\n$1\r\nx\r\n");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_as_soon_as_it_waits_takes_nothing() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    // More than a socket's buffers hold at first.
+    let behind = "PING\r\n".repeat(60_000);
+    for round in 0..20 {
+        let mut waits = served.client();
+        waits.send("PING\r\n");
+        waits.expect("+PONG\r\n");
+        // While this runs, the command and the end of the connection both arrive.
+        client.send("EVAL 'for i = 1, 2000000 do end return 1' 0\r\n");
+        waits.send("BLPOP list 0\r\n");
+        if round % 4 == 3 {
+            waits.send(&behind);
+        }
+        drop(waits);
+        client.expect(":1\r\n");
+        until_clients(&served, "connected_clients", 1).await;
         client.send("RPUSH list x\r\nLPOP list\r\n");
         client.expect(":1\r\n$1\r\nx\r\n");
     }
@@ -138,6 +166,38 @@ async fn one_client_too_many_is_told_so() {
     first.send("PING\r\n");
     first.expect("+PONG\r\n");
     assert_eq!(served.client().rest(), "-ERR max number of clients reached\r\n");
+    assert_eq!(served.info("stats", "rejected_connections").await, "1");
+}
+
+#[tokio::test]
+async fn traffic_and_rates_are_counted() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client();
+    let counter = async |name| served.info("stats", name).await.parse::<u64>().unwrap();
+    // What comes is counted before it is run, what goes once the socket has taken it.
+    for _ in 0..1_000 {
+        client.send("PING\r\n");
+        client.expect("+PONG\r\n");
+    }
+    assert_eq!(counter("total_net_input_bytes").await, 6_000);
+    while counter("total_net_output_bytes").await < 7_000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(counter("total_reads_processed").await, 1_000);
+    assert_eq!(counter("total_writes_processed").await, 1_000);
+    // A thousand calls within the samples of the last 1.6 s.
+    let rate = async |name| served.info("stats", name).await.parse::<f64>().unwrap();
+    while rate("instantaneous_ops_per_sec").await < 100.0 {
+        client.send("PING\r\n".repeat(100));
+        client.expect("+PONG\r\n".repeat(100));
+    }
+    assert!(rate("instantaneous_input_kbps").await > 0.0);
+    assert!(rate("instantaneous_output_kbps").await > 0.0);
+    assert!(served.info("cpu", "used_cpu_user").await.parse::<f64>().unwrap() >= 0.0);
+    assert!(counter("total_net_input_bytes").await > 6_000);
+    client.send("CONFIG RESETSTAT\r\n");
+    client.expect("+OK\r\n");
+    assert!(counter("total_net_input_bytes").await < 6_000);
 }
 
 #[tokio::test]

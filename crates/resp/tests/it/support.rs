@@ -15,7 +15,11 @@ pub(crate) struct Served {
 
 /// A store in memory behind a listener; `change` alters the defaults.
 pub(crate) async fn serve(change: impl FnOnce(&mut Config)) -> Served {
-    let store = Store::open("embedded:").await.unwrap();
+    serve_store(Store::open("embedded:").await.unwrap(), change)
+}
+
+/// This store behind a listener.
+pub(crate) fn serve_store(store: Store, change: impl FnOnce(&mut Config)) -> Served {
     let mut config = Config::at("127.0.0.1:0".parse().unwrap());
     change(&mut config);
     let listener = RespListener::start(store.embedded().unwrap().clone(), config).unwrap();
@@ -39,7 +43,7 @@ impl Served {
 
     pub(crate) fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Client { stream }
     }
 }
@@ -60,6 +64,14 @@ impl Client {
         let mut got = vec![0; expected.len()];
         self.stream.read_exact(&mut got).unwrap();
         assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(expected));
+    }
+
+    /// Is there a reply that was not read yet?
+    pub(crate) fn has_reply(&mut self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let found = self.stream.peek(&mut [0]).is_ok();
+        self.stream.set_nonblocking(false).unwrap();
+        found
     }
 
     /// Reads up to the first place where `end` stands, and what came before it.
@@ -86,7 +98,7 @@ impl Client {
 /// Looks again and again until something is so, for half a minute at most.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(std::time::Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(10));

@@ -5,8 +5,8 @@ local function bucket_charge(key, now_ms, _, units, count, per_ms, burst, credit
   credits = credits - units * per_ms
   if units > 0 then
     local full_ms = math.ceil((most - credits) / count) + at_ms - now_ms
-    redis.call('SET', key, string.format('%.0f %.0f', credits, at_ms), 'PX',
-      string.format('%.0f', full_ms + 1000))
+    redis.call('SET', key, string.format('%d %d', credits, at_ms), 'PX',
+      string.format('%d', full_ms + 1000))
   end
   if credits >= most then return 0, units end
   return at_ms - now_ms + math.ceil((per_ms - credits % per_ms) / count), units

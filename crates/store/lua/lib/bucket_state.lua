@@ -5,8 +5,10 @@ local function bucket_state(key, now_ms, _, cost, count, per_ms, burst)
   local stored = redis.call('GET', key)
   if not stored then return burst, cost, 0, most, now_ms end
   local space = string.find(stored, ' ', 1, true)
-  local credits = tonumber(string.sub(stored, 1, space - 1))
-  local at_ms = tonumber(string.sub(stored, space + 1))
+  local credits = space and tonumber(string.sub(stored, 1, space - 1))
+  local at_ms = space and tonumber(string.sub(stored, space + 1))
+  -- Another program wrote something else there.
+  if not credits or not at_ms then return burst, cost, 0, most, now_ms end
   -- Time that steps back brings nothing, and nothing twice when it comes again.
   if now_ms > at_ms then
     credits = credits + (now_ms - at_ms) * count

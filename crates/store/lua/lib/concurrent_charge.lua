@@ -4,10 +4,10 @@
 local function concurrent_charge(key, now_ms, request_id, units, limit, lease_ms, _, used, first)
   local added = 0
   if units > 0 then
-    added = add_units(key, string.format('%.0f', now_ms + lease_ms), request_id, units)
+    added = add_units(key, now_ms + lease_ms, request_id, units)
     -- Leases may have different lengths; the key outlives the longest.
-    local last = tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
-    redis.call('PEXPIRE', key, string.format('%.0f', last - now_ms + 1000))
+    local last = tonumber(redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2])
+    redis.call('PEXPIRE', key, string.format('%d', last - now_ms + 1000))
     if used == 0 then first = now_ms + lease_ms end
     first = math.min(first, now_ms + lease_ms)
   end

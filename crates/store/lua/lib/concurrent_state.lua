@@ -2,10 +2,10 @@
 -- Returns the units free, those to charge, when the cost fits if nobody renews, the units held and
 -- when the first lease expires.
 local function concurrent_state(key, now_ms, request_id, cost, limit)
-  local first = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+  local first = tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
   if first and first <= now_ms then
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now_ms))
-    first = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now_ms))
+    first = tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
   end
   if not first then return limit, cost, 0, 0, 0 end
   local used = redis.call('ZCARD', key)

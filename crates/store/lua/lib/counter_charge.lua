@@ -4,11 +4,11 @@
 local function counter_charge(key, now_ms, _, units, limit, window_ms, _, start_ms, now, before)
   if units > 0 and now > 0 then
     -- The window is stored, and so is its TTL.
-    redis.call('HINCRBY', key, 'now', units)
+    redis.call('HINCRBY', key, 'now', units == 1 and '1' or string.format('%d', units))
   elseif units > 0 then
-    redis.call('HSET', key, 'start_ms', string.format('%.0f', start_ms),
-      'now', units, 'before', string.format('%.0f', before))
-    redis.call('PEXPIRE', key, string.format('%.0f', start_ms + window_ms * 2 - now_ms + 1000))
+    redis.call('HSET', key, 'start_ms', string.format('%d', start_ms),
+      'now', string.format('%d', units), 'before', string.format('%d', before))
+    redis.call('PEXPIRE', key, string.format('%d', start_ms + window_ms * 2 - now_ms + 1000))
   end
   now = now + units
   local weighted = 0

@@ -1,10 +1,10 @@
 -- sliding_state(key, now_ms, request_id, cost, limit, window_ms) -- drops units that left the window.
 -- Returns the units free, those to charge, when the cost fits, and the units and oldest time held.
 local function sliding_state(key, now_ms, request_id, cost, limit, window_ms)
-  local oldest = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+  local oldest = tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
   if oldest and oldest <= now_ms - window_ms then
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now_ms - window_ms))
-    oldest = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now_ms - window_ms))
+    oldest = tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
   end
   if not oldest then return limit, cost, 0, 0, now_ms end
   local used = redis.call('ZCARD', key)

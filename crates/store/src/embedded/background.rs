@@ -105,6 +105,7 @@ fn keep(shared: &StoreInner, signal: &WorkSignal, compaction: &Compaction) {
             }
             shared.disconnect_leaving();
             shared.free_garbage();
+            shared.sample_rates();
             match shared.trouble() {
                 None => shared.sweep(),
                 Some(LogRecovery::WriteAgain) => shared.write_again(),

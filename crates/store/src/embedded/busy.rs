@@ -4,14 +4,27 @@
 //! A script holds the lock until it ends. Once it has run for longer than `busy-reply-threshold`,
 //! the engine calls back from the middle of it, on its own thread, so that a listener can answer
 //! its clients; callers in the process see the same by themselves when the lock cannot be had.
+//!
+//! A script can share its batch with commands that ran before it. What these left to be written and
+//! handed out is lent to the callback, so that nobody's reply waits for the end of another's script.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    io, mem,
+    sync::Arc,
+    time::Duration,
+};
 
 use engine::{CommandOutcome, Error, Now, Reply, ScriptControl, SessionId};
 use parking_lot::Mutex;
 
-use super::{Embedded, Listener, LockedBatch, StoreInner, combining::CombiningQueue, settled};
-use crate::Clock;
+use super::{
+    DeliveryTarget, Embedded, Listener, LockedBatch, PendingDelivery, StoreInner,
+    combining::CombiningQueue,
+    log::{LogFailure, LogWriter},
+    settled,
+};
+use crate::{Clock, Fsync};
 
 /// Time a caller blocks its thread on the lock: longer than any command but a script
 /// holds it, so that a task is suspended only for a script.
@@ -25,17 +38,143 @@ pub(super) const LOCK_POLL: Duration = Duration::from_millis(5);
 /// Listeners, reachable also while a script has the lock.
 pub(super) type Listeners = Arc<Mutex<Vec<Arc<dyn Listener>>>>;
 
+/// Output of the commands that ran before a script in the same batch.
+pub(super) struct BatchOutput {
+    pub(super) log: Option<LogWriter>,
+    pub(super) targets: HashMap<SessionId, DeliveryTarget>,
+    pub(super) held: VecDeque<(u64, PendingDelivery)>,
+    pub(super) due: Vec<PendingDelivery>,
+    /// Some of the records are the batch's own.
+    pub(super) changed: bool,
+    /// Writes were refused from the start.
+    pub(super) denied: bool,
+    pub(super) fsync: Fsync,
+    /// Records up to this one may be answered.
+    pub(super) settled: u64,
+}
+
+impl BatchOutput {
+    /// Writes the records and hands out the deliveries, as the end of the batch would. Returns the
+    /// last record that may be answered.
+    fn settle(&mut self) -> Result<u64, Error> {
+        let failed = if self.denied { None } else { self.write().err() };
+        if !self.denied {
+            let written = self.log.as_ref().map_or(0, |log| log.written);
+            for (lsn, mut due) in self.held.drain(..) {
+                if let Some(error) = failed.as_ref().filter(|_| lsn > written) {
+                    due.fail(error);
+                }
+                due.hand_out(&self.targets);
+            }
+        }
+        for mut due in self.due.drain(..) {
+            if let Some(error) = &failed {
+                due.fail(error);
+            }
+            due.hand_out(&self.targets);
+        }
+        match failed {
+            // A caller that only read is answered even if nothing can be written.
+            Some(error) if self.changed => Err(error),
+            _ => Ok(self.settled),
+        }
+    }
+
+    /// Writes the records, and with `always` brings them to disk: the thread that does so otherwise
+    /// waits for the script.
+    fn write(&mut self) -> Result<(), Error> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        log.write().map_err(LogFailure::reply)?;
+        if self.fsync == Fsync::Always && log.written > self.settled {
+            let synced: io::Result<()> =
+                log.sealed.iter().chain([&log.file]).try_for_each(|file| file.sync());
+            if let Err(error) = synced {
+                log.fail_sync(&error);
+                log.write().map_err(LogFailure::reply)?;
+            }
+            self.settled = log.written;
+        }
+        Ok(())
+    }
+}
+
+/// The place where a batch leaves its output while a script of it runs.
+pub(super) type LentOutput = Arc<Mutex<Option<BatchOutput>>>;
+
+/// The parts of a batch that are lent, and given back when this is dropped: a command that panics
+/// must not take the log with it.
+pub(super) struct OutputLoan<'a> {
+    lent: &'a LentOutput,
+    log: &'a mut Option<LogWriter>,
+    targets: &'a mut HashMap<SessionId, DeliveryTarget>,
+    held: &'a mut VecDeque<(u64, PendingDelivery)>,
+    due: &'a mut Vec<PendingDelivery>,
+}
+
+impl Drop for OutputLoan<'_> {
+    fn drop(&mut self) {
+        if let Some(output) = self.lent.lock().take() {
+            *self.log = output.log;
+            *self.targets = output.targets;
+            *self.held = output.held;
+            *self.due = output.due;
+        }
+    }
+}
+
+impl LockedBatch<'_> {
+    /// Runs a command that may run a script. While it runs, a listener can settle what ran before it
+    /// in this batch: [`BusyStore::settle`].
+    pub fn execute_script(&mut self, session: SessionId, argv: &[&[u8]]) -> CommandOutcome {
+        let refused = self.refuse_without_room(argv);
+        let (changed, denied, fsync) = (self.changed(), self.denied, self.shared.fsync());
+        let lent = &self.shared.lent;
+        let super::StoreState { engine, log, targets, held, .. } = &mut *self.state;
+        let settled = log.as_ref().map_or(0, |log| log.synced);
+        *lent.lock() = Some(BatchOutput {
+            log: log.take(),
+            targets: mem::take(targets),
+            held: mem::take(held),
+            due: mem::take(&mut self.due),
+            changed,
+            denied,
+            fsync,
+            settled,
+        });
+        let loan = OutputLoan { lent, log, targets, held, due: &mut self.due };
+        let outcome = super::run(engine, self.now, session, argv);
+        drop(loan);
+        self.after_command(refused);
+        outcome
+    }
+}
+
 /// The store in the middle of a slow script.
-#[derive(Debug)]
 pub struct BusyStore<'a, 'b> {
     engine: &'a mut engine::BusyContext<'b>,
     now: Now,
+    lent: &'a LentOutput,
+}
+
+impl std::fmt::Debug for BusyStore<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BusyStore").field("now", &self.now).finish_non_exhaustive()
+    }
 }
 
 impl BusyStore<'_, '_> {
     /// Opens a session for a client at `address`; to be [attached](super::LockedBatch::attach) later.
     pub fn connect(&mut self, address: &str) -> SessionId {
         self.engine.connect(address)
+    }
+
+    /// Writes what commands before the script changed in its batch, and hands out their deliveries.
+    /// Their replies may be sent then, and those that wait for records up to the one it returns.
+    ///
+    /// # Errors
+    /// The log cannot be written: the error is sent in place of their replies.
+    pub fn settle(&mut self) -> Result<u64, Error> {
+        self.lent.lock().as_mut().map_or(Ok(0), BatchOutput::settle)
     }
 
     /// Runs one command of those that may run now; any other gets `BUSY`.
@@ -65,15 +204,17 @@ pub(super) fn serve(
     control: &ScriptControl,
     listeners: &Listeners,
     queue: &Arc<CombiningQueue>,
+    lent: &LentOutput,
     session: SessionId,
     clock: &Clock,
 ) {
     let (listeners, queue, clock) = (Arc::clone(listeners), Arc::clone(queue), clock.clone());
+    let lent = Arc::clone(lent);
     control.while_busy(move |engine| {
         let now = Now::from_millis(clock.now().0);
         let listeners = listeners.lock().clone();
         for listener in listeners {
-            listener.busy(&mut BusyStore { engine, now });
+            listener.busy(&mut BusyStore { engine, now, lent: &lent });
         }
         queue.refuse(|argv| settled(engine.execute(now, session, argv)));
     });

@@ -258,7 +258,7 @@ impl LockedBatch<'_> {
     }
 
     /// Returns true if some of the records are those of the batch's own commands.
-    pub(super) fn changed(&self) -> bool {
+    pub fn changed(&self) -> bool {
         self.own.unwrap_or_else(|| self.last_record()) > self.first
     }
 

@@ -98,11 +98,15 @@ impl Manifest {
         let names = disk.names()?;
         if !names.iter().any(|name| name == MANIFEST) {
             // Without the list nobody can tell what belongs together: better to stop than to
-            // begin with nothing.
-            return match names.into_iter().find(|name| is_data(name)) {
-                Some(orphan) => Err(ManifestFault::Missing(orphan)),
-                None => Ok(None),
-            };
+            // begin with nothing. But a process that was killed while it made the store leaves a
+            // log without a record, in which nothing can be lost: no record is written to a log
+            // before the manifest names it.
+            for name in names.into_iter().filter(|name| is_data(name)) {
+                if !is_empty_log(disk, &name)? {
+                    return Err(ManifestFault::Missing(name));
+                }
+            }
+            return Ok(None);
         }
         let mut text = Vec::new();
         disk.read(MANIFEST)?.take(MANIFEST_MOST).read_to_end(&mut text)?;
@@ -129,7 +133,7 @@ impl Manifest {
                 && !count.contains(&name)
                 && let Err(error) = disk.remove(&name)
             {
-                tracing::debug!(name, %error, "a file of the store that is not needed any more stays");
+                tracing::debug!(name, %error, "an obsolete file of the store could not be deleted");
             }
         }
     }
@@ -161,6 +165,16 @@ pub(super) fn is_ours(name: &str) -> bool {
 
 fn is_data(name: &str) -> bool {
     (name.starts_with("base-") || name.starts_with("log-")) && name.ends_with(".tide")
+}
+
+/// Is this a log without a record?
+fn is_empty_log(disk: &dyn Disk, name: &str) -> io::Result<bool> {
+    if !name.starts_with("log-") {
+        return Ok(false);
+    }
+    let mut start = Vec::with_capacity(HEADER + 1);
+    disk.read(name)?.take(HEADER as u64 + 1).read_to_end(&mut start)?;
+    Ok(start.len() <= HEADER)
 }
 
 /// The role of a file, in its header.
@@ -202,6 +216,28 @@ pub(super) fn create_log(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_whose_making_was_cut_off_is_made_again_and_one_without_its_manifest_is_not() {
+        use crate::embedded::disk::Folder;
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Folder::open(folder.path()).unwrap();
+        assert_eq!(Manifest::read(&disk).unwrap(), None);
+        // Killed before the manifest has its name: the log may have no header yet, or all of it.
+        for length in [0, 7, HEADER] {
+            let start = &header(FileRole::Log, 1)[..length];
+            std::fs::write(folder.path().join(log_name(1)), start).unwrap();
+            std::fs::write(folder.path().join(MANIFEST_NEW), "tide").unwrap();
+            assert_eq!(Manifest::read(&disk).unwrap(), None, "{length}");
+        }
+        let mut record = header(FileRole::Log, 1).to_vec();
+        record.push(0);
+        std::fs::write(folder.path().join(log_name(1)), record).unwrap();
+        assert!(matches!(Manifest::read(&disk), Err(ManifestFault::Missing(_))));
+        std::fs::remove_file(folder.path().join(log_name(1))).unwrap();
+        std::fs::write(folder.path().join(base_name(1)), header(FileRole::Base, 1)).unwrap();
+        assert!(matches!(Manifest::read(&disk), Err(ManifestFault::Missing(_))));
+    }
 
     #[test]
     fn a_manifest_reads_back_and_every_flipped_bit_is_noticed() {

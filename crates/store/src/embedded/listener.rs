@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::{Buffers, Engine, Error, OutputLimits, SessionId};
+use engine::{Buffers, Engine, Error, OutputLimits, SessionId, Traffic};
 
 use super::{CANNOT_LISTEN, Embedded, Listener, LockedBatch, busy::Listeners};
 
@@ -50,6 +50,11 @@ impl Embedded {
     /// Names the user whose password `AUTH` without a name means while the default user needs none.
     pub fn set_owner(&self, name: &str) {
         self.shared.lock().engine.set_owner(name);
+    }
+
+    /// Returns the counters of traffic that INFO shows, for listeners to count in.
+    pub fn traffic(&self) -> Arc<Traffic> {
+        self.shared.lock().engine.traffic()
     }
 
     /// Returns the output buffer limits by client class, for listeners to enforce.

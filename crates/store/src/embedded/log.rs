@@ -44,6 +44,8 @@ pub(super) struct LogWriter {
     pub(super) written: u64,
     /// The last record known to be on disk.
     pub(super) synced: u64,
+    /// The last record that must be on disk within a second; later ones may wait longer.
+    pub(super) strict: u64,
     /// Bytes of the base, and of logs before this one.
     pub(super) base_bytes: u64,
     pub(super) sealed_bytes: u64,
@@ -102,6 +104,7 @@ impl LogWriter {
             lsn,
             written: lsn,
             synced: lsn,
+            strict: lsn,
             base_bytes,
             sealed_bytes,
             trouble: None,
@@ -165,9 +168,12 @@ impl LogWriter {
         result
     }
 
-    /// Makes a record of these effects.
-    pub(super) fn append(&mut self, effects: &[u8]) {
+    /// Makes a record of these effects. If it is relaxed, its fsync may wait.
+    pub(super) fn append(&mut self, effects: &[u8], is_relaxed: bool) {
         self.lsn += 1;
+        if !is_relaxed {
+            self.strict = self.lsn;
+        }
         persist::append_record(&mut self.pending, self.lsn, effects);
     }
 

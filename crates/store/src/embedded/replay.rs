@@ -159,14 +159,14 @@ fn replay_base(
             |why: &str| ReplayError::Damaged { file: file.clone(), offset: at, why: why.into() };
         match records.next()? {
             NextRecord::Record { kind: RecordKind::Part, lsn, payload } if lsn == expected => {
-                parts.extend_from_slice(records.payload(payload));
+                join(&mut parts, records.payload(payload));
             }
             NextRecord::Record { kind: RecordKind::Effects, lsn, payload } if lsn == expected => {
                 let applied = if parts.is_empty() {
                     target.apply(records.payload(payload), done)
                 } else {
                     let mut whole = std::mem::take(&mut parts);
-                    whole.extend_from_slice(records.payload(payload));
+                    join(&mut whole, records.payload(payload));
                     target.apply(&whole, done)
                 };
                 applied.map_err(|why| damaged(&why))?;
@@ -230,14 +230,14 @@ fn replay_log(
             }
             RecordKind::Part => {
                 began = Some(start);
-                parts.extend_from_slice(payload);
+                join(&mut parts, payload);
                 continue;
             }
             RecordKind::Effects => {}
         }
         let applied = if began.take().is_some() {
             let mut whole = std::mem::take(&mut parts);
-            whole.extend_from_slice(payload);
+            join(&mut whole, payload);
             target.apply(&whole, done)
         } else {
             target.apply(payload, done)
@@ -387,12 +387,12 @@ pub(super) fn link(
             let linked = match kind {
                 RecordKind::Mark => continue,
                 RecordKind::Part => {
-                    parts.extend_from_slice(payload);
+                    join(&mut parts, payload);
                     continue;
                 }
                 RecordKind::Effects if parts.is_empty() => plan.link(payload),
                 RecordKind::Effects => {
-                    parts.extend_from_slice(payload);
+                    join(&mut parts, payload);
                     plan.link(&std::mem::take(&mut parts))
                 }
             };
@@ -403,6 +403,12 @@ pub(super) fn link(
         }
     }
     Ok(())
+}
+
+/// Adds the next piece of a record that is very long; doubling would take as much again.
+fn join(parts: &mut Vec<u8>, payload: &[u8]) {
+    parts.reserve_exact(payload.len());
+    parts.extend_from_slice(payload);
 }
 
 /// The records of one file, read in large pieces.
@@ -491,8 +497,9 @@ impl Records {
     fn fill(&mut self, wanted: usize) -> Result<(), ReplayError> {
         self.buffer.drain(..self.start);
         self.start = 0;
-        if self.buffer.capacity() > 4 * READ_BYTES && wanted <= READ_BYTES {
-            self.buffer.shrink_to(READ_BYTES);
+        let most = wanted.max(READ_BYTES);
+        if self.buffer.capacity() > 4 * most {
+            self.buffer.shrink_to(most);
         }
         let missing = wanted.saturating_sub(self.buffer.len()).max(READ_BYTES) as u64;
         // Else it would grow by doubling.

@@ -1,4 +1,5 @@
-//! Fsync of the log: once a second, or as fast as the disk can while replies wait for it.
+//! Fsync of the log: once a second, or as fast as the disk can while replies wait for it. Records that are
+//! [relaxed](crate::Store::relaxed) do not ask for one: they share that of others, or wait for some seconds.
 //!
 //! The fsync runs outside the lock, so everything that was written while one was under way shares
 //! the next.
@@ -68,9 +69,14 @@ impl WorkSignal {
 /// Interval of fsync when no reply waits for it.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Interval of fsync while all records are relaxed. Each fsync writes whole pages, also of a program that has
+/// little to say.
+const RELAXED_SYNC_INTERVAL: Duration = Duration::from_secs(15);
+
 /// Runs the sync thread until it is told to stop.
 pub(super) fn run(shared: &StoreInner, signal: &WorkSignal) {
     let mut looked = Instant::now();
+    let mut synced = Instant::now();
     loop {
         let wakeup = signal.wait(SYNC_INTERVAL);
         if wakeup.stop {
@@ -80,7 +86,9 @@ pub(super) fn run(shared: &StoreInner, signal: &WorkSignal) {
             looked = Instant::now();
             shared.look_for_log();
         }
-        if wakeup.work || shared.fsync() == Fsync::Everysec {
+        let is_due = || synced.elapsed() >= RELAXED_SYNC_INTERVAL || shared.has_strict();
+        if wakeup.work || shared.fsync() == Fsync::Everysec && is_due() {
+            synced = Instant::now();
             shared.sync();
         }
     }
@@ -107,6 +115,11 @@ impl StoreInner {
             state.after_sync();
             self.tell_durable(&state);
         }
+    }
+
+    /// Are there records that must be on disk within a second?
+    fn has_strict(&self) -> bool {
+        self.lock().log.as_ref().is_some_and(|log| log.strict > log.synced)
     }
 
     /// Fsyncs the log up to the last record written.

@@ -37,7 +37,7 @@ impl CheckBatcher {
         check.rule.validate_cost(check.cost)?;
         let [sliding, counter, fixed, bucket, calendar, concurrent] = &self.batchers;
         let batcher = match check.rule {
-            Rule::Window { .. } => sliding,
+            Rule::Sliding { .. } => sliding,
             Rule::Counter { .. } => counter,
             Rule::Fixed { .. } => fixed,
             Rule::Bucket { .. } => bucket,

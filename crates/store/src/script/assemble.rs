@@ -134,7 +134,7 @@ pub(super) fn included(script: &Script) -> Vec<(&'static str, &'static str)> {
     found
 }
 
-/// What a script's files may use by name, and what each stands for: a key, an argument, a constant;
+/// Names that a script's files may use, and their meaning: a key, an argument, a constant;
 /// of those that take any number, how many come before them.
 pub(super) fn names(script: &Script) -> Vec<(&'static str, String)> {
     let mut names = Vec::new();

@@ -66,7 +66,7 @@ testkit::each_store! {
                     tokio::task::yield_now().await;
                 }
             };
-            tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap();
+            tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
         }
         store.rpush::<_, _, ()>("l", "kept").await.unwrap();
         assert_eq!(store.lrange::<_, Vec<String>>("l", 0, -1).await.unwrap(), ["kept"]);

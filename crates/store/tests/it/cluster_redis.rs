@@ -111,7 +111,7 @@ async fn everything_a_service_uses_works_on_a_cluster() {
     }
     store.publish::<_, _, i64>("news", "x").await.unwrap();
     for listener in &mut listeners {
-        tokio::time::timeout(Duration::from_secs(20), listener.recv()).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(60), listener.recv()).await.unwrap().unwrap();
     }
 
     // Counters in all slots.
@@ -173,7 +173,7 @@ async fn a_killed_master_is_replaced_by_its_replica() {
     cluster.nodes()[master].kill();
     let since = Instant::now();
     let result = store.get::<_, i64>(&key).await;
-    assert!(since.elapsed() < Duration::from_secs(10), "a call hung");
+    assert!(since.elapsed() < testkit::HANG, "a call hung");
     if let Err(error) = result {
         assert!(Error::from(error).is_unavailable());
     }
@@ -208,5 +208,5 @@ async fn a_cluster_that_is_away_is_unavailable() {
     assert!(error.is_unavailable(), "{error:?}");
     assert!(store.subscribe(&["c"], &[]).await.unwrap_err().is_unavailable());
     assert!(Store::open_with(&cluster.url(), options()).await.unwrap_err().is_unavailable());
-    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
+    assert!(since.elapsed() < testkit::HANG, "{:?}", since.elapsed());
 }

@@ -38,7 +38,7 @@ impl Model {
     /// Forgets what no longer counts at `now`, as the store does whenever it looks.
     fn settle(&mut self, rule: Rule, now: i64) {
         match rule {
-            Rule::Window { .. } => self.units.retain(|(at, _)| *at > now - WINDOW_MS),
+            Rule::Sliding { .. } => self.units.retain(|(at, _)| *at > now - WINDOW_MS),
             Rule::Fixed { .. } => {
                 if self.fixed_start().is_some_and(|start| start + WINDOW_MS <= now) {
                     self.units.clear();
@@ -72,7 +72,7 @@ impl Model {
         then.settle(rule, now);
         let most = i64::try_from(rule.most()).unwrap();
         let free = match rule {
-            Rule::Window { .. } | Rule::Fixed { .. } | Rule::Concurrent { .. } => {
+            Rule::Sliding { .. } | Rule::Fixed { .. } | Rule::Concurrent { .. } => {
                 most - i64::try_from(then.units.len()).unwrap()
             }
             Rule::Counter { .. } => {
@@ -149,7 +149,7 @@ fn at(rule: Rule, now: Millis) -> Rule {
 
 fn rules() -> [Rule; 6] {
     [
-        Rule::Window { limit: 7, window: WINDOW },
+        Rule::Sliding { limit: 7, window: WINDOW },
         Rule::Fixed { limit: 7, window: WINDOW },
         Rule::Counter { limit: 7, window: WINDOW },
         Rule::Bucket { burst: 7, count: 5, per: WINDOW },
@@ -166,7 +166,7 @@ fn shown(outcome: &CheckOutcome) -> (bool, i64, i64, i64) {
 /// The most units that the rule may allow in any span of `WINDOW_MS` that begins with a request.
 fn bound(rule: Rule) -> i64 {
     match rule {
-        Rule::Window { limit, .. } => i64::from(limit),
+        Rule::Sliding { limit, .. } => i64::from(limit),
         Rule::Bucket { burst, count, .. } => i64::from(burst + count),
         // Twice across an edge; a lease may be given again once it expired.
         _ => 2 * i64::try_from(rule.most()).unwrap(),

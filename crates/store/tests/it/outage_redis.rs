@@ -24,7 +24,7 @@ fn options() -> Options {
 }
 
 /// Far more than the sum of the deadlines above; a hang is longer.
-const NOT_A_HANG: Duration = Duration::from_secs(10);
+const NOT_A_HANG: Duration = testkit::HANG;
 
 #[tokio::test]
 async fn an_address_without_a_server_is_unavailable() {
@@ -99,13 +99,13 @@ async fn a_subscription_comes_back_with_a_gap() {
     let store = Store::open_with(&server.url(), options()).await.unwrap();
     let mut listener = store.subscribe(&["c"], &["p:*"]).await.unwrap();
     server.restart();
-    let gap = tokio::time::timeout(Duration::from_secs(30), listener.recv()).await.unwrap();
+    let gap = tokio::time::timeout(Duration::from_secs(60), listener.recv()).await.unwrap();
     assert_eq!(gap, Some(PubsubMessage::Gap));
     let mut publisher = Store::open(&server.url()).await.unwrap();
     assert_eq!(publisher.publish::<_, _, i64>("c", "1").await.unwrap(), 1);
     assert_eq!(publisher.publish::<_, _, i64>("p:x", "2").await.unwrap(), 1);
     for expected in ["1", "2"] {
-        let message = tokio::time::timeout(Duration::from_secs(30), listener.recv()).await.unwrap();
+        let message = tokio::time::timeout(Duration::from_secs(60), listener.recv()).await.unwrap();
         let Some(PubsubMessage::Published { payload, .. }) = message else { panic!("{message:?}") };
         assert_eq!(payload, expected);
     }
@@ -122,7 +122,7 @@ async fn a_waiting_call_ends_when_the_server_dies() {
     });
     server.restart();
     let (mut own, result) =
-        tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap();
     // The call may have come before or after the restart.
     if let Err(error) = result {
         assert!(Error::from(error).is_unavailable());
@@ -298,9 +298,9 @@ async fn an_outage_costs_callers_their_patience_and_no_more() {
     proxy.cut();
     until("the outage is known", async || (!store.health().reachable).then_some(())).await;
     let since = Instant::now();
-    let calls = (0..200).map(|_| store.ping());
+    let calls = (0..1_000).map(|_| store.ping());
     for result in futures_util::future::join_all(calls).await {
         assert!(matches!(result, Err(Error::Unavailable { maybe_done: false, .. })), "{result:?}");
     }
-    assert!(since.elapsed() < Duration::from_secs(5), "all wait at once, not one after another");
+    assert!(since.elapsed() < testkit::HANG, "all wait at once, not one after another");
 }

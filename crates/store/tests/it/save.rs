@@ -32,7 +32,7 @@ async fn until<F: Future<Output = bool>>(mut there: impl FnMut() -> F) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), waited).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), waited).await.unwrap();
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn shutdown_asks_whoever_owns_the_process() {
     let waits = tokio::spawn(async move { asked.asked_to_end().await });
     // Nothing answers it.
     let _ = ask::<redis::Value>(&mut own, "SHUTDOWN SAVE").await;
-    tokio::time::timeout(Duration::from_secs(30), waits).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), waits).await.unwrap().unwrap();
     assert_eq!(field(&mut store, "rdb_saves").await, "1", "saved before the end");
 }
 

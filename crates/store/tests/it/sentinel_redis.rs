@@ -41,7 +41,7 @@ fn writer(
                     );
                 }
             }
-            assert!(since.elapsed() < Duration::from_secs(10), "a call hung");
+            assert!(since.elapsed() < testkit::HANG, "a call hung");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         acknowledged
@@ -78,7 +78,7 @@ async fn a_killed_master_is_replaced_and_its_return_takes_no_writes() {
     let took = killed.elapsed();
     let health = store.health();
     assert!(health.reachable && health.address != first, "{health:?}");
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert!(took < testkit::HANG, "{took:?}");
 
     // The old master comes back and believes for seconds that it is one.
     let stop = tokio_util::sync::CancellationToken::new();
@@ -172,7 +172,7 @@ async fn one_sentinel_is_enough_to_open_and_none_is_unavailable() {
     let since = Instant::now();
     let error = Store::open_with(&sentinel.url(), options()).await.unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
-    assert!(since.elapsed() < Duration::from_secs(10));
+    assert!(since.elapsed() < testkit::HANG);
     // The open one goes on without Sentinels.
     store.ping().await.unwrap();
 }

@@ -66,7 +66,7 @@ testkit::each_store! {
         let mut store = t.store.clone();
         assert_eq!(publish(&mut store, "c", "1").await, 1);
         drop(listener);
-        tokio::time::timeout(Duration::from_secs(20), async {
+        tokio::time::timeout(Duration::from_secs(60), async {
             while publish(&mut store, "c", "2").await != 0 {
                 tokio::task::yield_now().await;
             }
@@ -86,7 +86,7 @@ async fn publish(store: &mut Store, channel: &str, text: &str) -> i64 {
 }
 
 async fn next(listener: &mut Subscription) -> PubsubMessage {
-    tokio::time::timeout(Duration::from_secs(30), listener.recv()).await.unwrap().unwrap()
+    tokio::time::timeout(Duration::from_secs(60), listener.recv()).await.unwrap().unwrap()
 }
 
 fn message(channel: &str, pattern: Option<&str>, payload: &str) -> PubsubMessage {

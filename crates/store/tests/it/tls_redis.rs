@@ -7,25 +7,20 @@ fn server(certificates: &Certificates) -> RedisServer {
     let file = |name: &str| certificates.folder().join(name).display().to_string();
     let (ca, certificate, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
     // The plain port stays for the test kit; the store uses the other.
-    for _ in 0..10 {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let args = [
-            "--tls-port",
-            &port.to_string(),
-            "--tls-cert-file",
-            &certificate,
-            "--tls-key-file",
-            &key,
-            "--tls-ca-cert-file",
-            &ca,
-            "--tls-auth-clients",
-            "no",
-        ];
-        if let Ok(server) = RedisServer::try_start(&args) {
-            return server;
-        }
-    }
-    panic!("no server with TLS came up");
+    let port = testkit::reserve_port().to_string();
+    let args = [
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &ca,
+        "--tls-auth-clients",
+        "no",
+    ];
+    RedisServer::start_with(&args)
 }
 
 fn url(server: &RedisServer, host: &str) -> String {

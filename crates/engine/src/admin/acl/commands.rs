@@ -145,7 +145,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Names the user whose password `AUTH` without a name means while the default user needs none.
+    /// Names the user whose password `AUTH` without a name, or with that of the default user, means
+    /// while the default user needs none.
     pub fn set_owner(&mut self, name: &str) {
         self.core.acl.owner = Some(name.as_bytes().into());
     }

@@ -71,6 +71,7 @@ const GROUPS: &[(&[Words], &[&str])] = &[
             "fcall",
             "getex",
             "getset",
+            "hgetex",
             "hincrby",
             "hincrbyfloat",
             "incr",
@@ -94,6 +95,7 @@ const GROUPS: &[(&[Words], &[&str])] = &[
             "hpexpire",
             "hpexpireat",
             "hset",
+            "hsetex",
             "lset",
             "persist",
             "pexpire",
@@ -110,8 +112,8 @@ const GROUPS: &[(&[Words], &[&str])] = &[
     (
         &[&["RW", "access", "delete"]],
         &[
-            "blmpop", "blpop", "brpop", "bzmpop", "bzpopmax", "bzpopmin", "getdel", "lmpop",
-            "lpop", "migrate", "rpop", "spop", "zmpop", "zpopmax", "zpopmin",
+            "blmpop", "blpop", "brpop", "bzmpop", "bzpopmax", "bzpopmin", "getdel", "hgetdel",
+            "lmpop", "lpop", "migrate", "rpop", "spop", "zmpop", "zpopmax", "zpopmin",
         ],
     ),
     (

@@ -243,6 +243,7 @@ fn text(name: &str, value: &[u8]) -> Result<Vec<u8>, String> {
 
 fn resetstat(ctx: &mut Ctx<'_>) -> Result<Reply, Error> {
     ctx.core.stats = crate::engine::EngineStats::default();
+    ctx.core.traffic.reset();
     ctx.core.lazyfree.reset();
     Ok(Reply::Ok)
 }

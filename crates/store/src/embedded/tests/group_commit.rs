@@ -61,6 +61,48 @@ async fn a_lone_caller_is_told_what_is_written() {
     }
 }
 
+#[tokio::test]
+async fn relaxed_writes_survive_a_kill_and_leave_the_fsync_to_others_or_to_later() {
+    let disk = Memory::default();
+    let store = start(&disk, Fsync::Everysec);
+    let relaxed = store.relaxed();
+    // Compared with the last record, not with those on disk: the sync thread runs meanwhile.
+    let asks_for_fsync = || {
+        let state = store.shared.lock();
+        state.log.as_ref().is_some_and(|log| log.strict == log.lsn)
+    };
+    let synced = async || {
+        let lsn = store.shared.lock().log.as_ref().unwrap().lsn;
+        store.shared.durable.subscribe().wait_for(|now| now.synced >= lsn).await.unwrap();
+    };
+    relaxed.command(&set("soft", "1")).await.unwrap();
+    let (mut pipe, mut transaction) = (redis::pipe(), redis::pipe());
+    pipe.add_command(set("soft", "2"));
+    relaxed.pipeline(&pipe, 0, 1).await.unwrap();
+    transaction.atomic().add_command(set("soft", "3"));
+    relaxed.pipeline(&transaction, 0, 1).await.unwrap();
+    assert!(!asks_for_fsync());
+    assert_eq!(after_kill(&disk, "soft").as_deref(), Some("3"));
+    // One that does brings those before it to disk.
+    store.command(&set("hard", "1")).await.unwrap();
+    assert!(asks_for_fsync());
+    synced().await;
+    // And without one they get there in a while.
+    relaxed.command(&set("soft", "4")).await.unwrap();
+    assert!(!asks_for_fsync());
+    synced().await;
+    assert_eq!(after_kill(&disk, "soft").as_deref(), Some("4"));
+}
+
+#[tokio::test]
+async fn with_always_relaxed_writes_are_on_disk_before_the_reply() {
+    let disk = Memory::default();
+    let store = start(&disk, Fsync::Always).relaxed();
+    store.command(&set("k", "1")).await.unwrap();
+    let after = open(&disk.after_power_cut(&mut fastrand::Rng::with_seed(1)));
+    assert_eq!(after.get("k").as_deref(), Some("1"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn whatever_a_caller_has_seen_is_written() {
     for fsync in [Fsync::Always, Fsync::Everysec] {
