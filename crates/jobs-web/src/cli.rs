@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 use web::cli::Context;
 use web::cli::client::{Client, value_of};
-use web::cli::{Exit, Failure, Outcome, Output, Tone, number, segment, text};
+use web::cli::top::TopSection;
+use web::cli::{Exit, Failure, Outcome, Output, Tone, WatchFlag, number, segment, text};
 
 /// Dispatch jobs, look at them, steer them, and work on them with any command
 #[derive(Debug, Parser)]
@@ -51,16 +52,27 @@ pub(crate) enum JobsSubcommand {
     #[command(before_help = "Examples:
   tidegate jobs ls
   tidegate jobs ls --state waiting --type mail --limit 100
+  tidegate jobs ls --state finished --sort took_ms --reverse --from 1h
+  tidegate jobs ls --state active --worker mailer-1
   tidegate jobs ls --text ann@example.org --json | jq -r '.[].id'")]
+    #[command(alias = "list")]
     Ls {
         /// waiting, active, delayed, dead or finished; all if left out
         #[arg(long)]
         state: Option<String>,
         #[command(flatten)]
         choice: SelectionArgs,
+        /// Sort by created_at, due_at, ended_at, priority, type, waited_ms or took_ms
+        #[arg(long, value_name = "FIELD")]
+        sort: Option<String>,
+        /// The largest first
+        #[arg(long, requires = "sort")]
+        reverse: bool,
         /// Most jobs to list
         #[arg(long, default_value_t = 50)]
         limit: usize,
+        #[command(flatten)]
+        watch: WatchFlag,
     },
     /// Show everything about a job: state, result, attempts, log
     #[command(before_help = "Examples:
@@ -87,6 +99,7 @@ pub(crate) enum JobsSubcommand {
     /// List dead letters with why they are there; or remove them
     #[command(before_help = "Examples:
   tidegate jobs dead
+  tidegate jobs dead --by-error
   tidegate jobs dead --type mail --json
   tidegate jobs dead --remove --text 'no such user' --dry-run
   tidegate jobs dead --remove --text 'no such user' --yes")]
@@ -96,6 +109,9 @@ pub(crate) enum JobsSubcommand {
         /// Most jobs to list
         #[arg(long, default_value_t = 50)]
         limit: usize,
+        /// Count them by error instead of listing them
+        #[arg(long, conflicts_with = "remove")]
+        by_error: bool,
         /// Forget them instead of listing them
         #[arg(long)]
         remove: bool,
@@ -134,6 +150,7 @@ pub(crate) enum JobsSubcommand {
   tidegate jobs schedules
   tidegate jobs schedules put nightly --cron '30 3 * * *' --timezone Europe/Berlin clean-up
   tidegate jobs schedules preview '0 9 * * 1-5' --timezone America/New_York
+  tidegate jobs schedules run nightly
   tidegate jobs schedules pause nightly
   tidegate jobs schedules resume nightly
   tidegate jobs schedules rm nightly
@@ -142,16 +159,25 @@ pub(crate) enum JobsSubcommand {
         #[command(subcommand)]
         verb: Option<schedules::SchedulesSubcommand>,
     },
-    /// List workers, what they take, and whether they live
+    /// List workers, what they run and how much they get done; drain one
     #[command(before_help = "Examples:
-  tidegate jobs workers
+  tidegate jobs workers ls
+  tidegate jobs workers drain mailer-1     it completes what it holds and claims nothing more
+  tidegate jobs workers resume mailer-1
   tidegate jobs workers --json | jq -r '.[] | select(.alive | not) | .id'")]
-    Workers,
+    Workers {
+        #[command(subcommand)]
+        verb: Option<WorkersSubcommand>,
+    },
     /// Counts by state, waiting jobs by lane, and unroutable jobs
     #[command(before_help = "Examples:
   tidegate jobs stats
+  tidegate jobs stats --watch
   tidegate jobs stats --json | jq .unroutable")]
-    Stats,
+    Stats {
+        #[command(flatten)]
+        watch: WatchFlag,
+    },
     /// Watch what happens to jobs, as it happens
     #[command(before_help = "Examples:
   tidegate jobs tail
@@ -168,7 +194,8 @@ pub(crate) enum JobsSubcommand {
         after_help = "The command gets the payload (JSON) on standard input and in its environment
   TIDEGATE_JOB_ID, TIDEGATE_JOB_TYPE, TIDEGATE_JOB_ATTEMPT (the first is 1),
   TIDEGATE_JOB_RETRIES (how many there may be), TIDEGATE_JOB_DEADLINE_MS (since 1970) and
-  TIDEGATE_JOB_TIMEOUT_MS, the latter two only if the job has a timeout.
+  TIDEGATE_JOB_TIMEOUT_MS, the latter two only if the job has a timeout, and TRACEPARENT if it is
+  part of a trace.
 
 Variables of ours, such as TIDEGATE_TOKEN, are not passed on to the command; --pass-env names
 exceptions. `--token-file FILE --pass-env TIDEGATE_TOKEN` works with the token in the file, and gives
@@ -196,6 +223,36 @@ stopped and their jobs handed back without counting the attempt. A second signal
     Exec(exec::Exec),
 }
 
+/// The verbs for workers; `ls` if none is given.
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkersSubcommand {
+    /// List workers
+    #[command(before_help = "Examples:
+  tidegate jobs workers ls
+  tidegate jobs workers ls --watch=5s")]
+    #[command(alias = "list")]
+    Ls {
+        #[command(flatten)]
+        watch: WatchFlag,
+    },
+    /// Let a worker complete what it holds and claim nothing more
+    Drain {
+        /// Id of the worker
+        id: String,
+    },
+    /// Let a drained worker claim again
+    Resume {
+        /// Id of the worker
+        id: String,
+    },
+}
+
+impl Default for WorkersSubcommand {
+    fn default() -> WorkersSubcommand {
+        WorkersSubcommand::Ls { watch: WatchFlag::default() }
+    }
+}
+
 /// Selects jobs.
 #[derive(Debug, Args)]
 pub(crate) struct SelectionArgs {
@@ -205,6 +262,58 @@ pub(crate) struct SelectionArgs {
     /// Only jobs with this text in their id, the job itself or its result
     #[arg(long)]
     text: Option<String>,
+    /// Only jobs that this worker runs, or ran last
+    #[arg(long, value_name = "ID")]
+    worker: Option<String>,
+    /// Only jobs of this priority, 1 to 10
+    #[arg(long, value_name = "NUMBER")]
+    priority: Option<u8>,
+    /// Only jobs with this text in the name or message of their latest error
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// Only jobs that ended for this reason: attempts_used, fatal, poison, skip_on, malformed,
+    /// expired, dependency or cancelled
+    #[arg(long, value_name = "REASON")]
+    end_reason: Option<String>,
+    /// Only dead letters of this group, as `tidegate jobs dead --by-error` shows it
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Only jobs dispatched since then: a time such as 2026-11-17T09:30:00Z, or an age such as 2h
+    #[arg(long, alias = "since", value_name = "TIME", value_parser = moment)]
+    from: Option<jiff::Timestamp>,
+    /// Only jobs dispatched before then: a time, or an age
+    #[arg(long, alias = "until", value_name = "TIME", value_parser = moment)]
+    to: Option<jiff::Timestamp>,
+}
+
+impl SelectionArgs {
+    /// The filters that were given: flag, name in the API, value.
+    fn given(&self) -> Vec<(&'static str, &'static str, String)> {
+        let time = |at: &Option<jiff::Timestamp>| at.map(|at| at.to_string());
+        let all = [
+            ("--type", "type", self.job_type.clone()),
+            ("--text", "text", self.text.clone()),
+            ("--worker", "worker_id", self.worker.clone()),
+            ("--priority", "priority", self.priority.map(|priority| priority.to_string())),
+            ("--error", "error", self.error.clone()),
+            ("--end-reason", "end_reason", self.end_reason.clone()),
+            ("--group", "group", self.group.clone()),
+            ("--from", "earliest_created_at", time(&self.from)),
+            ("--to", "latest_created_at", time(&self.to)),
+        ];
+        all.into_iter().filter_map(|(flag, name, value)| Some((flag, name, value?))).collect()
+    }
+}
+
+/// A time, or how long ago it was, for a flag.
+fn moment(text: &str) -> Result<jiff::Timestamp, String> {
+    if let Ok(at) = text.parse() {
+        return Ok(at);
+    }
+    let age = time(text).map_err(|_| {
+        format!("{text:?} is neither a time such as 2026-11-17T09:30:00Z nor an age such as 2h")
+    })?;
+    jiff::Timestamp::now().checked_sub(age).map_err(|error| error.to_string())
 }
 
 /// The word that many jobs are meant.
@@ -222,9 +331,10 @@ pub(crate) struct Consent {
 #[derive(Debug, Args)]
 pub(crate) struct BulkArgs {
     /// Ids of jobs
-    #[arg(value_name = "ID", conflicts_with_all = ["all", "state", "job_type", "text"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["all", "state", "job_type", "text", "worker",
+        "priority", "error", "end_reason", "group", "from", "to"])]
     ids: Vec<String>,
-    /// All jobs that fit --state, --type and --text
+    /// All jobs that fit --state, --type and the other filters
     #[arg(long)]
     all: bool,
     /// In this state
@@ -244,11 +354,22 @@ pub(crate) fn run(verb: JobsSubcommand, context: &Context<'_>) -> Outcome {
     let output = context.output;
     match verb {
         JobsSubcommand::Dispatch(dispatch) => dispatch::run(&client, *dispatch, output),
-        JobsSubcommand::Ls { state, choice, limit } => ls(&client, state, &choice, limit, output),
+        JobsSubcommand::Ls { state, choice, sort, reverse, limit, watch } => {
+            let list = JobsQuery {
+                state: state.as_deref(),
+                choice: &choice,
+                sort: sort.as_deref(),
+                reverse,
+            };
+            watch.run(output, || ls(&client, &list, limit, output))
+        }
         JobsSubcommand::Show { id } => show(&client, &id, output),
         JobsSubcommand::Retry(many) => change(&client, "retry", &many, None, output),
         JobsSubcommand::Cancel(many) => change(&client, "cancel", &many, None, output),
-        JobsSubcommand::Dead { choice, limit, remove: true, consent } => {
+        JobsSubcommand::Dead { choice, limit, by_error: true, .. } => {
+            dead_groups(&client, &choice, limit, output)
+        }
+        JobsSubcommand::Dead { choice, limit, remove: true, consent, .. } => {
             let bulk = BulkCall {
                 verb: "remove",
                 shown: "dead --remove",
@@ -271,10 +392,14 @@ pub(crate) fn run(verb: JobsSubcommand, context: &Context<'_>) -> Outcome {
         JobsSubcommand::Pause { job_type } => pause(&client, &job_type, "pause", output),
         JobsSubcommand::Resume { job_type } => pause(&client, &job_type, "resume", output),
         JobsSubcommand::Schedules { verb } => schedules::run(&client, verb, output),
-        JobsSubcommand::Workers => workers(&client, output),
-        JobsSubcommand::Stats => stats(&client, output),
+        JobsSubcommand::Workers { verb } => match verb.unwrap_or_default() {
+            WorkersSubcommand::Ls { watch } => watch.run(output, || workers(&client, output)),
+            WorkersSubcommand::Drain { id } => steer_worker(&client, &id, "drain", output),
+            WorkersSubcommand::Resume { id } => steer_worker(&client, &id, "resume", output),
+        },
+        JobsSubcommand::Stats { watch } => watch.run(output, || stats(&client, output)),
         JobsSubcommand::Tail(tail) => tail::run(&client, &tail, output),
-        JobsSubcommand::Exec(exec) => exec::run(client, exec, output),
+        JobsSubcommand::Exec(exec) => exec::run(client, exec, context),
     }
 }
 
@@ -336,25 +461,30 @@ fn query(pairs: &[(&str, Option<&str>)]) -> String {
     parts.join("&")
 }
 
+/// A list of jobs as it was asked for.
+struct JobsQuery<'a> {
+    state: Option<&'a str>,
+    choice: &'a SelectionArgs,
+    sort: Option<&'a str>,
+    reverse: bool,
+}
+
 /// Pages through a list until there is enough or no more.
-fn rows(
-    client: &Client,
-    state: Option<&str>,
-    choice: &SelectionArgs,
-    limit: usize,
-) -> Outcome<Vec<Value>> {
+fn rows(client: &Client, list: &JobsQuery<'_>, limit: usize) -> Outcome<Vec<Value>> {
+    let given = list.choice.given();
     let mut rows: Vec<Value> = Vec::new();
     let mut from: Option<String> = None;
     loop {
         let page = (limit.saturating_sub(rows.len())).min(1_000).to_string();
-        let query = query(&[
-            ("state", state),
-            ("type", choice.job_type.as_deref()),
-            ("text", choice.text.as_deref()),
+        let mut pairs = vec![
+            ("state", list.state),
+            ("sort", list.sort),
+            ("order", list.reverse.then_some("desc")),
             ("cursor", from.as_deref()),
-            ("limit", Some(&page)),
-        ]);
-        let mut answer = client.get(&format!("/api/v1/jobs?{query}"))?;
+            ("limit", Some(page.as_str())),
+        ];
+        pairs.extend(given.iter().map(|(_, name, value)| (*name, Some(value.as_str()))));
+        let mut answer = client.get(&format!("/api/v1/jobs?{}", query(&pairs)))?;
         rows.extend(answer["items"].as_array_mut().map(std::mem::take).unwrap_or_default());
         from = answer["next_cursor"].as_str().map(str::to_owned);
         if from.is_none() || rows.len() >= limit {
@@ -363,35 +493,74 @@ fn rows(
     }
 }
 
-fn ls(
-    client: &Client,
-    state: Option<String>,
-    choice: &SelectionArgs,
-    limit: usize,
-    output: &Output,
-) -> Outcome {
-    let rows = rows(client, state.as_deref(), choice, limit.max(1))?;
+/// A number of milliseconds of an answer, for people.
+fn span(value: &Value) -> String {
+    match value.as_u64() {
+        None => "-".to_owned(),
+        Some(ms @ 0..10_000) => format!("{ms}ms"),
+        Some(ms @ 10_000..120_000) => format!("{}s", ms / 1_000),
+        Some(ms @ 120_000..7_200_000) => format!("{}m", ms / 60_000),
+        Some(ms) => format!("{}h", ms / 3_600_000),
+    }
+}
+
+/// The error of a row or an attempt, or why a job is delayed.
+fn problem(row: &Value) -> String {
+    let error = &row["error"];
+    if error.is_null() { String::new() } else { short(&told(error), 60) }
+}
+
+fn ls(client: &Client, list: &JobsQuery<'_>, limit: usize, output: &Output) -> Outcome {
+    let rows = rows(client, list, limit.max(1))?;
     if output.json {
         return output.value(&rows);
     }
     if rows.is_empty() {
-        output.note("no jobs; `tidegate jobs dispatch TYPE PAYLOAD` makes one");
+        let searched = list.state.is_some() || !list.choice.given().is_empty();
+        output.note(match searched {
+            true => "no job matches",
+            false => "no jobs; `tidegate jobs dispatch TYPE PAYLOAD` makes one",
+        });
         return Ok(());
     }
     let line = |row: &Value| {
         let job = &row["job"];
+        let when = match row["status"].as_str() {
+            Some("delayed") => &row["due_at"],
+            Some("completed" | "failed" | "dead") => &row["ended_at"],
+            Some("active") => &row["claimed_at"],
+            _ => &job["created_at"],
+        };
         vec![
             text(row, "id"),
-            text(row, "status"),
+            output.paint(tone(&row["status"]), &text(row, "status")),
             text(job, "type"),
             number(job, "priority"),
             format!("{}/{}", number(job, "attempts"), number(&job["retry"], "attempts")),
-            instant(&job["created_at"]).map(ago).unwrap_or_default(),
-            short(&job["payload"].to_string(), 50),
+            instant(when).map(ago).unwrap_or_default(),
+            row["worker_id"].as_str().unwrap_or("-").to_owned(),
+            span(&row["waited_ms"]),
+            span(&row["took_ms"]),
+            match problem(row) {
+                error if error.is_empty() => short(&job["payload"].to_string(), 50),
+                error => error,
+            },
         ]
     };
     let lines: Vec<Vec<String>> = rows.iter().map(line).collect();
-    output.table(&["ID", "STATE", "TYPE", "PRIO", "RETRIES", "DISPATCHED", "PAYLOAD"], &lines)
+    let head = [
+        "ID",
+        "STATE",
+        "TYPE",
+        "PRIO",
+        "RETRIES",
+        "WHEN",
+        "WORKER",
+        "WAITED",
+        "RAN",
+        "ERROR OR PAYLOAD",
+    ];
+    output.table(&head, &lines)
 }
 
 /// The beginning of a text, on one line.
@@ -457,6 +626,8 @@ fn show(client: &Client, id: &str, output: &Output) -> Outcome {
     lines.extend(when(&job["created_at"]).map(|at| ("dispatched", at)));
     lines.extend(when(&view["due_at"]).map(|at| ("due", at)));
     lines.extend(view["worker_id"].as_str().map(|worker| ("worker", worker.to_owned())));
+    lines.extend(when(&view["claimed_at"]).map(|at| ("claimed", at)));
+    lines.extend(view["end_reason"].as_str().map(|reason| ("reason", reason.to_owned())));
     if job["target"] != json!({ "all": false }) {
         lines.push(("target", job["target"].to_string()));
     }
@@ -520,33 +691,64 @@ fn told(error: &Value) -> String {
 }
 
 fn dead(client: &Client, choice: &SelectionArgs, limit: usize, output: &Output) -> Outcome {
-    let found = rows(client, Some("dead"), choice, limit.max(1))?;
-    let mut letters = Vec::with_capacity(found.len());
-    for row in found {
-        let id = text(&row, "id");
-        // One that was replayed a moment ago is no dead letter any more.
-        let path = format!("/api/v1/jobs/{}", segment(&id));
-        let result = client.get(&path).map(|view| view["result"].clone()).unwrap_or(Value::Null);
-        letters.push(json!({ "id": id, "job": row["job"], "result": result }));
-    }
+    let list = JobsQuery { state: Some("dead"), choice, sort: None, reverse: false };
+    let letters = rows(client, &list, limit.max(1))?;
     if output.json {
         return output.value(&letters);
     }
     if letters.is_empty() {
-        output.note("no dead letters");
+        let searched = !choice.given().is_empty();
+        output.note(if searched { "no dead letter matches" } else { "no dead letters" });
         return Ok(());
     }
     let line = |letter: &Value| {
         vec![
             text(letter, "id"),
             text(&letter["job"], "type"),
-            instant(&letter["result"]["completed_at"]).map(ago).unwrap_or_default(),
-            short(&told(&letter["result"]["error"]), 80),
+            instant(&letter["ended_at"]).map(ago).unwrap_or_default(),
+            text(letter, "end_reason"),
+            letter["worker_id"].as_str().unwrap_or("-").to_owned(),
+            short(&told(&letter["error"]), 80),
         ]
     };
     let lines: Vec<Vec<String>> = letters.iter().map(line).collect();
-    output.table(&["ID", "TYPE", "DIED", "WHY"], &lines)?;
+    output.table(&["ID", "TYPE", "DIED", "REASON", "WORKER", "ERROR"], &lines)?;
     output.note("`tidegate jobs replay ID` runs one again, `--all --type TYPE` all of a type");
+    Ok(())
+}
+
+fn dead_groups(client: &Client, choice: &SelectionArgs, limit: usize, output: &Output) -> Outcome {
+    let limit = limit.clamp(1, 1_000).to_string();
+    let given = choice.given();
+    let known = ["type", "text", "error", "end_reason", "group"];
+    if let Some((flag, ..)) = given.iter().find(|(_, name, _)| !known.contains(name)) {
+        return Err(Failure::usage(format!("{flag} cannot be used with --by-error")));
+    }
+    let mut pairs: Vec<(&str, Option<&str>)> =
+        given.iter().map(|(_, name, value)| (*name, Some(value.as_str()))).collect();
+    pairs.push(("limit", Some(&limit)));
+    let answer = client.get(&format!("/api/v1/jobs/dead/groups?{}", query(&pairs)))?;
+    if output.json {
+        return output.value(&answer["items"]);
+    }
+    let line = |group: &Value| {
+        vec![
+            text(group, "group"),
+            number(group, "count"),
+            text(group, "type"),
+            text(group, "end_reason"),
+            instant(&group["newest_at"]).map(ago).unwrap_or_default(),
+            short(&told(&group["error"]), 80),
+        ]
+    };
+    let lines: Vec<Vec<String>> =
+        answer["items"].as_array().into_iter().flatten().map(line).collect();
+    if lines.is_empty() {
+        output.note("no dead letters");
+        return Ok(());
+    }
+    output.table(&["GROUP", "JOBS", "TYPE", "REASON", "NEWEST", "ERROR"], &lines)?;
+    output.note("`tidegate jobs replay --all --group GROUP --dry-run` shows the jobs of one");
     Ok(())
 }
 
@@ -640,7 +842,9 @@ impl BulkCall<'_> {
             return self.change_all(client, output);
         }
         let limit = limit.max(1);
-        let mut rows = rows(client, Some(self.state), self.choice, limit.saturating_add(1))?;
+        let list =
+            JobsQuery { state: Some(self.state), choice: self.choice, sort: None, reverse: false };
+        let mut rows = rows(client, &list, limit.saturating_add(1))?;
         let more = if rows.len() > limit { " or more" } else { "" };
         rows.truncate(limit);
         let count = count_of(u64::try_from(rows.len()).unwrap_or(u64::MAX));
@@ -664,22 +868,19 @@ impl BulkCall<'_> {
     /// The flags that choose the same jobs again.
     fn flags(&self) -> String {
         let all = self.verb != "remove";
-        let given = [
-            ("--state", Some(self.state).filter(|_| all)),
-            ("--type", self.choice.job_type.as_deref()),
-            ("--text", self.choice.text.as_deref()),
-        ];
+        let mut given = Vec::new();
+        if all {
+            given.push(("--state", self.state.to_owned()));
+        }
+        given.extend(self.choice.given().into_iter().map(|(flag, _, value)| (flag, value)));
         let mut flags = if all { " --all".to_owned() } else { String::new() };
         for (flag, value) in given {
-            if let Some(value) = value {
-                let plain =
-                    value.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@-".contains(c));
-                let quoted = match plain && !value.is_empty() {
-                    true => value.to_owned(),
-                    false => format!("'{}'", value.replace('\'', "'\\''")),
-                };
-                flags.push_str(&format!(" {flag} {quoted}"));
-            }
+            let plain = value.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@-".contains(c));
+            let quoted = match plain && !value.is_empty() {
+                true => value,
+                false => format!("'{}'", value.replace('\'', "'\\''")),
+            };
+            flags.push_str(&format!(" {flag} {quoted}"));
         }
         flags
     }
@@ -687,14 +888,14 @@ impl BulkCall<'_> {
     /// Does it, call by call until none is left.
     fn change_all(&self, client: &Client, output: &Output) -> Outcome {
         let mut body = serde_json::Map::new();
-        let given = [
-            ("state", Some(self.state)),
-            ("type", self.choice.job_type.as_deref()),
-            ("text", self.choice.text.as_deref()),
-            ("reason", self.reason),
-        ];
-        for (name, value) in given {
-            body.extend(value.map(|value| (name.to_owned(), json!(value))));
+        body.insert("state".to_owned(), json!(self.state));
+        body.extend(self.reason.map(|reason| ("reason".to_owned(), json!(reason))));
+        for (_, name, value) in self.choice.given() {
+            let value = match name {
+                "priority" => json!(self.choice.priority),
+                _ => json!(value),
+            };
+            body.insert(name.to_owned(), value);
         }
         let mut body = Value::Object(body);
         let (mut count, mut refused) = (0_u64, Vec::new());
@@ -752,9 +953,21 @@ fn workers(client: &Client, output: &Output) -> Outcome {
         .map(|worker| {
             let alive = worker["alive"].as_bool().unwrap_or(false);
             let (tone, word) = if alive { (Tone::Good, "alive") } else { (Tone::Bad, "silent") };
+            let (tone, word) = match worker["draining"] == true {
+                true if worker["running"] == 0 => (Tone::Warn, "drained"),
+                true => (Tone::Warn, "draining"),
+                false => (tone, word),
+            };
+            let slots = match worker["slots"].as_u64() {
+                Some(slots) => format!("{} of {slots}", number(worker, "running")),
+                None => number(worker, "running"),
+            };
             vec![
                 text(worker, "id"),
                 output.paint(tone, word),
+                slots,
+                format!("{:.1}", worker["per_minute"].as_f64().unwrap_or(0.0)),
+                number(worker, "failed"),
                 instant(&worker["heartbeat_at"]).map(ago).unwrap_or_default(),
                 text(worker, "stack"),
                 text(worker, "region"),
@@ -767,7 +980,110 @@ fn workers(client: &Client, output: &Output) -> Outcome {
         output.note("no workers; `tidegate jobs exec --type TYPE -- COMMAND` is one");
         return Ok(());
     }
-    output.table(&["ID", "STATE", "HEARTBEAT", "STACK", "REGION", "CAPABILITIES", "TYPES"], &rows)
+    let head = [
+        "ID",
+        "STATE",
+        "RUNNING",
+        "PER MIN",
+        "FAILED",
+        "HEARTBEAT",
+        "STACK",
+        "REGION",
+        "CAPABILITIES",
+        "TYPES",
+    ];
+    output.table(&head, &rows)
+}
+
+fn steer_worker(client: &Client, id: &str, verb: &str, output: &Output) -> Outcome {
+    let path = format!("/api/v1/jobs/workers/{}/{verb}", segment(id));
+    let answer = client.post(&path, &json!({})).map_err(|failure| match failure.exit {
+        Exit::NotFound => failure.next("tidegate jobs workers, to see which there are"),
+        _ => failure,
+    })?;
+    if output.json {
+        return output.value(&answer);
+    }
+    output.note(&match verb {
+        "drain" => format!("{id} completes what it holds and claims nothing more"),
+        _ => format!("{id} claims jobs again"),
+    });
+    Ok(())
+}
+
+/// Reads job types and workers for `tidegate top`, the busiest first.
+pub(crate) fn top(client: &Client) -> Outcome<Vec<TopSection>> {
+    let stats = client.get("/api/v1/jobs/stats")?;
+    let types = client.get("/api/v1/jobs/types?limit=1000")?;
+    let unroutable = client.get("/api/v1/jobs/unroutable?limit=1000")?;
+    let workers = client.get("/api/v1/jobs/workers?limit=1000")?;
+    let count = |name: &str| number(&stats, name);
+    let summary = format!(
+        "{} waiting, {} active, {} delayed, {} dead, {} processed",
+        count("waiting"),
+        count("active"),
+        count("delayed"),
+        count("dead"),
+        count("processed")
+    );
+    let waiting_in_vain: Vec<String> = unroutable["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|lane| text(lane, "type"))
+        .collect();
+    let mut types: Vec<&Value> = types["items"].as_array().into_iter().flatten().collect();
+    let busy = |row: &&Value, name: &str| std::cmp::Reverse(row[name].as_u64().unwrap_or(0));
+    types.sort_by_key(|row| (busy(row, "waiting"), busy(row, "active"), busy(row, "dead")));
+    let head = ["TYPE", "WAITING", "OLDEST", "ACTIVE", "DELAYED", "DEAD", "STATE"];
+    let mut by_type = TopSection::new("Job types", summary, &head);
+    by_type.rows = types
+        .into_iter()
+        .map(|row| {
+            let name = text(row, "type");
+            let state = match (row["paused"] == true, waiting_in_vain.contains(&name)) {
+                (true, _) => "paused",
+                (false, true) => "unroutable",
+                (false, false) => "",
+            };
+            let oldest = row["oldest_waiting_ms"].as_u64().map(Duration::from_millis);
+            vec![
+                name,
+                number(row, "waiting"),
+                oldest.map_or("-".to_owned(), web::format::duration),
+                number(row, "active"),
+                number(row, "delayed"),
+                number(row, "dead"),
+                state.to_owned(),
+            ]
+        })
+        .collect();
+    let mut list: Vec<&Value> = workers["items"].as_array().into_iter().flatten().collect();
+    list.sort_by_key(|worker| std::cmp::Reverse(worker["running"].as_u64().unwrap_or(0)));
+    let alive = list.iter().filter(|worker| worker["alive"] == true).count();
+    let running: u64 = list.iter().filter_map(|worker| worker["running"].as_u64()).sum();
+    let summary = format!("{alive} alive, {running} jobs running");
+    let head = ["WORKER", "STATE", "RUNNING", "SLOTS", "PER MIN", "FAILED"];
+    let mut by_worker = TopSection::new("Workers", summary, &head);
+    by_worker.rows = list
+        .iter()
+        .map(|worker| {
+            let state = match (worker["alive"] == true, worker["draining"] == true) {
+                (_, true) => "draining",
+                (true, false) => "alive",
+                (false, false) => "silent",
+            };
+            vec![
+                text(worker, "id"),
+                state.to_owned(),
+                number(worker, "running"),
+                number(worker, "slots"),
+                format!("{:.1}", worker["per_minute"].as_f64().unwrap_or(0.0)),
+                number(worker, "failed"),
+            ]
+        })
+        .collect();
+    Ok(vec![by_type, by_worker])
 }
 
 fn stats(client: &Client, output: &Output) -> Outcome {

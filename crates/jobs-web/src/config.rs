@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use web::config::value::{Bounds, Value};
+
 web::settings! {
     /// The job queue.
     jobs: JobsSettings {
         /// Whose keys: every key of the queue starts with it. v1 clients use `bridge`.
-        namespace: String = "bridge", restart;
+        namespace: NamespaceName = "bridge", restart;
         /// Time after which the job of a worker without a heartbeat goes to another worker.
         lock_ttl: Duration = "30s", "1s" ..= "1d", restart;
         /// Heartbeat interval of workers in this process. Less than `lock_ttl`.
@@ -34,14 +36,17 @@ web::settings! {
         limbo: Duration = "1m", "1s" ..= "1d", restart;
         /// Write every field of a job as v1 does, also those at their default. Costs memory.
         full_jobs: bool = "false", restart;
+        /// Time without a live worker, while jobs wait, after which webhooks are notified
+        /// (`jobs.workers_gone`).
+        alert_workers_gone: Duration = "1m", "1s" ..= "1d", restart;
     }
 }
 
 impl JobsSettings {
     /// The settings as the queue takes them.
-    pub(crate) fn to_config(&self) -> Result<jobs::Config, jobs::Error> {
-        Ok(jobs::Config {
-            namespace: jobs::Namespace::parse(self.namespace.as_str())?,
+    pub(crate) fn to_config(&self) -> jobs::Config {
+        jobs::Config {
+            namespace: self.namespace.0.clone(),
             lock_ttl: self.lock_ttl,
             heartbeat: self.heartbeat,
             result_ttl: self.result_ttl,
@@ -55,6 +60,20 @@ impl JobsSettings {
             poison_after: self.poison_after,
             limbo: self.limbo,
             shape: if self.full_jobs { jobs::JobFormat::Full } else { jobs::JobFormat::Lean },
-        })
+        }
+    }
+}
+
+/// The namespace of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceName(pub jobs::Namespace);
+
+impl Value for NamespaceName {
+    fn kind() -> &'static str {
+        "namespace"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<NamespaceName, String> {
+        jobs::Namespace::parse(text).map(NamespaceName).map_err(|error| error.to_string())
     }
 }

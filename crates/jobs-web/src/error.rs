@@ -51,6 +51,11 @@ pub(crate) fn api_error(error: Error) -> ApiError {
     match error {
         Error::Invalid { message } => ApiError::invalid(message),
         Error::NotFound(_) => unknown(),
+        Error::NoWorker(_) => ApiError::new(
+            StatusCode::NOT_FOUND,
+            "WORKER_NOT_FOUND",
+            "there is no worker of this id; list them with GET /api/v1/jobs/workers",
+        ),
         Error::Conflict { status, .. } => {
             ApiError::conflict("JOB_STATE", format!("this cannot be done: the job is {status}"))
                 .details(json!({ "status": status }))
@@ -67,15 +72,10 @@ pub(crate) fn api_error(error: Error) -> ApiError {
                 "id": id.as_str(),
             }))
         }
-        Error::KeyReused(id) => ApiError::conflict(
-            "IDEMPOTENCY_KEY_REUSED",
-            "this idempotency key was used for another request; use a new key, or repeat the \
-             request as it was",
-        )
-        .details(json!({ "id": id.as_str() })),
+        Error::KeyReused(id) => web::idempotency::reused().details(json!({ "id": id.as_str() })),
         Error::LeaseLost(_) => ApiError::conflict(
             "LEASE_LOST",
-            "the job is not this worker's any more; what was done for it does not count",
+            "this worker no longer holds the job; its result does not count",
         ),
         Error::Overdue(_) => ApiError::conflict(
             "JOB_TIMED_OUT",

@@ -3,13 +3,16 @@
 //!
 //! Read `service.rs` (how it joins the product), then `api.rs`, `pages.rs`, `cli.rs`.
 
+mod alerts;
 mod api;
 pub mod cli;
 pub mod config;
 mod demo;
 mod error;
+mod figures;
 mod pages;
 mod service;
+mod types;
 
 use web::icon::Icon;
 

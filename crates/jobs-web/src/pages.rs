@@ -2,6 +2,7 @@
 //! jobs are in `pages/list.rs`, one job in `pages/job.rs`; schedules, workers and unroutable jobs have
 //! a file each.
 
+mod groups;
 pub(crate) mod job;
 pub(crate) mod list;
 pub(crate) mod schedules;
@@ -14,12 +15,14 @@ use std::time::Duration;
 use axum::extract::State;
 use jobs::{Job, JobCounts, JobId, JobList, JobTarget, Jobs, Status};
 use maud::{Markup, html};
+use store::history::SharedSample;
 
 use crate::service::JobsState;
+use crate::types::TypeRow;
 use web::chart::{self, Line, Scale};
 use web::format;
 use web::icon::Icon;
-use web::series::{EVERY, float};
+use web::series::float;
 use web::ui::{self, Shell};
 
 /// Jobs and types shown of each list on the first page.
@@ -41,7 +44,7 @@ fn tabs(here: &str, stats: Option<&JobCounts>) -> Markup {
         ("unroutable", "Unroutable", None),
     ];
     html! {
-        nav.tabs aria-label="Jobs" {
+        nav.tabs.many aria-label="Jobs" {
             @for (name, word, count) in all {
                 a href=(if name.is_empty() { "/jobs".to_owned() } else { format!("/jobs/{name}") })
                     aria-current=[(name == here).then_some("page")] {
@@ -69,8 +72,7 @@ async fn frame(
     let head = ui::Head::new(
         "Jobs",
         "Waiting, active, delayed, completed, failed and dead jobs, and the workers that run them.",
-    )
-    .actions(html! { span.live-dot { "Live" } });
+    );
     let body = html! {
         div data-live={ "job-tabs?" (tab) } { (tabs_part(state, tab).await) }
         @match topic { Some(topic) => { div data-live=(topic) { (body) } } None => { (body) } }
@@ -104,11 +106,10 @@ async fn whole(state: &JobsState, jobs: &Jobs, acts: bool) -> Result<Markup, job
     let stats = jobs.stats().await?;
     let active = jobs.list(JobList::Active, 0, SHOWN).await?;
     let dead = jobs.list(JobList::Dead, 0, SHOWN).await?;
-    let types = types(jobs, &stats).await?;
+    let types = crate::types::read(jobs).await?;
     let unroutable = jobs.unroutable().await?;
     let series = state.app.series();
     let number = |count: usize| format::count(count as u64);
-    let (done, failed) = (rate(&series.line("jobs.processed")), rate(&series.line("jobs.failed")));
     let oldest = series.last("jobs.oldest").filter(|_| stats.waiting > 0);
     let oldest = oldest.map_or_else(
         || "none".to_owned(),
@@ -130,20 +131,20 @@ async fn whole(state: &JobsState, jobs: &Jobs, acts: bool) -> Result<Markup, job
             (ui::tile_to("/jobs/waiting", "Waiting", &number(stats.waiting), "", &oldest, &chart::spark(&series.line("jobs.waiting"), 1)))
             (ui::tile_to("/jobs/active", "Active", &number(stats.active), "", &format!("{} {}", stats.workers, if stats.workers == 1 { "worker" } else { "workers" }), &chart::spark(&series.line("jobs.active"), 2)))
             (ui::tile_to("/jobs/delayed", "Delayed", &number(stats.delayed), "", "scheduled for later, or retrying", &chart::spark(&series.line("jobs.delayed"), 3)))
-            (ui::tile_to("/jobs/dead", "Dead letters", &number(stats.dead), "", "failed every attempt", &chart::spark(&series.line("jobs.dead"), 4)))
-            (ui::tile_to("/jobs/finished", "Completed", &format::count(stats.processed), "", &format!("mean run {mean}"), &chart::spark(&done, 1)))
+            (ui::tile_to("/jobs/dead", "Dead letters", &number(stats.dead), "", "failed for good", &chart::spark(&series.line("jobs.dead"), 4)))
+            (ui::tile_to("/jobs/finished", "Completed", &format::count(stats.processed), "", &format!("mean run {mean}"), &chart::spark(&series.line("jobs.processed"), 1)))
         }
         div.grid {
             (ui::card("w6", "Throughput", &chart::chart("Jobs per second", &[
-                Line { name: "completed", unit: "/s", values: done },
-                Line { name: "failed attempts", unit: "/s", values: failed },
+                Line::new("completed", "/s", "jobs.processed"),
+                Line::new("failed attempts", "/s", "jobs.failed"),
             ], Scale::Number)))
             (ui::card("w6", "Latency", &chart::chart("Seconds", &[
-                Line { name: "p50", unit: "s", values: series.line("jobs.p50") },
-                Line { name: "p95", unit: "s", values: series.line("jobs.p95") },
+                Line::new("p50", "s", "jobs.p50"),
+                Line::new("p95", "s", "jobs.p95"),
             ], Scale::Number)))
-            (ui::card_flush("w6", "Active", &html! { a.small href="/jobs/active" { "All" } }, &running(jobs, &active).await?))
-            (ui::card_flush("w6", "Types", &html! {}, &type_list(&types, acts)))
+            (ui::card_flush("w4", "Active", &html! { a.small href="/jobs/active" { "All" } }, &running(jobs, &active).await?))
+            (ui::card_flush("w8", "Types", &html! {}, &type_list(&types, acts)))
             (ui::card_flush("", "Dead letters", &html! { a.small href="/jobs/dead" { "All" } }, &dead_list(jobs, &dead).await?))
         }
     })
@@ -178,7 +179,7 @@ async fn running(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup, j
 /// Lists dead letters with their errors.
 async fn dead_list(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup, jobs::Error> {
     if rows.is_empty() {
-        let text = "Jobs that failed every attempt appear here.";
+        let text = "Jobs that failed for good appear here, with the reason.";
         return Ok(ui::empty(Icon::CHECK, "No dead letters", text, &html! {}));
     }
     let mut list = Vec::with_capacity(rows.len());
@@ -203,31 +204,6 @@ fn why(result: Option<&jobs::JobResult>) -> String {
     result.and_then(|result| result.error.as_ref()).map(ToString::to_string).unwrap_or_default()
 }
 
-/// A job type: number of waiting jobs, live workers, paused or not.
-#[derive(Debug, Default)]
-struct TypeRow {
-    waiting: usize,
-    workers: usize,
-    paused: bool,
-}
-
-async fn types(jobs: &Jobs, stats: &JobCounts) -> Result<BTreeMap<String, TypeRow>, jobs::Error> {
-    let mut types: BTreeMap<String, TypeRow> = BTreeMap::new();
-    for lane in jobs.lanes().await? {
-        let row = types.entry(lane.route.job_type.as_str().to_owned()).or_default();
-        row.waiting += lane.waiting.iter().sum::<usize>();
-    }
-    for worker in jobs.workers().await?.iter().filter(|worker| worker.alive) {
-        for job_type in worker.types.iter().flatten() {
-            types.entry(job_type.clone()).or_default().workers += 1;
-        }
-    }
-    for job_type in &stats.paused {
-        types.entry(job_type.clone()).or_default().paused = true;
-    }
-    Ok(types)
-}
-
 fn type_list(types: &BTreeMap<String, TypeRow>, acts: bool) -> Markup {
     if types.is_empty() {
         return ui::empty(
@@ -238,15 +214,18 @@ fn type_list(types: &BTreeMap<String, TypeRow>, acts: bool) -> Markup {
         );
     }
     html! {
-        div.table-wrap tabindex="0" { table.table {
-            thead { tr { th { "Type" } th.r { "Waiting" } th.r { "Workers" } th { span.sr { "Actions" } } } }
+        div.table-wrap tabindex="0" { table.table.dense {
+            thead { tr { th { "Type" } th.r { "Waiting" } th.r.fold { "Active" } th.r.fold { "Delayed" } th.r.fold { "Dead" } th.r.fold { "Workers" } th { span.sr { "Actions" } } } }
             tbody {
                 @for (job_type, row) in types.iter().take(3 * SHOWN) {
                     tr data-key=(job_type) {
-                        td { a.row href={ "/jobs/waiting?type=" (web::middleware::percent(job_type)) } { (job_type) } @if row.paused { " " (ui::badge("warn", "paused")) } }
-                        td.r { (format::count(row.waiting as u64)) }
-                        td.r { @if row.workers == 0 { span.dim { "–" } } @else { (row.workers) } }
-                        td.r { @if acts { (pause_type(job_type, row.paused)) } }
+                        td { a.row href={ "/jobs/waiting?type=" (web::middleware::percent(job_type)) } { (job_type) } @if row.counts.paused { " " (ui::badge("warn", "paused")) } }
+                        td.r { (format::count(row.counts.waiting as u64)) }
+                        @for (list, count) in [("active", row.counts.active), ("delayed", row.counts.delayed), ("dead", row.counts.dead)] {
+                            td.r.fold { @if count == 0 { span.dim { "–" } } @else { a.row href={ "/jobs/" (list) "?type=" (web::middleware::percent(job_type)) } { (format::count(count as u64)) } } }
+                        }
+                        td.r.fold { @if row.workers == 0 { span.dim { "–" } } @else { (row.workers) } }
+                        td.r { @if acts { (pause_type(job_type, row.counts.paused)) } }
                     }
                 }
             }
@@ -258,9 +237,9 @@ fn pause_type(job_type: &str, paused: bool) -> Markup {
     let path = format!("/api/v1/jobs/types/{}", web::middleware::percent(job_type));
     html! {
         @if paused {
-            button.btn.s type="button" data-act={ "POST " (path) "/resume" } data-done={ "Resumed " (job_type) } { (Icon::PLAY) "Resume" }
+            button.btn.s type="button" data-act={ "POST " (path) "/resume" } data-undo={ "POST " (path) "/pause" } data-done={ "Resumed " (job_type) } { (Icon::PLAY) "Resume" }
         } @else {
-            button.btn.s type="button" data-act={ "POST " (path) "/pause" } data-done={ "Paused " (job_type) }
+            button.btn.s type="button" data-act={ "POST " (path) "/pause" } data-undo={ "POST " (path) "/resume" } data-done={ "Paused " (job_type) }
                 data-confirm={ "Pause " (job_type) "? No job of this type starts until it is resumed; active jobs continue." } data-confirm-verb="Pause" { (Icon::PAUSE) "Pause" }
         }
     }
@@ -298,15 +277,6 @@ fn needs(target: &JobTarget) -> String {
     words.join(", ")
 }
 
-/// Steps of a count that only grows, per second.
-fn rate(values: &[f64]) -> Vec<f64> {
-    let step = |pair: &[f64]| match pair {
-        [before, after] => (after - before).max(0.0) / EVERY.as_secs_f64(),
-        _ => 0.0,
-    };
-    values.windows(2).map(step).collect()
-}
-
 /// The value below which this share of some times lies, in seconds.
 fn quantile(sorted_ms: &[u64], share: f64) -> f64 {
     let last = sorted_ms.len().saturating_sub(1);
@@ -330,27 +300,24 @@ async fn latest_runs(jobs: &Jobs) -> Vec<u64> {
 }
 
 /// Samples the job queue for the charts.
-pub(crate) async fn sample(jobs: &Jobs) -> Vec<(String, f64)> {
+pub(crate) async fn sample(jobs: &Jobs) -> Vec<SharedSample> {
     let Ok(stats) = jobs.stats().await else { return Vec::new() };
     let first = jobs.list(JobList::Waiting, 0, 1).await.unwrap_or_default();
     let created = first.first().and_then(|(_, job)| Some(job.as_ref()?.created_at.0));
     let oldest = created.map_or(0, |at| (jobs.now().0 - at).max(0));
     let count = |n: usize| float(n as u64);
     let runs = latest_runs(jobs).await;
-    [
-        ("waiting", count(stats.waiting)),
-        ("active", count(stats.active)),
-        ("delayed", count(stats.delayed)),
-        ("dead", count(stats.dead)),
-        ("processed", float(stats.processed)),
-        ("failed", float(stats.failed)),
-        ("p50", quantile(&runs, 0.5)),
-        ("p95", quantile(&runs, 0.95)),
-        ("oldest", float(oldest.unsigned_abs()) / 1000.0),
+    vec![
+        SharedSample::gauge("jobs.waiting", count(stats.waiting)),
+        SharedSample::gauge("jobs.active", count(stats.active)),
+        SharedSample::gauge("jobs.delayed", count(stats.delayed)),
+        SharedSample::gauge("jobs.dead", count(stats.dead)),
+        SharedSample::total("jobs.processed", float(stats.processed)),
+        SharedSample::total("jobs.failed", float(stats.failed)),
+        SharedSample::peak("jobs.p50", quantile(&runs, 0.5)),
+        SharedSample::peak("jobs.p95", quantile(&runs, 0.95)),
+        SharedSample::peak("jobs.oldest", float(oldest.unsigned_abs()) / 1000.0),
     ]
-    .into_iter()
-    .map(|(name, value)| (format!("jobs.{name}"), value))
-    .collect()
 }
 
 #[cfg(test)]
@@ -358,8 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_become_rates_and_times_become_quantiles() {
-        assert_eq!(rate(&[10.0, 14.0, 14.0, 3.0]), [2.0, 0.0, 0.0]);
+    fn times_become_quantiles() {
         let runs: Vec<u64> = (0..=100).map(|n| n * 10).collect();
         assert_eq!((quantile(&runs, 0.5), quantile(&runs, 0.95)), (0.5, 0.95));
         assert_eq!(quantile(&[], 0.5), 0.0);

@@ -17,7 +17,7 @@
 --        13 ..rest
 --        the pools it may take from, that of the jobs that name it first; the types it takes, none
 --        for all
--- REPLY  {'claimed' or 'empty', version, unindexed, wait_ms or -1, more, token, settled or 0,
+-- REPLY  {'claimed', 'empty' or 'draining', version, unindexed, wait_ms or -1, more, token, settled or 0,
 --         how many were not done, their numbers ..., id, data, id, data, ...}
 --
 -- With another version than that of the registry of pools nothing is taken.

@@ -15,12 +15,12 @@
 --        12 spent     string  how many milliseconds they took
 --        13 cancelled hash    ids that shall stop
 --        14 deadlines zset    ids that run and have a timeout; score = until when
---        15 ..keys            running counter per type, then lock, status and result per job: what
---                             `finish` spells from the prefix
+--        15 ..keys            running counter per type, then lock, status, result and attempt per job:
+--                             what `finish` spells from the prefix
 -- ARGV   1 now_ms  2 prefix  3 events_max  4 result_ttl_s  5 done  6 wake  7 spent_ms  8 ..rest
 --        of each claim: its text, type, keep, how many jobs, how many results; ids; results
 -- REPLY  {'completed' or 'settled', numbers of the jobs that were not done}: those are another's by
---        now, or late; a repeated call counts as done
+--        now, or late; negative: done by an earlier call of the same words
 --
 -- Keeps: only the claim that holds a job completes it, once: lock, active, claims, lease and the
 -- type's counter change together with status and result.

@@ -9,13 +9,16 @@
 --        6 claims    hash    id -> 'token worker type' of who runs it
 --        7 events    stream  what happened
 --        8 lock      string  the worker that runs the schedule's own job
---        9 ..keys            those of the lane, then data and status per occurrence
--- ARGV   1 now_ms  2 wake  3 events_max  4 schedule  5 due_ms  6 next_ms  7 place  8 ..rest
+--        9 runs      list    the latest five runs, newest first: 'ms id [outcome ended_ms]'
+--        10 ..keys           those of the lane, then data and status per occurrence
+-- ARGV   1 now_ms  2 wake  3 events_max  4 schedule  5 due_ms  6 next_ms  7 place  8 ended_ms or ''
+--        9 ..rest
 --        the lane, as `read_lanes` reads it; of each occurrence: id, data
 -- REPLY  {'fired', how many} | {'skipped'} (the one before it has not ended) | {'moved'}
 --
 -- Keeps: whoever moves the score from due_ms to next_ms, and nobody else, puts the occurrences in
--- line, in the same step. The schedule's own job is put in line only if it is not there.
+-- line, in the same step. The schedule's own job is put in line only if it is not there; how the run
+-- before ended, at ended_ms, is noted then, because its state is overwritten.
 local now = tonumber(now_ms)
 local due = redis.call('ZSCORE', cron, schedule)
 if not due or tonumber(due) ~= tonumber(due_ms) then return { 'moved' } end
@@ -44,6 +47,16 @@ for j = 1, (#ARGV - job_args) / 2 do
   if busy then
     skipped = true
   else
+    if id == schedule and (status == 'completed' or status == 'dead' or status == 'failed') then
+      local known = redis.call('LRANGE', runs, 0, 4)
+      for n = 1, #known do
+        if string.match(known[n], '^%d+ %S+$') then
+          redis.call('LSET', runs, n - 1, known[n] .. ' ' .. status .. ' ' .. ended_ms)
+          break
+        end
+      end
+    end
+    redis.call('LPUSH', runs, now_ms .. ' ' .. id)
     redis.call('SET', data_key, data)
     redis.call('SET', status_key, 'waiting')
     local n = #entries
@@ -55,7 +68,13 @@ queue_push(queue_state, lane_list, entries, wake)
 emit(events, events_max, 'due', now, ids, schedule)
 queue_close(queue_state)
 if skipped and #ids == 0 then
+  local latest = redis.call('LINDEX', runs, 0)
+  -- The run that is in the way stands below; only the latest of those that were skipped is kept.
+  if latest and string.match(latest, ' skipped$') then redis.call('LPOP', runs) end
+  redis.call('LPUSH', runs, now_ms .. ' ' .. schedule .. ' skipped')
+  redis.call('LTRIM', runs, 0, 4)
   emit(events, events_max, 'skipped', now, { schedule })
   return { 'skipped' }
 end
+redis.call('LTRIM', runs, 0, 4)
 return { 'fired', #ids }

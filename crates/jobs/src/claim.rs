@@ -14,18 +14,20 @@ use std::{
 };
 
 use crate::{
-    Error, Job, JobError, JobId, JobType, Jobs, Labels,
-    complete::{EncodedSuccesses, Success},
+    Error, Job, JobEndReason, JobError, JobId, JobType, Jobs, Labels,
+    complete::{EncodedSuccesses, Success, SuccessOutcome},
     config::seconds,
     fail::{AttemptFailure, NextState},
+    meter::TypeMeter,
     route::{Pool, PoolId},
     scripts,
 };
 use serde_json::value::RawValue;
 use store::{
-    Millis,
+    Millis, Script,
     redis::{self, AsyncCommands as _, FromRedisValue, ParsingError, Value},
     script::Arg,
+    trace::{self, SpanKind, SpanStart, TraceContext, TraceSpan},
 };
 
 /// Most jobs one call may claim.
@@ -110,6 +112,8 @@ pub struct JobLease {
     pub(crate) claim: Arc<str>,
     /// The job as it is stored.
     pub(crate) text: String,
+    /// The trace that its attempt is part of.
+    trace: Option<TraceContext>,
 }
 
 impl JobLease {
@@ -128,6 +132,17 @@ impl JobLease {
         self.claim.split(' ').nth(1).unwrap_or_default()
     }
 
+    /// Time of the claim, which its token tells; `None` for a token that is no time.
+    pub fn claimed_at(&self) -> Option<Millis> {
+        claim_time(self.token)
+    }
+
+    /// The trace that its attempt is part of: that of the claim, which is part of the one in which
+    /// the job was dispatched. A worker passes it on in what it calls, as `traceparent`.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.trace
+    }
+
     /// The job exactly as it is stored.
     pub fn text(&self) -> &str {
         &self.text
@@ -142,8 +157,40 @@ impl JobLease {
 
     /// A lease as the store knows it.
     pub(crate) fn held(job: Job, text: String, claim: Arc<str>, token: u64, until: Millis) -> Self {
-        Self { job, token, until, claim, text }
+        let trace = job.trace();
+        Self { job, token, until, claim, text, trace }
     }
+
+    /// Notes its claim in the trace of the job. A job without a trace gets one of its own.
+    fn trace_claim(&mut self, call: &ClaimCall) {
+        let name = || format!("claim {}", self.job.job_type).into();
+        let mut span = TraceSpan::begin_at(call.start, SpanKind::Consumer, self.trace, name);
+        span.link(trace::current());
+        span.set("messaging.system", || "tidegate");
+        span.set("messaging.operation.type", || "receive");
+        span.set("messaging.destination.name", || self.job.job_type.to_string());
+        span.set("messaging.message.id", || self.job.id.to_string());
+        span.set("tidegate.worker.id", || self.worker_id().to_owned());
+        span.set("tidegate.job.attempt", || self.attempt());
+        self.trace = span.context();
+        call.script.note_call(call.start, self.trace);
+    }
+}
+
+/// A call that claims, for traces.
+#[derive(Clone, Copy)]
+struct ClaimCall {
+    start: SpanStart,
+    script: &'static Script,
+}
+
+/// Returns the time of a claim by its token, which is that time in microseconds, or a little more when
+/// many claims came at once. Tokens that are no times were given by an earlier version, or to an
+/// attempt of a v1 worker.
+pub(crate) fn claim_time(token: u64) -> Option<Millis> {
+    /// The year 2001, in microseconds: no counter of claims got that far.
+    const FIRST_US: u64 = 1_000_000_000_000_000;
+    (token >= FIRST_US).then(|| Millis((token / 1_000).cast_signed()))
 }
 
 /// Formats a claim as it is stored.
@@ -160,6 +207,8 @@ pub struct ClaimBatch {
     pub more: bool,
     /// Something will be free after this long, because of a limit.
     pub wait: Option<Duration>,
+    /// The worker is drained: it gets nothing until it is [let go on](Jobs::undrain).
+    pub draining: bool,
 }
 
 /// Claims jobs for one worker.
@@ -371,14 +420,22 @@ impl Claimer {
             let encoded = EncodedSuccesses::new(if round == 0 { done } else { &[] });
             // In the end what is known of the pools has to do.
             let strict = round + 1 < ROUNDS;
+            let script = match encoded.args.is_empty() {
+                true => scripts::claim::SCRIPT,
+                false => scripts::complete_and_claim::SCRIPT,
+            };
+            let call = trace::is_exporting().then(|| ClaimCall { start: SpanStart::now(), script });
             let (request, reply) = match self.ask(limit, lease, &encoded, strict).await {
                 Ok(answer) => answer,
                 Err(error) => return (counted, Err(error)),
             };
-            if round == 0 {
-                counted = encoded.done(reply.lost.iter().copied()).ok();
+            if round == 0
+                && let Ok(outcomes) = encoded.outcomes(reply.exceptions.iter().copied())
+            {
+                self.jobs.count_successes(done, &outcomes);
+                counted = Some(outcomes.into_iter().map(SuccessOutcome::is_done).collect());
             }
-            match self.apply_reply(reply, lease).await {
+            match self.apply_reply(reply, lease, call).await {
                 Ok(mut claimed) => {
                     self.turn = self.turn.wrapping_add(1);
                     self.vain += 1;
@@ -405,13 +462,21 @@ impl Claimer {
     }
 
     /// Does what a reply calls for, and says what came of it.
-    async fn apply_reply(&mut self, reply: Reply, lease: Duration) -> Result<ClaimBatch, Error> {
+    async fn apply_reply(
+        &mut self,
+        reply: Reply,
+        lease: Duration,
+        call: Option<ClaimCall>,
+    ) -> Result<ClaimBatch, Error> {
         if reply.settled {
             self.jobs.settle().await;
         }
         let changed = self.refresh(reply.version).await?;
         let strayed = reply.strays > 0 && self.jobs.ingest().await? > 0;
         let mut claimed = self.accept(reply, lease).await?;
+        if let Some(call) = call {
+            claimed.leases.iter_mut().for_each(|lease| lease.trace_claim(&call));
+        }
         if let Some(grace) = self.starts {
             let leases: Vec<&JobLease> = claimed.leases.iter().collect();
             self.jobs.start(&leases, grace).await?;
@@ -546,8 +611,12 @@ impl Claimer {
     /// Makes leases of a reply, and puts away what must not run.
     async fn accept(&self, reply: Reply, lease: Duration) -> Result<ClaimBatch, Error> {
         let now = self.jobs.now();
-        let mut claimed =
-            ClaimBatch { more: reply.more, wait: reply.wait, ..ClaimBatch::default() };
+        let mut claimed = ClaimBatch {
+            more: reply.more,
+            wait: reply.wait,
+            draining: reply.draining,
+            leases: Vec::new(),
+        };
         claimed.leases.reserve(reply.jobs.len());
         let mut refused = Vec::new();
         // Neighbours mostly have one type, and then one claim.
@@ -570,6 +639,7 @@ impl Claimer {
                     match lease.job.expires_at {
                         Some(at) if at <= now => refused.push(
                             AttemptFailure::of(&lease, expired(), now, Duration::ZERO)
+                                .because(JobEndReason::Expired)
                                 .end(NextState::Failed, "expired"),
                         ),
                         _ => claimed.leases.push(lease),
@@ -587,18 +657,37 @@ impl Claimer {
             claimed.more = true;
             self.jobs.end(refused, false).await?;
         }
+        self.count_claims(&claimed.leases, now);
         Ok(claimed)
     }
 }
 
+impl Claimer {
+    fn count_claims(&self, leases: &[JobLease], now: Millis) {
+        let mut latest: Option<(&JobType, Arc<TypeMeter>)> = None;
+        for JobLease { job, .. } in leases {
+            let meter = match latest.take() {
+                Some((known, meter)) if *known == job.job_type => meter,
+                _ => self.jobs.inner.meter.of(job.job_type.as_str()),
+            };
+            meter.claimed(job, now);
+            latest = Some((&job.job_type, meter));
+        }
+    }
+}
+
+/// The name of the error of a job that expired before it started.
+pub(crate) const EXPIRED: &str = "Expired";
+
 /// Returns the error of a job that expired before it started.
 pub(crate) fn expired() -> JobError {
-    JobError::new("Expired", "it was not started in time")
+    JobError::new(EXPIRED, "it was not started in time")
 }
 
 /// The reply of the claim script.
 #[derive(Debug)]
 struct Reply {
+    draining: bool,
     version: i64,
     strays: i64,
     wait: Option<Duration>,
@@ -606,8 +695,8 @@ struct Reply {
     token: u64,
     /// Other jobs wait for one that was done.
     settled: bool,
-    /// The numbers of those that were not done.
-    lost: Vec<usize>,
+    /// The numbers of those that were not done; negative, of those that were done before.
+    exceptions: Vec<i64>,
     jobs: Vec<(String, Vec<u8>)>,
 }
 
@@ -618,20 +707,21 @@ impl FromRedisValue for Reply {
             T::from_redis_value(part)
         }
         let parts = &mut Vec::<Value>::from_redis_value(value)?.into_iter();
-        // The word is for people; whether there are jobs is seen below.
-        let _word: String = next(parts)?;
+        // Whether there are jobs is seen below.
+        let word: String = next(parts)?;
         let mut reply = Self {
+            draining: word == "draining",
             version: next(parts)?,
             strays: next(parts)?,
             wait: u64::try_from(next::<i64>(parts)?).ok().map(Duration::from_millis),
             more: next::<i64>(parts)? == 1,
             token: next(parts)?,
             settled: next::<i64>(parts)? == 1,
-            lost: Vec::new(),
+            exceptions: Vec::new(),
             jobs: Vec::new(),
         };
         for _ in 0..next::<usize>(parts)? {
-            reply.lost.push(next(parts)?);
+            reply.exceptions.push(next(parts)?);
         }
         reply.jobs.reserve(parts.len() / 2);
         while parts.len() > 0 {

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::value::RawValue;
 use store::{Key, batcher::Batchable, script::Arg};
 
-use crate::{Error, JobId, JobLease, JobResult, Jobs, config::seconds, scripts};
+use crate::{Error, JobId, JobLease, JobResult, Jobs, config::seconds, meter::TypeMeter, scripts};
 
 /// Largest result a job may have: 1 MiB.
 pub const RESULT_MAX: usize = 1 << 20;
@@ -96,23 +96,41 @@ impl<'a> EncodedSuccesses<'a> {
         encoded
     }
 
-    /// Returns for each success whether it counts, from the numbers the script reports as lost.
-    pub(crate) fn done(
+    /// Returns what became of each success, from the numbers the script reports: those of lost jobs,
+    /// and, negative, those of successes that were stored before.
+    pub(crate) fn outcomes(
         &self,
-        lost: impl IntoIterator<Item = usize>,
-    ) -> Result<Vec<bool>, store::Error> {
-        let mut done = vec![true; self.order.len()];
-        for number in lost {
-            let at = number.checked_sub(1).and_then(|at| self.order.get(at));
-            match at.and_then(|at| done.get_mut(*at)) {
-                Some(done) => *done = false,
-                None => {
-                    let message = format!("answer {number} for {} jobs", self.order.len());
-                    return Err(store::Error::Decode { message });
-                }
-            }
+        exceptions: impl IntoIterator<Item = i64>,
+    ) -> Result<Vec<SuccessOutcome>, store::Error> {
+        let mut outcomes = vec![SuccessOutcome::Stored; self.order.len()];
+        for number in exceptions {
+            let at = usize::try_from(number.unsigned_abs()).ok().and_then(|at| at.checked_sub(1));
+            let at = at.and_then(|at| self.order.get(at));
+            let Some(outcome) = at.and_then(|at| outcomes.get_mut(*at)) else {
+                let message = format!("answer {number} for {} jobs", self.order.len());
+                return Err(store::Error::Decode { message });
+            };
+            *outcome = if number < 0 { SuccessOutcome::Repeated } else { SuccessOutcome::Lost };
         }
-        Ok(done)
+        Ok(outcomes)
+    }
+}
+
+/// Outcome of a success that was handed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SuccessOutcome {
+    /// The job is completed by it.
+    Stored,
+    /// The job was completed by it before: the caller repeats itself, as after a lost reply.
+    Repeated,
+    /// The job is another worker's by now, or was late.
+    Lost,
+}
+
+impl SuccessOutcome {
+    /// Returns true if the job is completed by this success, now or before.
+    pub(crate) fn is_done(self) -> bool {
+        self != Self::Lost
     }
 }
 
@@ -180,7 +198,7 @@ impl Jobs {
         let counters = encoded.job_types.iter().map(|job_type| keys.running(job_type));
         let job_keys = batch.iter().flat_map(|success| {
             let id = success.id.as_str();
-            [keys.lock(id), keys.status(id), keys.result(id)]
+            [keys.lock(id), keys.status(id), keys.result(id), keys.attempt(id)]
         });
         let reply: Vec<String> = scripts::complete::run(
             self.store(),
@@ -215,6 +233,29 @@ impl Jobs {
         .await?;
         self.settle_if(&reply).await;
         // What is no number names no job, and that is told.
-        encoded.done(reply.iter().skip(1).map(|number| number.parse().unwrap_or(0)))
+        let exceptions = reply.iter().skip(1).map(|number| number.parse().unwrap_or(0));
+        let outcomes = encoded.outcomes(exceptions)?;
+        self.count_successes(&batch, &outcomes);
+        Ok(outcomes.into_iter().map(SuccessOutcome::is_done).collect())
+    }
+
+    /// Counts those successes that were stored, for their types and for their workers.
+    pub(crate) fn count_successes(&self, batch: &[&Success], outcomes: &[SuccessOutcome]) {
+        let mut latest: Option<(&str, Arc<TypeMeter>)> = None;
+        for (success, outcome) in batch.iter().zip(outcomes) {
+            if *outcome != SuccessOutcome::Stored {
+                continue;
+            }
+            let job_type = success.job_type();
+            let meter = match latest.take() {
+                Some((known, meter)) if known == job_type => meter,
+                _ => self.inner.meter.of(job_type),
+            };
+            meter.ended("completed", Some(Duration::from_millis(success.spent)));
+            if let Some(worker_id) = success.claim.split(' ').nth(1) {
+                self.tally(worker_id, 1, 0);
+            }
+            latest = Some((job_type, meter));
+        }
     }
 }

@@ -171,6 +171,138 @@ impl Cron {
         &self.text
     }
 
+    /// Describes the expression in English: "at 03:30 from Monday to Friday".
+    ///
+    /// ```
+    /// use tidegate_jobs::Cron;
+    ///
+    /// let cron = Cron::parse("*/15 9-17 * * mon-fri", None)?;
+    /// assert_eq!(
+    ///     cron.describe(),
+    ///     "every 15 minutes, during the hours 9 to 17, from Monday to Friday"
+    /// );
+    /// # Ok::<(), tidegate_jobs::Error>(())
+    /// ```
+    pub fn describe(&self) -> String {
+        let mut parts = vec![self.time_in_words()];
+        parts.extend(self.days_in_words());
+        if self.months.count_ones() < 12 {
+            parts.push(format!("in {}", list_in_words(self.months, 1..=12, &MONTH_NAMES)));
+        }
+        let clock = parts.first().is_some_and(|time| time.starts_with("at "));
+        // "at 03:30 on Monday", but "every 5 minutes, on Monday".
+        parts.join(if clock { " " } else { ", " })
+    }
+
+    /// The seconds, minutes and hours in words.
+    fn time_in_words(&self) -> String {
+        let single = |bits: u64| (bits.count_ones() == 1).then(|| bits.trailing_zeros());
+        let hours: Vec<u32> = (0..24).filter(|hour| self.hours & 1 << hour != 0).collect();
+        let whole_day = hours.len() == 24;
+        let (second, minute) = (single(self.seconds), single(self.minutes));
+        if let (Some(second), Some(minute), false) = (second, minute, whole_day)
+            && hours.len() <= 6
+        {
+            let clock = |hour: &u32| match second {
+                0 => format!("{hour:02}:{minute:02}"),
+                _ => format!("{hour:02}:{minute:02}:{second:02}"),
+            };
+            let times: Vec<String> = hours.iter().map(clock).collect();
+            return format!("at {}", join_in_words(&times));
+        }
+        let mut parts = Vec::new();
+        match (second, minute) {
+            (Some(0), Some(0)) => match is_step(self.hours, 24) {
+                Some(_) => return steps_in_words(self.hours, 24, "hour"),
+                None => parts.push("on the hour".to_owned()),
+            },
+            (Some(0), Some(minute)) => {
+                let unit = if minute == 1 { "minute" } else { "minutes" };
+                parts.push(format!("{minute} {unit} past each hour"));
+            }
+            (Some(0), None) => parts.push(steps_in_words(self.minutes, 60, "minute")),
+            (Some(second), _) => {
+                let unit = if second == 1 { "second" } else { "seconds" };
+                parts.push(format!("{second} {unit} past the minute"));
+                parts.push(steps_in_words(self.minutes, 60, "minute"));
+            }
+            (None, _) => {
+                parts.push(steps_in_words(self.seconds, 60, "second"));
+                if self.minutes.count_ones() < 60 {
+                    parts.push(steps_in_words(self.minutes, 60, "minute"));
+                }
+            }
+        }
+        if !whole_day {
+            let (first, last) = (hours.first().copied(), hours.last().copied());
+            match (first, last) {
+                (Some(first), Some(last))
+                    if hours.len() > 2 && last - first + 1 == hours.len() as u32 =>
+                {
+                    parts.push(format!("during the hours {first} to {last}"));
+                }
+                _ if hours.len() > 3 && is_step(self.hours, 24).is_some() => {
+                    parts.push(steps_in_words(self.hours, 24, "hour"));
+                }
+                _ => {
+                    let hours: Vec<String> = hours.iter().map(ToString::to_string).collect();
+                    let unit = if hours.len() == 1 { "hour" } else { "hours" };
+                    parts.push(format!("during the {unit} {}", join_in_words(&hours)));
+                }
+            }
+        }
+        parts.join(", ")
+    }
+
+    /// The days in words; nothing for every day.
+    fn days_in_words(&self) -> Option<String> {
+        let days = &self.days;
+        let of_month = (!days.any_of_month).then(|| {
+            let mut words = Vec::new();
+            if days.of_month != 0 {
+                let named = list_in_words(days.of_month, 1..=31, &[]);
+                let unit = if days.of_month.count_ones() == 1 { "day" } else { "days" };
+                words.push(format!("{unit} {named} of the month"));
+            }
+            if days.last_of_month {
+                words.push("the last day of the month".to_owned());
+            }
+            words.join(" and ")
+        });
+        let of_week = (!days.any_of_week).then(|| {
+            let mut words = Vec::new();
+            if days.of_week != 0 {
+                words.push(list_in_words(days.of_week, 0..=6, &DAY_NAMES));
+            }
+            for weekday in 0..7 {
+                for (nth, word) in [
+                    (1, "first"),
+                    (2, "second"),
+                    (3, "third"),
+                    (4, "fourth"),
+                    (5, "fifth"),
+                    (6, "last"),
+                ] {
+                    if days.nth_of_week & 1 << (8 * weekday + nth) != 0 {
+                        let name = DAY_NAMES.get(weekday).copied().unwrap_or_default();
+                        words.push(format!("the {word} {name} of the month"));
+                    }
+                }
+            }
+            join_in_words(&words)
+        });
+        let on = |words: String| match words.starts_with("from ") {
+            true => words,
+            false => format!("on {words}"),
+        };
+        match (of_month, of_week) {
+            (None, None) => None,
+            (Some(month), None) => Some(on(month)),
+            (None, Some(week)) => Some(on(week)),
+            (Some(month), Some(week)) => Some(format!("{} or {}", on(month), on(week))),
+        }
+    }
+
     /// The first occurrence of a matching day, at or after a second.
     fn first_on(&self, day: Date, from: i64) -> Option<i64> {
         let start = day.to_datetime(Time::midnight());
@@ -259,6 +391,69 @@ impl Cron {
             self.months & bit(month) != 0
                 && (1..=longest).any(|day| self.days.of_month & bit(day) != 0)
         })
+    }
+}
+
+const DAY_NAMES: [&str; 7] =
+    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const MONTH_NAMES: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// The step of bits that begin at zero and are evenly spaced over a range, if they are.
+fn is_step(bits: u64, size: u32) -> Option<u32> {
+    let step = size.checked_div(bits.count_ones()).filter(|step| *step > 0)?;
+    let even = (0..size).all(|n| (bits & 1 << n != 0) == n.is_multiple_of(step));
+    even.then_some(step)
+}
+
+/// "every 5 minutes", or "at the minutes 3 and 17 of the hour".
+fn steps_in_words(bits: u64, size: u32, unit: &str) -> String {
+    match is_step(bits, size) {
+        Some(1) => format!("every {unit}"),
+        Some(step) => format!("every {step} {unit}s"),
+        None => {
+            let plural = if bits.count_ones() == 1 { "" } else { "s" };
+            format!("at {unit}{plural} {}", list_in_words(bits, 0..=size as usize - 1, &[]))
+        }
+    }
+}
+
+/// Lists the values of bits, by name where there are names: "Monday and Friday", "from Monday to
+/// Friday", "1, 5 and 7".
+fn list_in_words(bits: u64, range: std::ops::RangeInclusive<usize>, names: &[&str]) -> String {
+    let first = *range.start();
+    let values: Vec<usize> = range.filter(|n| bits & 1 << n != 0).collect();
+    let word = |n: usize| match names.get(n - first) {
+        Some(name) => (*name).to_owned(),
+        None => n.to_string(),
+    };
+    match (values.first(), values.last()) {
+        (Some(low), Some(high)) if values.len() > 2 && high - low + 1 == values.len() => {
+            let from = if names.is_empty() { "" } else { "from " };
+            format!("{from}{} to {}", word(*low), word(*high))
+        }
+        _ => join_in_words(&values.into_iter().map(word).collect::<Vec<_>>()),
+    }
+}
+
+/// "a", "a and b", "a, b and c".
+fn join_in_words(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.clone(),
+        [rest @ .., last] => format!("{} and {last}", rest.join(", ")),
     }
 }
 
@@ -456,6 +651,35 @@ mod tests {
 
     fn check(expression: &str, zone: &str, after: &str, expected: &[&str]) {
         assert_eq!(next(expression, zone, after, expected.len()), expected, "{expression} {zone}");
+    }
+
+    #[test]
+    fn expressions_are_told_in_words() {
+        for (expression, words) in [
+            ("* * * * *", "every minute"),
+            ("*/5 * * * *", "every 5 minutes"),
+            ("0 * * * *", "every hour"),
+            ("15 * * * *", "15 minutes past each hour"),
+            ("30 3 * * *", "at 03:30"),
+            ("0 9,17 * * *", "at 09:00 and 17:00"),
+            ("30 3 * * 1-5", "at 03:30 from Monday to Friday"),
+            ("0 0 * * 0", "at 00:00 on Sunday"),
+            ("0 0 1 * *", "at 00:00 on day 1 of the month"),
+            ("0 0 L * *", "at 00:00 on the last day of the month"),
+            ("0 8 * * 1#2", "at 08:00 on the second Monday of the month"),
+            ("0 8 13 * 5", "at 08:00 on day 13 of the month or on Friday"),
+            ("0 0 1 1 *", "at 00:00 on day 1 of the month in January"),
+            ("*/10 * * * * *", "every 10 seconds"),
+            ("0 */2 * * *", "every 2 hours"),
+            ("@daily", "at 00:00"),
+            ("3,17 * * * *", "at minutes 3 and 17"),
+            (
+                "* 9-17 * * mon,wed",
+                "every minute, during the hours 9 to 17, on Monday and Wednesday",
+            ),
+        ] {
+            assert_eq!(Cron::parse(expression, None).unwrap().describe(), words, "{expression}");
+        }
     }
 
     #[test]

@@ -105,6 +105,9 @@ impl Jobs {
         .await?;
         let mut words = reply.into_iter();
         let word = words.next().unwrap_or_default();
+        if word == "new" {
+            self.inner.meter.of(new.job.job_type.as_str()).dispatched.increment(1);
+        }
         Ok((word, words.next().map_or(id, JobId::stored)))
     }
 
@@ -156,7 +159,7 @@ impl Jobs {
     /// Tells jobs that wait for ended ones; those it misses are left to maintenance.
     pub(crate) async fn settle(&self) {
         if let Err(error) = Box::pin(self.resolve()).await {
-            tracing::warn!(%error, "dependent jobs are told later");
+            tracing::warn!(%error, "dependent jobs are updated later");
         }
     }
 
@@ -314,7 +317,10 @@ fn outcome_of_once(word: &str, id: JobId, new: &NewJob) -> Result<DispatchReceip
     }
 }
 
+/// The name of the error of a job whose parent did not succeed.
+pub(crate) const PARENT_FAILED: &str = "ParentFailed";
+
 fn parent_failed(parent: &str, now: Millis) -> String {
-    let error = JobError::new("ParentFailed", format!("job {parent} did not succeed"));
+    let error = JobError::new(PARENT_FAILED, format!("job {parent} did not succeed"));
     failed_result(error, now, 0)
 }

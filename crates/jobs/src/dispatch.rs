@@ -7,6 +7,7 @@ use store::{
     Key, Millis,
     batcher::{Batchable, CALLS_MAX},
     script::Arg,
+    trace::{self, SpanKind, TraceSpan},
 };
 
 use crate::{
@@ -68,6 +69,16 @@ pub(crate) enum StoreOutcome {
     Taken,
 }
 
+/// Begins the span of a dispatch.
+fn dispatch_span(job_type: &str) -> TraceSpan {
+    let name = || format!("dispatch {job_type}").into();
+    let mut span = TraceSpan::begin(SpanKind::Producer, trace::current(), name);
+    span.set("messaging.system", || "tidegate");
+    span.set("messaging.operation.type", || "send");
+    span.set("messaging.destination.name", || job_type.to_owned());
+    span
+}
+
 /// Jobs that go to the store together.
 #[derive(Default)]
 struct DispatchBatch {
@@ -92,6 +103,17 @@ impl Jobs {
         if new.job.schedule.cron.is_some() {
             return self.schedule(new).await;
         }
+        let mut span = dispatch_span(new.job.job_type.as_str());
+        let context = span.context();
+        let receipt = trace::scope_if(context, self.dispatch_checked(new)).await;
+        match &receipt {
+            Ok(receipt) => span.set("messaging.message.id", || receipt.id.to_string()),
+            Err(error) => span.fail(|| error.to_string()),
+        }
+        receipt
+    }
+
+    async fn dispatch_checked(&self, new: NewJob) -> Result<DispatchReceipt, Error> {
         if new.once.is_some() || !new.job.depends_on.is_empty() {
             return self.dispatch_once(new).await;
         }
@@ -113,8 +135,19 @@ impl Jobs {
     }
 
     /// Dispatches many jobs, in their order. Each has its own outcome; a job that is refused does
-    /// not keep the others.
+    /// not keep the others. In a trace they are one step.
     pub async fn dispatch_all(
+        &self,
+        jobs: impl IntoIterator<Item = NewJob>,
+    ) -> Vec<Result<DispatchReceipt, Error>> {
+        let mut span = dispatch_span("many");
+        let outcomes = trace::scope_if(span.context(), self.dispatch_each(jobs)).await;
+        let count = i64::try_from(outcomes.len()).unwrap_or(i64::MAX);
+        span.set("messaging.batch.message_count", || count);
+        outcomes
+    }
+
+    async fn dispatch_each(
         &self,
         jobs: impl IntoIterator<Item = NewJob>,
     ) -> Vec<Result<DispatchReceipt, Error>> {
@@ -196,6 +229,7 @@ impl Jobs {
         let now = self.now();
         let mut job = job.clone();
         job.id = id;
+        job.carry_trace(trace::current());
         if job.created_at.0 == 0 {
             job.created_at = now;
         }
@@ -273,7 +307,7 @@ impl Jobs {
                 message: format!("{} answers for {} jobs", reply.len(), batch.len()),
             });
         }
-        Ok(reply
+        let outcomes: Vec<StoreOutcome> = reply
             .iter()
             .skip(1)
             .map(|word| match word.as_str() {
@@ -281,6 +315,12 @@ impl Jobs {
                 "same" => StoreOutcome::Same,
                 _ => StoreOutcome::Taken,
             })
-            .collect())
+            .collect();
+        for (ready, outcome) in batch.iter().zip(&outcomes) {
+            if *outcome == StoreOutcome::New {
+                self.inner.meter.of(ready.place.job_type().as_str()).dispatched.increment(1);
+            }
+        }
+        Ok(outcomes)
     }
 }

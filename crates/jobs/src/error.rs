@@ -2,7 +2,7 @@
 
 use store::Millis;
 
-use crate::JobId;
+use crate::{JobId, WorkerId};
 
 /// A call to the queue that failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,9 @@ pub enum Error {
     /// There is no such job.
     #[error("there is no job {0}")]
     NotFound(JobId),
+    /// There is no such worker.
+    #[error("there is no worker {0}")]
+    NoWorker(WorkerId),
     /// The job is not in a state in which this can be done.
     #[error("job {id} is {status}")]
     Conflict {

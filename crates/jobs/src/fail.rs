@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 use store::{Key, Millis, redis::AsyncCommands as _, script::Arg};
 
 use crate::{
-    Error, Job, JobError, JobId, JobLease, JobResult, Jobs,
+    Error, Job, JobEndReason, JobError, JobId, JobLease, JobResult, Jobs,
+    claim::claim_time,
     config::seconds,
     job::MalformedJob,
     json::Fields,
     lanes::{LaneRef, Lanes},
+    meter::outcome_of,
     route::TargetWorker,
     scripts,
 };
@@ -72,6 +74,12 @@ pub struct FailedAttempt {
     /// Run time in milliseconds.
     #[serde(default)]
     pub processing_time: u64,
+    /// Time at which it was claimed, in milliseconds since 1970, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_at: Option<i64>,
+    /// Reason for which the job ended with it, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<JobEndReason>,
     /// The error.
     pub error: JobError,
 }
@@ -83,6 +91,9 @@ pub(crate) fn timed_out(timeout: Duration) -> JobError {
 
 /// The name of the error of an attempt whose worker went away.
 pub(crate) const WORKER_LOST: &str = "WorkerLost";
+
+/// The name of the error of a job that cannot be understood.
+pub(crate) const MALFORMED: &str = "Malformed";
 
 /// The state of a job after its attempt has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,9 +116,11 @@ pub(crate) struct AttemptFailure {
     event: &'static str,
     result: Option<String>,
     data: Option<String>,
-    entry: Option<String>,
+    entry: Option<FailedAttempt>,
     keep: bool,
     timed: bool,
+    /// Run time, of an attempt that is counted.
+    took: Option<Duration>,
 }
 
 impl AttemptFailure {
@@ -120,10 +133,20 @@ impl AttemptFailure {
             at: now.0,
             worker_id: lease.worker_id().to_owned(),
             processing_time: spent,
+            claimed_at: lease.claimed_at().map(|at| at.0),
+            reason: None,
             error: error.clone(),
         };
-        let entry = serde_json::to_string(&entry).ok();
-        Self { result: Some(failed_result(error, now, spent)), entry, ..Self::quiet(lease) }
+        let result = Some(failed_result(error, now, spent));
+        Self { result, entry: Some(entry), took: Some(took), ..Self::quiet(lease) }
+    }
+
+    /// Notes why the job ends with this attempt.
+    pub(crate) fn because(mut self, reason: JobEndReason) -> Self {
+        if let Some(entry) = &mut self.entry {
+            entry.reason = Some(reason);
+        }
+        self
     }
 
     /// An attempt that is given up without being counted.
@@ -140,13 +163,26 @@ impl AttemptFailure {
             entry: None,
             keep: lease.job.is_cron(),
             timed: lease.job.timeout.is_some(),
+            took: None,
         }
     }
 
     /// A job that cannot be understood.
     pub(crate) fn malformed(id: JobId, claim: String, error: &MalformedJob, now: Millis) -> Self {
-        let job_type = claim.splitn(3, ' ').nth(2).unwrap_or_default().to_owned();
-        let error = JobError::new("Malformed", error.to_string());
+        let mut words = claim.splitn(3, ' ');
+        let token = words.next().and_then(|token| token.parse().ok()).unwrap_or(0);
+        let worker_id = words.next().unwrap_or_default().to_owned();
+        let job_type = words.next().unwrap_or_default().to_owned();
+        let error = JobError::new(MALFORMED, error.to_string()).clipped();
+        let entry = FailedAttempt {
+            attempt: 1,
+            at: now.0,
+            worker_id,
+            processing_time: 0,
+            claimed_at: claim_time(token).map(|at| at.0),
+            reason: Some(JobEndReason::Malformed),
+            error: error.clone(),
+        };
         Self {
             id,
             job_type,
@@ -156,10 +192,16 @@ impl AttemptFailure {
             event: "dead",
             result: Some(failed_result(error, now, 0)),
             data: None,
-            entry: None,
+            entry: Some(entry),
             keep: false,
             timed: false,
+            took: None,
         }
+    }
+
+    /// Returns the worker whose attempt failed; nobody's for one that was only given back.
+    fn failed_worker(&self) -> Option<String> {
+        self.entry.as_ref().map(|entry| entry.worker_id.clone())
     }
 
     /// Sets the next state of the job.
@@ -291,9 +333,10 @@ impl Jobs {
         took: Duration,
     ) -> AttemptFailure {
         let now = self.now();
+        let reason = JobEndReason::of_policy(&lease.job, &error);
         let failure = AttemptFailure::of(lease, error, now, took);
         match verdict {
-            FailureAction::Dead => failure.end(NextState::Dead, "dead"),
+            FailureAction::Dead => failure.because(reason).end(NextState::Dead, "dead"),
             FailureAction::Cancelled => failure.end(NextState::Failed, "cancelled"),
             FailureAction::Retry(wait) if wait.is_zero() => {
                 failure.counted(lease, None).end(NextState::Now, "retrying")
@@ -313,6 +356,7 @@ impl Jobs {
 
     pub(crate) fn stopped(&self, lease: &JobLease, reason: &str, took: Duration) -> AttemptFailure {
         AttemptFailure::of(lease, cancelled(reason), self.now(), took)
+            .because(JobEndReason::Cancelled)
             .end(NextState::Failed, "cancelled")
     }
 
@@ -340,11 +384,16 @@ impl Jobs {
             failure.timed && !matches!(failure.ending, NextState::Dead | NextState::Failed)
         };
         self.watch(batch.iter().filter(comes_again).map(|failure| failure.id.as_str())).await?;
+        let failed: Vec<Option<String>> = batch.iter().map(AttemptFailure::failed_worker).collect();
         let mut lanes = Lanes::default();
         let mut types: HashMap<String, ()> = HashMap::new();
         let (mut type_keys, mut type_args): (Vec<Key>, Vec<Arg>) = (Vec::new(), Vec::new());
         let (mut job_keys, mut job_args) = (Vec::new(), Vec::new());
         let count = batch.len();
+        let ends: Vec<(String, &'static str, Option<Duration>)> = batch
+            .iter()
+            .map(|failure| (failure.job_type.clone(), failure.event, failure.took))
+            .collect();
         for failure in batch {
             types.entry(failure.job_type.clone()).or_insert_with(|| {
                 type_keys.push(keys.running(&failure.job_type));
@@ -381,7 +430,7 @@ impl Jobs {
                 Arg::Str(failure.event),
                 text(failure.result),
                 text(failure.data),
-                text(failure.entry),
+                text(failure.entry.and_then(|entry| serde_json::to_string(&entry).ok())),
             ]);
         }
         let lanes_count = lanes.count();
@@ -432,7 +481,13 @@ impl Jobs {
             return Err(store::Error::Decode { message }.into());
         }
         self.settle_if(&reply).await;
-        Ok(reply
+        let counted = reply.iter().skip(1).map(|word| word == "done");
+        let failed = failed
+            .iter()
+            .zip(counted)
+            .filter_map(|(worker, done)| worker.as_deref().filter(|_| done));
+        failed.for_each(|worker_id| self.tally(worker_id, 0, 1));
+        let outcomes: Vec<AckOutcome> = reply
             .iter()
             .skip(1)
             .map(|word| match word.as_str() {
@@ -441,7 +496,13 @@ impl Jobs {
                 "late" => AckOutcome::Overdue,
                 _ => AckOutcome::Lost,
             })
-            .collect())
+            .collect();
+        for ((job_type, event, took), outcome) in ends.iter().zip(&outcomes) {
+            if let Some(word) = outcome_of(event, *outcome) {
+                self.inner.meter.of(job_type).ended(word, *took);
+            }
+        }
+        Ok(outcomes)
     }
 
     /// Returns the claim on a job; empty if no worker runs it.

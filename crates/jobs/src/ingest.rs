@@ -12,7 +12,7 @@ use store::{
 use crate::{
     Error, Job, JobError, JobId, Jobs,
     config::seconds,
-    fail::failed_result,
+    fail::{MALFORMED, failed_result},
     lanes::{LaneRef, Lanes},
     scripts,
 };
@@ -66,14 +66,14 @@ impl Jobs {
                 _ if JobId::foreign(id.as_str()).is_err() => {
                     tracing::warn!(job = ?id, "job with an unusable id put away");
                     let message = "its id is too long or holds control characters";
-                    let error = JobError::new("Malformed", message);
+                    let error = JobError::new(MALFORMED, message);
                     ("bad", 0, Arg::String(failed_result(error, self.now(), 0)))
                 }
                 None => ("limbo", 0, Arg::Str("")),
                 Some(Ok(job)) => ("lane", lanes.number(keys, &LaneRef::of(job)), Arg::Str("")),
                 Some(Err(error)) => {
                     tracing::warn!(job = %id, %error, "malformed job put away");
-                    let error = JobError::new("Malformed", error.to_string());
+                    let error = JobError::new(MALFORMED, error.to_string());
                     ("bad", 0, Arg::String(failed_result(error, self.now(), 0)))
                 }
             };

@@ -8,8 +8,9 @@ use store::{
 };
 
 use crate::{
-    Error, FailedAttempt, Job, JobId, JobLease, JobProgress, JobResult, Jobs, Labels, Status,
-    WorkerId,
+    Error, FailedAttempt, Job, JobEndReason, JobId, JobLease, JobProgress, JobResult, Jobs, Labels,
+    Status, WorkerId,
+    claim::claim_time,
     route::{JobRoute, RouteId},
     workers::WorkerView,
 };
@@ -28,8 +29,12 @@ pub struct JobView {
     pub result: Option<JobResult>,
     /// Its progress.
     pub progress: Option<JobProgress>,
-    /// The worker that runs it.
+    /// The worker that runs it, or ran it last.
     pub worker_id: Option<String>,
+    /// Time at which that worker claimed it.
+    pub claimed_at: Option<Millis>,
+    /// Reason for which it ended without success, if it did.
+    pub reason: Option<JobEndReason>,
     /// Its failed attempts, oldest first.
     pub history: Vec<FailedAttempt>,
     /// Time at which it comes due, if it is delayed.
@@ -186,9 +191,10 @@ impl Jobs {
             Vec<Vec<u8>>,
             Option<f64>,
             Option<f64>,
+            Option<String>,
             Vec<String>,
         );
-        let (status, result, progress, claim, lock, history, due, next, pending): Parts =
+        let (status, result, progress, claim, lock, history, due, next, attempt, pending): Parts =
             redis::pipe()
                 .get(keys.status(name))
                 .get(keys.result(name))
@@ -198,6 +204,7 @@ impl Jobs {
                 .lrange(keys.history(name), 0, -1)
                 .zscore(keys.delayed(), name)
                 .zscore(keys.cron(), name)
+                .get(keys.attempt(name))
                 .cmd("SRANDMEMBER")
                 .arg(keys.pending(name))
                 .arg(100)
@@ -206,15 +213,32 @@ impl Jobs {
         let stored = status.as_deref().and_then(Status::parse);
         let busy = claim.is_some() || next.is_some();
         let status = settled_status(stored, result.as_deref(), busy).unwrap_or(Status::Waiting);
-        let worker_id = claim.and_then(|claim| claim.split(' ').nth(1).map(str::to_owned)).or(lock);
+        let (mut worker_id, mut claimed_at) = holder(claim.as_deref(), lock);
         let due = due.or(next).map(|due| Millis(due as i64));
+        let result: Option<JobResult> =
+            result.and_then(|result| serde_json::from_slice(&result).ok());
+        let history: Vec<FailedAttempt> =
+            history.iter().filter_map(|entry| serde_json::from_slice(entry).ok()).collect();
+        let last = history.last();
+        if status == Status::Completed {
+            (worker_id, claimed_at) = holder(attempt.as_deref(), None);
+        } else if let Some(last) = last.filter(|_| worker_id.is_none()) {
+            worker_id = Some(last.worker_id.clone());
+            claimed_at = last.claimed_at.map(Millis);
+        }
+        let error = result.as_ref().and_then(|result| result.error.as_ref());
+        let error = error.or(last.map(|last| &last.error));
+        let stored = last.and_then(|last| last.reason);
+        let reason = JobEndReason::of(status, stored, Some(&job), error);
         Ok(Some(JobView {
             job,
             status,
-            result: result.and_then(|result| serde_json::from_slice(&result).ok()),
+            result,
             progress: progress.and_then(|progress| serde_json::from_slice(&progress).ok()),
             worker_id,
-            history: history.iter().filter_map(|e| serde_json::from_slice(e).ok()).collect(),
+            claimed_at,
+            reason,
+            history,
             due,
             pending: pending.into_iter().map(JobId::stored).collect(),
         }))
@@ -357,7 +381,8 @@ impl Jobs {
         let keys = self.keys();
         let mut store = self.store().clone();
         let workers = self.workers().await?;
-        let live: Vec<&WorkerView> = workers.iter().filter(|worker| worker.alive).collect();
+        let live: Vec<&WorkerView> =
+            workers.iter().filter(|worker| worker.alive && !worker.draining).collect();
         let paused: Vec<String> = store.smembers(keys.paused()).await?;
         // A lane is listed in all its pools; what they ask for together is its target.
         let pools = self.pools().await?;
@@ -409,6 +434,17 @@ impl Jobs {
         lanes.retain(|lane| !lane.routable && lane.waiting.iter().sum::<usize>() > 0);
         Ok(lanes)
     }
+}
+
+/// Reads who holds a job and since when, from its claim and, for v1 workers, its lock.
+pub(crate) fn holder(
+    claim: Option<&str>,
+    lock: Option<String>,
+) -> (Option<String>, Option<Millis>) {
+    let Some(claim) = claim else { return (lock, None) };
+    let mut words = claim.split(' ');
+    let token = words.next().and_then(|token| token.parse().ok()).unwrap_or(0);
+    (words.next().map(str::to_owned), claim_time(token))
 }
 
 /// Derives the state of a job. `busy` is a job that is active, or a schedule,

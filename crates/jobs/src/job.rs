@@ -15,7 +15,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
-use store::Millis;
+use store::{Millis, trace::TraceContext};
 
 use crate::{
     Error, JobId, JobType,
@@ -240,7 +240,25 @@ pub enum JobFormat {
     Full,
 }
 
+/// Name under which a job's metadata carry the ids of its trace (W3C Trace Context), so that workers
+/// of v1 have them too.
+pub(crate) const TRACEPARENT: &str = "traceparent";
+
 impl Job {
+    /// Returns the trace that it was dispatched in, if its metadata name one.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.metadata.get(TRACEPARENT)?.as_str()?.parse().ok()
+    }
+
+    /// Takes over the trace in which it is dispatched, unless its producer named one.
+    pub(crate) fn carry_trace(&mut self, context: Option<TraceContext>) {
+        if let Some(context) = context
+            && !self.metadata.contains_key(TRACEPARENT)
+        {
+            self.metadata.insert(TRACEPARENT.to_owned(), context.to_string().into());
+        }
+    }
+
     /// A job with everything at its default.
     fn plain(id: JobId, job_type: JobType, payload: Box<RawValue>) -> Self {
         Self {
@@ -360,6 +378,15 @@ impl Job {
         out
     }
 
+    /// Returns the time from which on it may run: that of the dispatch, or the one it was put off to.
+    pub fn due(&self) -> Millis {
+        match (self.schedule.run_at, self.schedule.delay) {
+            (Some(at), _) => at.max(self.created_at),
+            (None, Some(delay)) => self.created_at + delay,
+            (None, None) => self.created_at,
+        }
+    }
+
     /// The payload as a type. `{}` is also read as "nothing", because v1 writes that for it.
     pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         let text = self.payload.get();
@@ -370,7 +397,7 @@ impl Job {
     }
 
     /// Is it a recurring job that runs under its own id?
-    pub(crate) fn is_cron(&self) -> bool {
+    pub fn is_cron(&self) -> bool {
         self.schedule.cron.is_some()
     }
 }

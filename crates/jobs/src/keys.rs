@@ -8,7 +8,10 @@
 
 use std::{fmt, sync::Arc};
 
-use store::{Key, Layout};
+use store::{
+    Key, Layout,
+    key_map::{KeyMap, Place},
+};
 
 use crate::{
     Namespace,
@@ -20,25 +23,30 @@ const DATA: &str = "jobs:data:";
 const STATUS: &str = "jobs:status:";
 const RESULT: &str = "jobs:result:";
 const LOCK: &str = "jobs:lock:";
+const ATTEMPT: &str = "jobs:attempt:";
 const RUNNING: &str = "ratelimit:concurrent:";
 const MINUTE: &str = "ratelimit:minute:";
 const STARTS: &str = "jobs:starts:";
 const READY: &str = "jobs:ready:";
 const PARKED: &str = "jobs:parked:";
 const LANE: &str = "jobs:lane:";
+/// Stands between the parts of a name that has two.
+const SEPARATOR: &str = ":";
 
 /// Names under which scripts know the groups of keys that they build, as `prefix .. DATA_KEY .. id`.
-pub(crate) const SCRIPT_CONSTANTS: [(&str, &str); 10] = [
+pub(crate) const SCRIPT_CONSTANTS: [(&str, &str); 12] = [
     ("DATA_KEY", DATA),
     ("STATUS_KEY", STATUS),
     ("RESULT_KEY", RESULT),
     ("LOCK_KEY", LOCK),
+    ("ATTEMPT_KEY", ATTEMPT),
     ("RUNNING_KEY", RUNNING),
     ("MINUTE_KEY", MINUTE),
     ("STARTS_KEY", STARTS),
     ("READY_KEY", READY),
     ("PARKED_KEY", PARKED),
     ("LANE_KEY", LANE),
+    ("KEY_SEPARATOR", SEPARATOR),
 ];
 
 /// The keys of one namespace. A cheap clone.
@@ -197,7 +205,8 @@ impl Keys {
 
 /// Beside the v1 schema.
 impl Keys {
-    /// hash: marks of the waiting list, how many pools were seen, the latest claim of each worker.
+    /// hash: marks of the waiting list, how many pools were seen, the latest claim of each worker,
+    /// the workers that drain.
     pub fn index(&self) -> Key {
         self.key("jobs:index")
     }
@@ -231,7 +240,7 @@ impl Keys {
 
     /// zset: those of one type among the lanes of a pool that hold jobs.
     pub(crate) fn ready_of(&self, pool: &PoolId, job_type: &str) -> Key {
-        self.key(format_args!("{READY}{pool}:{job_type}"))
+        self.key(format_args!("{READY}{pool}{SEPARATOR}{job_type}"))
     }
 
     /// zset: types whose lanes are parked, because they are paused or at a limit; score = when to
@@ -247,7 +256,7 @@ impl Keys {
 
     /// list: number and id of each waiting job of one route and priority.
     pub(crate) fn lane(&self, route: &RouteId, priority: u8) -> Key {
-        self.key(format_args!("{LANE}{route}:{priority}"))
+        self.key(format_args!("{LANE}{route}{SEPARATOR}{priority}"))
     }
 
     /// hash: id to `token worker type` of who runs it.
@@ -314,6 +323,11 @@ impl Keys {
         self.key(format_args!("jobs:once:{job_type} {key}"))
     }
 
+    /// string: `token worker type` of the claim under which a job was completed.
+    pub fn attempt(&self, id: &str) -> Key {
+        self.of(ATTEMPT, id)
+    }
+
     /// list: failed attempts of a job as JSON, oldest first, the latest few.
     pub fn history(&self, id: &str) -> Key {
         self.of("jobs:history:", id)
@@ -354,13 +368,30 @@ impl Keys {
         self.key("jobs:handles")
     }
 
+    /// hash: worker to the number of jobs it runs at once, of workers that said so.
+    pub fn slots(&self) -> Key {
+        self.key("jobs:slots")
+    }
+
+    /// hash: how many jobs a worker completed and failed in each of the latest minutes, as
+    /// `MINUTE c` and `MINUTE f`; expires an hour after its last job.
+    pub fn tally(&self, worker_id: &str) -> Key {
+        self.of("jobs:tally:", worker_id)
+    }
+
+    /// list: the latest five runs of a schedule, newest first: when it came due, the id of the job,
+    /// and, once known, how that ended and when.
+    pub fn runs(&self, schedule: &str) -> Key {
+        self.of("jobs:runs:", schedule)
+    }
+
     /// set: ids of schedules that are paused.
     pub fn cron_paused(&self) -> Key {
         self.key("jobs:cron:paused")
     }
 
     /// All that is kept of a job that has ended, its state first.
-    pub(crate) fn of_ended(&self, id: &str) -> [Key; 7] {
+    pub(crate) fn of_ended(&self, id: &str) -> [Key; 8] {
         [
             self.status(id),
             self.data(id),
@@ -369,6 +400,7 @@ impl Keys {
             self.log(id),
             self.history(id),
             self.orphans(id),
+            self.attempt(id),
         ]
     }
 
@@ -385,6 +417,33 @@ impl Keys {
     /// channel: ids of running jobs that shall stop, and `progress ID` of jobs whose progress changed.
     pub(crate) fn signal(&self) -> Key {
         self.key("jobs:signal")
+    }
+}
+
+/// The keys of one namespace in both layouts, for moving from one to the other.
+#[derive(Clone, Debug)]
+pub struct JobsKeyMap {
+    standalone: Keys,
+    cluster: Keys,
+}
+
+impl JobsKeyMap {
+    /// For this namespace.
+    pub fn new(namespace: &Namespace) -> Self {
+        let [standalone, cluster] =
+            [Layout::Standalone, Layout::Cluster].map(|layout| Keys::new(namespace, layout));
+        Self { standalone, cluster }
+    }
+}
+
+impl KeyMap for JobsKeyMap {
+    fn place(&self, key: &[u8], to: Layout, _: &[Vec<u8>]) -> Option<Place> {
+        let (from, to) = match to {
+            Layout::Cluster => (&self.standalone, &self.cluster),
+            Layout::Standalone => (&self.cluster, &self.standalone),
+        };
+        let rest = key.strip_prefix(from.prefix().as_bytes())?;
+        Some(Place::Key([to.prefix().as_bytes(), rest].concat()))
     }
 }
 
@@ -429,5 +488,31 @@ mod tests {
         assert_eq!(keys.waiting().as_str(), "a{b}:jobs:waiting");
         let odd = Keys::new(&Namespace::parse("a{}b").unwrap(), Layout::Cluster);
         assert_eq!(odd.data("1").slot(), odd.data("2").slot());
+    }
+
+    #[test]
+    fn every_key_has_a_place_in_the_other_layout_and_back() {
+        for name in ["bridge", "a{b}", "a:b"] {
+            let namespace = Namespace::parse(name).unwrap();
+            let map = JobsKeyMap::new(&namespace);
+            let [one, other] = [Layout::Standalone, Layout::Cluster].map(|layout| {
+                let keys = Keys::new(&namespace, layout);
+                [
+                    keys.waiting(),
+                    keys.data("j"),
+                    keys.worker("w"),
+                    keys.once("t", "k"),
+                    keys.index(),
+                ]
+            });
+            for (one, other) in one.iter().zip(&other) {
+                let place = |key: &Key, to| map.place(key.as_str().as_bytes(), to, &[]);
+                assert_eq!(place(one, Layout::Cluster), Some(Place::Key(other.as_str().into())));
+                assert_eq!(place(other, Layout::Standalone), Some(Place::Key(one.as_str().into())));
+            }
+        }
+        let map = JobsKeyMap::new(&Namespace::default());
+        assert_eq!(map.place(b"bridgehead:1", Layout::Cluster, &[]), None);
+        assert_eq!(map.place(b"bridge:1", Layout::Standalone, &[]), None);
     }
 }

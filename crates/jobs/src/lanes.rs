@@ -54,6 +54,11 @@ impl LaneRef {
         Self { route: name, priority, limit, job_type, pools: route.pools() }
     }
 
+    /// Returns the type of its jobs.
+    pub(crate) fn job_type(&self) -> &JobType {
+        &self.job_type
+    }
+
     fn member(&self) -> String {
         let number = |most: Option<u32>| most.map(|most| most.to_string()).unwrap_or_default();
         let Self { route, priority, limit, job_type, .. } = self;

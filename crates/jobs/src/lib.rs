@@ -14,6 +14,7 @@
 mod backoff;
 mod cancel;
 mod cancellations;
+mod census;
 mod claim;
 mod complete;
 mod config;
@@ -33,11 +34,14 @@ mod json;
 pub mod keys;
 mod lanes;
 mod maintenance;
+mod meter;
 mod pause;
 mod progress;
+mod reason;
 mod renew;
 mod replay;
 mod route;
+mod run;
 mod schedule;
 mod scheduler;
 mod scripts;
@@ -62,6 +66,7 @@ pub use crate::{
     backoff::{Growth, WAIT_MAX},
     cancel::CancelOutcome,
     cancellations::{Cancellation, Cancellations},
+    census::{Census, TypeCounts},
     claim::{CLAIM_MAX, ClaimBatch, Claimer, JobLease},
     complete::RESULT_MAX,
     config::Config,
@@ -71,7 +76,10 @@ pub use crate::{
     error::Error,
     events::{JobEvent, JobEvents},
     fail::{AckOutcome, FailedAttempt, FailureAction},
-    find::{BulkAction, BulkReport, Cursor, Filter, FoundJob, RetryOutcome},
+    find::{
+        BulkAction, BulkReport, Cursor, DeadLetterGroup, Filter, FoundJob, LOOK_MAX, RetryOutcome,
+        SortKey,
+    },
     ids::{JobId, JobType, NAME_MAX, Namespace, WorkerId},
     inspect::{JobCounts, JobList, JobView, LaneView, PAGE_MAX},
     job::{
@@ -81,15 +89,20 @@ pub use crate::{
     },
     maintenance::{JobsMaintenance, MaintenanceReport},
     progress::LINE_MAX,
+    reason::JobEndReason,
     renew::Renewal,
     route::{JobRoute, JobTarget, Labels, MatchMode, TargetWorker},
+    run::{RUNS_MAX, RunOutcome, ScheduleRun},
     schedule::{Preview, ScheduleView},
     scheduler::{Scheduler, Tick},
     text::{DEPTH_MAX, MESSAGE_MAX, METADATA_MAX, NOTE_MAX, REASON_MAX, STACK_MAX},
     worker::{Fault, JobOutcome, Worker},
-    workers::{WorkerInfo, WorkerView},
+    workers::{HeldJob, WorkerActivity, WorkerInfo, WorkerView},
 };
-use crate::{claim::Registry, complete::Success, dispatch::Ready, keys::Keys, signals::SignalHub};
+use crate::{
+    census::KnownTypes, claim::Registry, complete::Success, dispatch::Ready, keys::Keys,
+    meter::JobMeter, signals::SignalHub, workers::Tallies,
+};
 
 /// A job queue: one namespace of a store. A cheap clone.
 ///
@@ -116,7 +129,10 @@ struct Inner {
     hub: OnceCell<SignalHub>,
     ends: OnceCell<SignalHub>,
     registry: Mutex<Registry>,
+    tallies: Mutex<Tallies>,
     turn: AtomicUsize,
+    meter: JobMeter,
+    known_types: Mutex<KnownTypes>,
 }
 
 /// Calls of one kind that may be on their way at once. Two, so that the next is put together while
@@ -137,7 +153,10 @@ impl Jobs {
             hub: OnceCell::new(),
             ends: OnceCell::new(),
             registry: Mutex::default(),
+            tallies: Mutex::default(),
             turn: AtomicUsize::new(0),
+            meter: JobMeter::default(),
+            known_types: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

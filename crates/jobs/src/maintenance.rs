@@ -102,6 +102,7 @@ impl JobsMaintenance {
     pub async fn run(&self, leader: &Leader, cancel: CancellationToken) {
         while !cancel.is_cancelled() {
             let round = async {
+                self.jobs.flush_tallies().await?;
                 if leader.elect().await? {
                     let kept = self.tick().await?;
                     if kept != MaintenanceReport::default() {

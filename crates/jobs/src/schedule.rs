@@ -10,7 +10,7 @@ use store::{
     redis::{self, AsyncCommands as _},
 };
 
-use crate::{Cron, DispatchReceipt, Error, Job, JobId, Jobs, NewJob, scripts};
+use crate::{Cron, DispatchReceipt, Error, Job, JobId, Jobs, NewJob, ScheduleRun, scripts};
 
 /// A schedule as it stands.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct ScheduleView {
     pub next: Millis,
     /// Is it paused?
     pub paused: bool,
+    /// Its latest runs, newest first.
+    pub runs: Vec<ScheduleRun>,
 }
 
 /// The occurrences of a schedule, computed without storing it.
@@ -63,12 +65,15 @@ impl Jobs {
         job.created_at = now;
         // What the caller said of a schedule that exists decides whether it changes, so the time
         // of its first dispatch stays.
-        if let Some(stored) = self.get(&id).await? {
+        let keys = self.keys();
+        let text: Option<Vec<u8>> = self.store().clone().get(keys.data(id.as_str())).await?;
+        let stored = text.as_deref().and_then(|text| Job::parse(id.clone(), text).ok());
+        let deleted = text.as_deref().filter(|_| stored.as_ref().is_some_and(Job::is_cron));
+        if let Some(stored) = &stored {
             job.created_at = stored.created_at;
             job.attempts = stored.attempts;
         }
         self.check_once(&new).await?;
-        let keys = self.keys();
         self.watch(job.timeout.map(|_| id.as_str())).await?;
         let reply: Vec<String> = scripts::schedule::run(
             self.store(),
@@ -84,6 +89,7 @@ impl Jobs {
                 id: id.as_str(),
                 next_ms: next,
                 body: job.to_text(self.config().shape),
+                deleted: deleted.unwrap_or_default(),
             },
         )
         .await?;
@@ -114,25 +120,52 @@ impl Jobs {
                 .await?;
             let job = data.and_then(|data| Job::parse(JobId::stored(id), &data).ok());
             if let Some(job) = job {
-                views.push(ScheduleView { job, next: Millis(next), paused });
+                views.push(ScheduleView { job, next: Millis(next), paused, runs: Vec::new() });
             }
         }
+        let ids: Vec<&JobId> = views.iter().map(|view| &view.job.id).collect();
+        let runs = self.schedule_runs(&ids).await?;
+        for (view, runs) in views.iter_mut().zip(runs) {
+            view.runs = runs;
+        }
         Ok(views)
+    }
+
+    /// Returns one schedule, or `None`.
+    pub async fn schedule_view(&self, id: &JobId) -> Result<Option<ScheduleView>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let (next, paused): (Option<i64>, bool) = redis::pipe()
+            .zscore(keys.cron(), id.as_str())
+            .sismember(keys.cron_paused(), id.as_str())
+            .query_async(&mut store)
+            .await?;
+        let (Some(next), Some(job)) = (next, self.get(id).await?) else { return Ok(None) };
+        let runs = self.schedule_runs(&[id]).await?.pop().unwrap_or_default();
+        Ok(Some(ScheduleView { job, next: Millis(next), paused, runs }))
     }
 
     /// Stops a schedule for good. What it has in line or running goes on.
     pub async fn unschedule(&self, id: &JobId) -> Result<(), Error> {
         let keys = self.keys();
-        let mut store = self.store().clone();
-        let (removed,): (usize,) = redis::pipe()
-            .atomic()
-            .zrem(keys.cron(), id.as_str())
-            .srem(keys.cron_paused(), id.as_str())
-            .ignore()
-            .query_async(&mut store)
-            .await?;
-        match removed {
-            0 => Err(Error::NotFound(id.clone())),
+        let reply: Vec<String> = scripts::unschedule::run(
+            self.store(),
+            scripts::unschedule::Keys {
+                cron: keys.cron(),
+                paused: keys.cron_paused(),
+                delayed: keys.delayed(),
+                claims: keys.claims(),
+                finished: keys.finished(),
+                lock: keys.lock(id.as_str()),
+                keys: keys.of_ended(id.as_str()),
+            },
+            scripts::unschedule::Args { now_ms: self.now(), id: id.as_str() },
+        )
+        .await?;
+        // What it ran is of no use without it; a repeated call finds nothing left to delete.
+        let () = self.store().clone().del(keys.runs(id.as_str())).await?;
+        match reply.first().map(String::as_str) {
+            Some("missing") => Err(Error::NotFound(id.clone())),
             _ => Ok(()),
         }
     }
@@ -151,6 +184,16 @@ impl Jobs {
         let mut store = self.store().clone();
         let () = store.srem(self.keys().cron_paused(), id.as_str()).await?;
         Ok(())
+    }
+
+    /// Runs a schedule now, beside its occurrences, also while it is paused. Returns the id of the job.
+    ///
+    /// Fails with [`Error::Conflict`] when its run before has not ended and they must not overlap.
+    pub async fn run_schedule(&self, id: &JobId) -> Result<JobId, Error> {
+        self.scheduler().run_now(id).await?.ok_or_else(|| Error::Conflict {
+            id: id.clone(),
+            status: "a schedule whose run before has not ended".to_owned(),
+        })
     }
 
     async fn must_be_schedule(&self, id: &JobId) -> Result<(), Error> {

@@ -4,10 +4,11 @@ use store::{script, script_library};
 
 script_library!(pub(crate) LIBRARY {
     files: [
-        "cancelled_result", "chunked", "claim_jobs", "count_starts", "emit", "finish", "list_lane",
-        "lock_job", "mark_parents", "may_start", "next_lane", "open_lanes", "queue_close",
-        "queue_open", "queue_push", "queue_remove", "rank", "read_lanes", "ready_sets", "record_claim",
-        "release_slots", "release_term", "relist_lane", "repeat_claim", "trim_front", "unpack_all",
+        "add_candidate", "best_lane", "cancelled_result", "chunked", "claim_from", "claim_jobs",
+        "count_starts", "emit", "finish", "first_jobs", "list_lane", "lock_job", "mark_parents",
+        "may_start", "next_lane", "open_lanes", "queue_close", "queue_open", "queue_push",
+        "queue_remove", "rank", "read_lanes", "ready_sets", "record_claim", "release_slots",
+        "release_term", "relist_lane", "repeat_claim", "rival_score", "trim_front", "unpack_all",
         "unpark",
     ],
     constants: crate::keys::SCRIPT_CONSTANTS,
@@ -109,8 +110,13 @@ script!(pub(crate) resolve {
 
 script!(pub(crate) schedule {
     keys: [cron, data, status, events],
-    args: [now_ms, events_max, id, next_ms, body],
+    args: [now_ms, events_max, id, next_ms, body, deleted],
     library: LIBRARY,
+});
+
+script!(pub(crate) unschedule {
+    keys: [cron, paused, delayed, claims, finished, lock, ..keys],
+    args: [now_ms, id],
 });
 
 script!(pub(crate) promote {
@@ -120,8 +126,8 @@ script!(pub(crate) promote {
 });
 
 script!(pub(crate) fire_schedule {
-    keys: [waiting, index, unindexed, cron, delayed, claims, events, lock, ..keys],
-    args: [now_ms, wake, events_max, schedule, due_ms, next_ms, place, ..rest],
+    keys: [waiting, index, unindexed, cron, delayed, claims, events, lock, runs, ..keys],
+    args: [now_ms, wake, events_max, schedule, due_ms, next_ms, place, ended_ms, ..rest],
     library: LIBRARY,
 });
 
@@ -231,6 +237,7 @@ mod tests {
             seize,
             start,
             scan_jobs,
+            unschedule,
         ]
     );
 

@@ -25,7 +25,11 @@
 //! ```
 //!
 //! Each attempt runs in a [`tracing`] span `attempt` with the fields `job`, `job_type`, `attempt` and
-//! `worker`, so that the lines a handler logs can be told apart. The span is of the level `info`.
+//! `worker`, so that the lines a handler logs can be told apart, and `trace_id` if the job was
+//! dispatched in a trace. The span is of the level `info`. The handler also runs under the trace
+//! context of its attempt: `tidegate_jobs::store::trace::current()` is what it passes on in what it calls,
+//! jobs it dispatches carry it, and a program that sets a `tidegate_jobs::store::trace::SpanExporter` gets
+//! a span of each attempt and of each script call in it.
 //!
 //! Read in this order: [`Worker`] here, `outcome.rs` (what a handler may say), `extract.rs` (what it
 //! may ask for), `handler.rs` (how a function becomes a handler), `runtime.rs` (claim, run, renew,

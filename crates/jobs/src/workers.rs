@@ -4,10 +4,30 @@
 //! workers do the same; ours send the first heartbeat at once. Invariant: a worker without a
 //! heartbeat is dead, whatever its metadata says.
 
-use serde::{Deserialize, Serialize};
-use store::redis::{self, AsyncCommands as _};
+use std::collections::HashMap;
 
-use crate::{Error, JobType, Jobs, Labels, WorkerId, config::seconds};
+use serde::{Deserialize, Serialize};
+use store::{
+    Millis,
+    redis::{self, AsyncCommands as _},
+};
+
+use crate::{Error, JobId, JobType, Jobs, Labels, WorkerId, config::seconds, inspect::holder};
+
+/// Most running jobs that one look at the activity of all workers reads.
+const HELD_MAX: usize = 10_000;
+
+/// Most running jobs that are named of one worker.
+const HELD_SHOWN: usize = 20;
+
+/// Minutes over which a worker's rate is taken, the running one included.
+const RATE_MINUTES: i64 = 5;
+
+/// Most workers whose counts a process keeps until it writes them.
+const TALLIES_MAX: usize = 10_000;
+
+/// Jobs that workers completed and failed since that was last written, by worker.
+pub(crate) type Tallies = HashMap<String, (u64, u64)>;
 
 /// A worker's metadata as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +67,36 @@ pub struct WorkerView {
     pub heartbeat: Option<i64>,
     /// The job types it takes; `None` is all.
     pub types: Option<Vec<String>>,
+    /// Number of jobs it runs at once, if it said so.
+    pub slots: Option<u32>,
+    /// Is it drained? It completes what it holds and claims nothing more.
+    pub draining: bool,
+}
+
+/// A job that a worker holds.
+#[derive(Clone, Debug)]
+pub struct HeldJob {
+    /// Id of the job.
+    pub id: JobId,
+    /// Its type.
+    pub job_type: String,
+    /// Time at which it was claimed.
+    pub claimed_at: Option<Millis>,
+}
+
+/// The work of one worker.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerActivity {
+    /// Number of jobs it holds.
+    pub running: usize,
+    /// Some of them, the longest running first.
+    pub jobs: Vec<HeldJob>,
+    /// Jobs completed in the latest five minutes.
+    pub completed: u64,
+    /// Attempts that failed in the latest five minutes.
+    pub failed: u64,
+    /// Attempts that ended per minute, over the latest five minutes or since its first.
+    pub per_minute: f64,
 }
 
 impl WorkerView {
@@ -68,12 +118,13 @@ impl WorkerView {
 
 impl Jobs {
     /// Registers a worker and sends its first heartbeat. `types` are the job types it takes, if
-    /// not all.
+    /// not all; `slots` is the number of jobs it runs at once, for people.
     pub async fn register(
         &self,
         labels: &Labels,
         types: Option<&[JobType]>,
         hostname: &str,
+        slots: Option<u32>,
     ) -> Result<(), Error> {
         let keys = self.keys();
         let worker_id = labels.worker_id.as_str();
@@ -101,8 +152,13 @@ impl Jobs {
             }
             None => _ = pipe.hdel(keys.handles(), worker_id).ignore(),
         }
+        match slots {
+            Some(slots) => _ = pipe.hset(keys.slots(), worker_id, slots).ignore(),
+            None => _ = pipe.hdel(keys.slots(), worker_id).ignore(),
+        }
         let ttl = seconds(self.config().lock_ttl);
         pipe.set_ex(keys.heartbeat(worker_id), now, ttl).ignore();
+        self.take_tally(worker_id, &mut pipe);
         let mut store = self.store().clone();
         let () = pipe.query_async(&mut store).await?;
         Ok(())
@@ -128,7 +184,10 @@ impl Jobs {
         let mut store = self.store().clone();
         let ttl = seconds(self.config().lock_ttl);
         let key = self.keys().heartbeat(worker_id.as_str());
-        let () = store.set_ex(key, self.now(), ttl).await?;
+        let mut pipe = redis::pipe();
+        pipe.set_ex(key, self.now(), ttl).ignore();
+        self.take_tally(worker_id.as_str(), &mut pipe);
+        let () = pipe.query_async(&mut store).await?;
         Ok(())
     }
 
@@ -147,7 +206,9 @@ impl Jobs {
             .ignore()
             .hdel(keys.handles(), name)
             .ignore()
-            .hdel(keys.index(), &[format!("r:{name}"), format!("r:{name} 2")])
+            .hdel(keys.slots(), name)
+            .ignore()
+            .hdel(keys.index(), &[format!("r:{name}"), format!("r:{name} 2"), drain_field(name)])
             .ignore()
             .query_async(&mut store)
             .await?;
@@ -179,11 +240,15 @@ impl Jobs {
         for chunk in names.chunks(200) {
             let mut pipe = redis::pipe();
             for name in chunk {
-                pipe.get(keys.worker(name)).get(keys.heartbeat(name)).hget(keys.handles(), name);
+                pipe.get(keys.worker(name))
+                    .get(keys.heartbeat(name))
+                    .hget(keys.handles(), name)
+                    .hget(keys.slots(), name)
+                    .hget(keys.index(), drain_field(name));
             }
             let parts: Vec<Option<String>> = pipe.query_async(&mut store).await?;
-            for part in parts.chunks_exact(3) {
-                let [info, heartbeat, types] = part else { continue };
+            for part in parts.chunks_exact(5) {
+                let [info, heartbeat, types, slots, draining] = part else { continue };
                 let Some(info) = info.as_ref().and_then(|info| serde_json::from_str(info).ok())
                 else {
                     continue;
@@ -193,9 +258,158 @@ impl Jobs {
                     alive: heartbeat.is_some(),
                     heartbeat: heartbeat.as_ref().and_then(|at| at.parse().ok()),
                     types: types.as_ref().map(|types| types.lines().map(str::to_owned).collect()),
+                    slots: slots.as_ref().and_then(|slots| slots.parse().ok()),
+                    draining: draining.is_some(),
                 });
             }
         }
         Ok(views)
     }
+
+    /// Lets a registered worker complete what it holds and claim nothing more, until it is
+    /// [let go on](Jobs::undrain) or leaves. It holds for workers of this library, over HTTP and `exec`;
+    /// v1 workers claim without asking, and are not reached.
+    pub async fn drain(&self, worker_id: &WorkerId) -> Result<(), Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let registered: bool = store.sismember(keys.workers(), worker_id.as_str()).await?;
+        if !registered {
+            return Err(Error::NoWorker(worker_id.clone()));
+        }
+        let () = store.hset(keys.index(), drain_field(worker_id.as_str()), self.now()).await?;
+        Ok(())
+    }
+
+    /// Lets a drained worker claim again.
+    pub async fn undrain(&self, worker_id: &WorkerId) -> Result<(), Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let (registered,): (bool,) = redis::pipe()
+            .atomic()
+            .sismember(keys.workers(), worker_id.as_str())
+            .hdel(keys.index(), drain_field(worker_id.as_str()))
+            .ignore()
+            .publish(keys.wake(), "free")
+            .ignore()
+            .query_async(&mut store)
+            .await?;
+        if registered { Ok(()) } else { Err(Error::NoWorker(worker_id.clone())) }
+    }
+
+    /// Returns what workers do now and did in the latest minutes, in the order of their names. Reads at
+    /// most 10,000 running jobs.
+    pub async fn worker_activity(&self, names: &[&str]) -> Result<Vec<WorkerActivity>, Error> {
+        let keys = self.keys();
+        let mut store = self.store().clone();
+        let mut held: HashMap<String, Vec<HeldJob>> = HashMap::new();
+        let (mut cursor, mut read) = (0u64, 0);
+        loop {
+            let (next, found): (u64, Vec<(String, String)>) = redis::cmd("HSCAN")
+                .arg(keys.claims())
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(500)
+                .query_async(&mut store)
+                .await?;
+            read += found.len();
+            for (id, claim) in found {
+                let (Some(worker_id), claimed_at) = holder(Some(&claim), None) else { continue };
+                let job_type = claim.splitn(3, ' ').nth(2).unwrap_or_default().to_owned();
+                let job = HeldJob { id: JobId::stored(id), job_type, claimed_at };
+                held.entry(worker_id).or_default().push(job);
+            }
+            cursor = next;
+            if cursor == 0 || read >= HELD_MAX {
+                break;
+            }
+        }
+        let minute = self.now().0 / 60_000;
+        let mut all = Vec::with_capacity(names.len());
+        for chunk in names.chunks(200) {
+            let mut pipe = redis::pipe();
+            chunk.iter().for_each(|name| _ = pipe.hgetall(keys.tally(name)));
+            let tallies: Vec<HashMap<String, u64>> = pipe.query_async(&mut store).await?;
+            for (name, tally) in chunk.iter().zip(tallies) {
+                let mut jobs = held.remove(*name).unwrap_or_default();
+                // HSCAN may answer an entry twice.
+                jobs.sort_by(|a, b| {
+                    (a.claimed_at, a.id.as_str()).cmp(&(b.claimed_at, b.id.as_str()))
+                });
+                jobs.dedup_by(|a, b| a.id == b.id);
+                let running = jobs.len();
+                jobs.truncate(HELD_SHOWN);
+                let activity = WorkerActivity { running, jobs, ..WorkerActivity::default() };
+                all.push(activity.with_tally(&tally, minute, self.now()));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Counts ended attempts of a worker; written with its next heartbeat.
+    pub(crate) fn tally(&self, worker_id: &str, completed: u64, failed: u64) {
+        let mut tallies = self.inner.tallies.lock();
+        if let Some(counts) = tallies.get_mut(worker_id) {
+            counts.0 += completed;
+            counts.1 += failed;
+        } else if tallies.len() < TALLIES_MAX {
+            tallies.insert(worker_id.to_owned(), (completed, failed));
+        }
+    }
+
+    /// Adds the writing of a worker's counts to a pipeline.
+    fn take_tally(&self, worker_id: &str, pipe: &mut redis::Pipeline) {
+        let counts = self.inner.tallies.lock().remove(worker_id);
+        let Some((completed, failed)) = counts else { return };
+        let key = self.keys().tally(worker_id);
+        let minute = self.now().0 / 60_000;
+        for (word, count) in [("c", completed), ("f", failed)] {
+            if count > 0 {
+                pipe.hincr(&key, format!("{minute} {word}"), count).ignore();
+            }
+        }
+        // A worker beats several times a minute, so what is older went in earlier rounds.
+        let old: Vec<String> = (RATE_MINUTES..RATE_MINUTES + 10)
+            .flat_map(|ago| ["c", "f"].map(|word| format!("{} {word}", minute - ago)))
+            .collect();
+        pipe.hdel(&key, old).ignore();
+        pipe.expire(&key, 3_600).ignore();
+    }
+
+    /// Writes the counts of workers that have no heartbeat in this process.
+    pub(crate) async fn flush_tallies(&self) -> Result<(), Error> {
+        let names: Vec<String> = self.inner.tallies.lock().keys().take(1_000).cloned().collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let mut pipe = redis::pipe();
+        names.iter().for_each(|name| self.take_tally(name, &mut pipe));
+        let () = pipe.query_async(&mut self.store().clone()).await?;
+        Ok(())
+    }
+}
+
+impl WorkerActivity {
+    /// Adds up the latest minutes of a worker's counts.
+    fn with_tally(mut self, tally: &HashMap<String, u64>, minute: i64, now: Millis) -> Self {
+        let mut first = minute;
+        for (field, count) in tally {
+            let Some((at, word)) = field.split_once(' ') else { continue };
+            let Some(at) = at.parse().ok().filter(|at| *at > minute - RATE_MINUTES) else {
+                continue;
+            };
+            first = first.min(at);
+            match word {
+                "c" => self.completed += count,
+                _ => self.failed += count,
+            }
+        }
+        let seconds = ((now.0 - first * 60_000).max(1_000)) as f64 / 1_000.0;
+        self.per_minute = (self.completed + self.failed) as f64 * 60.0 / seconds;
+        self
+    }
+}
+
+/// Field of the index that marks a worker as drained.
+fn drain_field(worker_id: &str) -> String {
+    format!("d:{worker_id}")
 }

@@ -36,7 +36,7 @@ pub(super) fn routes() -> Routes<JobsState> {
     }
 }
 
-/// A job with everything there is to know about it.
+/// Get a job with everything that is known about it.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(InJob),
     responses((status = 200, description = "The job.", body = JobDetail)))]
@@ -98,6 +98,8 @@ pub(super) enum ActionOutcome {
     Due,
     /// It waits again, with all its attempts.
     Replayed,
+    /// It was put in line.
+    Dispatched,
     /// It is stored.
     Stored,
     /// It was there and has changed.
@@ -162,7 +164,7 @@ async fn retry(
     Ok(done("job.retry", &id, outcome))
 }
 
-/// Forget a job that has ended: its data, result, history and log.
+/// Delete a job that has ended: its data, result, history and log.
 #[utoipa::path(delete, path = "/api/v1/jobs/{id}", tag = "jobs", operation_id = "remove_job",
     params(InJob),
     responses((status = 200, description = "Gone.", body = ActionReply),
@@ -185,7 +187,7 @@ struct ReplayBody {
     payload: Option<Box<RawValue>>,
 }
 
-/// Run a job that has ended once more, with all its attempts, perhaps with another payload.
+/// Run a job that has ended once more, with all its attempts, optionally with another payload.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/replay", tag = "jobs", operation_id = "replay_job", request_body = Option<ReplayBody>,
     params(InJob),
     responses((status = 200, description = "In line again.", body = ActionReply),
@@ -209,7 +211,7 @@ struct TypeState {
     paused: bool,
 }
 
-/// Let no job of a type start until it is resumed. What runs goes on.
+/// Pause a type: no job of it starts until it is resumed. Active jobs go on.
 #[utoipa::path(post, path = "/api/v1/jobs/types/{type}/pause", tag = "jobs",
     operation_id = "pause_type",
     params(("type" = String, Path, description = "The job type.")),
@@ -223,7 +225,7 @@ async fn pause(
     Ok((Extension(note), Json(TypeState { job_type, paused: true })))
 }
 
-/// Let jobs of a type start again.
+/// Resume a paused type.
 #[utoipa::path(post, path = "/api/v1/jobs/types/{type}/resume", tag = "jobs",
     operation_id = "resume_type",
     params(("type" = String, Path, description = "The job type.")),

@@ -3,18 +3,21 @@
 use axum::Extension;
 use axum::extract::State;
 use axum::response::IntoResponse;
-use jobs::{BulkAction, Filter, JobList, Jobs};
+use jobs::{BulkAction, Filter, JobEndReason, JobList, Jobs};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::lists::ListName;
+use super::view::ReasonView;
 use crate::error::{JobsApiError, api_error};
 use crate::service::JobsState;
 use web::ApiError;
 use web::Routes;
 use web::audit::Note;
 use web::extract::Json;
+use web::format::rfc3339;
+use web::time::Timestamp;
 
 /// Most jobs one call changes.
 const MOST: usize = 10_000;
@@ -31,12 +34,12 @@ pub(super) fn routes() -> Routes<JobsState> {
     }
 }
 
-/// Selects jobs. At least one of `all`, `state`, `type` and `text` is required.
+/// Selects jobs. `all`, `state` or one of the other filters is required.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schema(example = json!({ "state": "dead", "type": "mail" }))]
 struct BulkSelection {
-    /// Every job of the list; not together with `type` or `text`.
+    /// Every job of the list; not together with another filter than `state`.
     all: bool,
     /// In which list they are; each call says which lists it knows, and the first of them counts
     /// if left out.
@@ -46,6 +49,20 @@ struct BulkSelection {
     job_type: Option<String>,
     /// Only jobs with this text in their id, the job itself or its result. Case matters.
     text: Option<String>,
+    /// Only jobs that this worker runs, or ran last.
+    worker_id: Option<String>,
+    /// Only jobs of this priority.
+    priority: Option<u8>,
+    /// Only jobs with this text in the name or message of their latest error, in any case.
+    error: Option<String>,
+    /// Only jobs that ended for this reason.
+    end_reason: Option<ReasonView>,
+    /// Only dead letters of this group.
+    group: Option<String>,
+    /// Only jobs dispatched at this time or later.
+    earliest_created_at: Option<Timestamp>,
+    /// Only jobs dispatched before this time.
+    latest_created_at: Option<Timestamp>,
     /// Most jobs to change: 1 to 10,000; 10,000 if left out.
     limit: Option<usize>,
     /// The `next_cursor` of the call before, to continue there.
@@ -82,23 +99,58 @@ struct BulkReply {
 }
 
 impl BulkSelection {
+    fn filter(&self, which: Option<JobList>) -> Filter {
+        Filter {
+            which,
+            job_type: self.job_type.clone(),
+            text: self.text.clone(),
+            worker_id: self.worker_id.clone(),
+            priority: self.priority,
+            error: self.error.clone(),
+            reason: self.end_reason.map(JobEndReason::from),
+            group: self.group.clone(),
+            earliest_created_at: self.earliest_created_at.map(|at| at.0),
+            latest_created_at: self.latest_created_at.map(|at| at.0),
+        }
+    }
+
     /// Refuses a choice that names nothing: a forgotten filter must not mean every job.
     fn check(&self) -> Result<(), JobsApiError> {
-        let narrowed = self.job_type.is_some() || self.text.is_some();
+        let narrowed = self.filter(None) != Filter::default();
         match (self.all, narrowed || self.state.is_some()) {
             (false, false) => Err(ApiError::invalid_field(
                 "all",
-                "name the jobs by state, type or text, or send {\"all\": true} to mean every one",
+                "name the jobs by state, type, text or another filter, or send {\"all\": true} to mean every one",
             )
             .into()),
             (true, _) if narrowed => Err(ApiError::invalid_field(
                 "all",
-                "all means every job: leave it out, or leave out type and text",
+                "all means every job: leave it out, or leave out every filter but state",
             )
             .into()),
             _ => Ok(()),
         }
     }
+}
+
+/// A selection for the record.
+fn shown(filter: &Filter) -> String {
+    let mut words = vec![filter.which.map_or("any", JobList::as_str).to_owned()];
+    let given = [
+        ("type", filter.job_type.clone()),
+        ("text", filter.text.clone()),
+        ("worker_id", filter.worker_id.clone()),
+        ("priority", filter.priority.map(|priority| priority.to_string())),
+        ("error", filter.error.clone()),
+        ("end_reason", filter.reason.map(|reason| reason.as_str().to_owned())),
+        ("group", filter.group.clone()),
+        ("earliest_created_at", filter.earliest_created_at.map(|at| rfc3339(at.0))),
+        ("latest_created_at", filter.latest_created_at.map(|at| rfc3339(at.0))),
+    ];
+    for (name, value) in given {
+        words.extend(value.map(|value| format!("{name}={value}")));
+    }
+    words.join(" ")
 }
 
 async fn change(
@@ -118,13 +170,8 @@ async fn change(
         let message = format!("this call is for jobs that are {}", names.join(" or "));
         return Err(ApiError::invalid_field("state", message).into());
     }
-    let shown = format!(
-        "{} type={} text={}",
-        which.as_str(),
-        choice.job_type.as_deref().unwrap_or("*"),
-        choice.text.as_deref().unwrap_or("*")
-    );
-    let filter = Filter { which: Some(which), job_type: choice.job_type, text: choice.text };
+    let filter = choice.filter(Some(which));
+    let shown = shown(&filter);
     let limit = match choice.limit.unwrap_or(MOST) {
         limit @ 1..=MOST => limit,
         _ => return Err(ApiError::invalid_field("limit", "a call changes 1 to 10,000 jobs").into()),
@@ -200,7 +247,7 @@ async fn cancel_many(
     change(&state.jobs, choice, &known, bulk, "jobs.cancel").await
 }
 
-/// Forget many ended jobs. `state` is `dead` or `finished`.
+/// Delete many ended jobs. `state` is `dead` or `finished`.
 #[utoipa::path(post, path = "/api/v1/jobs/remove", tag = "jobs", operation_id = "remove_many", request_body = BulkSelection,
     responses((status = 200, description = "What was done.", body = BulkReply)))]
 async fn remove_many(

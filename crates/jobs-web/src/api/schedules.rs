@@ -1,21 +1,24 @@
 //! Schedules: jobs that run again and again.
 
 use axum::extract::State;
+use axum::middleware::from_fn;
 use axum::response::IntoResponse;
-use jobs::{NewJob, ScheduleView};
+use jobs::{Cron, NewJob, RunOutcome, ScheduleRun, ScheduleView};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
+use utoipa_axum::routes;
 
 use super::InSchedule;
 use super::admin::{ActionOutcome, ActionReply, done};
 use super::new_id;
-use super::view::{IdempotencyKey, JobBody, NewJobBody};
+use super::view::{JobBody, JobIdempotencyKey, NewJobBody};
 use crate::error::JobsApiError;
 use crate::service::JobsState;
 use web::Routes;
 use web::error::{ApiError, ErrorBody};
 use web::extract::{Json, Path, Query};
+use web::idempotency::{IdempotencyKey, once};
 use web::page::{Page, PageQuery};
 use web::time::Timestamp;
 
@@ -28,9 +31,64 @@ pub(super) fn routes() -> Routes<JobsState> {
         viewer: OpenApiRouter::new().routes(routes!(schedules)).routes(routes!(preview)),
         operator: OpenApiRouter::new()
             .routes(routes!(put_schedule, delete_schedule))
+            .routes(routes!(run_schedule).layer(from_fn(once)))
             .routes(routes!(pause_schedule))
             .routes(routes!(resume_schedule)),
         ..Routes::default()
+    }
+}
+
+/// The outcome of a run of a schedule.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = RunOutcome)]
+enum RunOutcomeView {
+    /// It waits for a worker, or for its next attempt.
+    Waiting,
+    /// A worker runs it.
+    Active,
+    /// It succeeded.
+    Completed,
+    /// It was cancelled.
+    Failed,
+    /// It failed for good.
+    Dead,
+    /// It did not start, because the run before it had not ended.
+    Skipped,
+    /// Its job is not kept any more.
+    Removed,
+}
+
+/// A run of a schedule.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ScheduleRun)]
+struct RunView {
+    /// Id of the job.
+    id: String,
+    /// Time at which it was put in line.
+    started_at: Timestamp,
+    /// Its outcome so far.
+    outcome: RunOutcomeView,
+    /// Time at which it ended.
+    ended_at: Option<Timestamp>,
+}
+
+impl From<ScheduleRun> for RunView {
+    fn from(run: ScheduleRun) -> RunView {
+        RunView {
+            id: run.id.to_string(),
+            started_at: run.started.into(),
+            outcome: match run.outcome {
+                RunOutcome::Waiting => RunOutcomeView::Waiting,
+                RunOutcome::Active => RunOutcomeView::Active,
+                RunOutcome::Completed => RunOutcomeView::Completed,
+                RunOutcome::Failed => RunOutcomeView::Failed,
+                RunOutcome::Dead => RunOutcomeView::Dead,
+                RunOutcome::Skipped => RunOutcomeView::Skipped,
+                RunOutcome::Removed => RunOutcomeView::Removed,
+            },
+            ended_at: run.ended.map(Timestamp::from),
+        }
     }
 }
 
@@ -44,11 +102,25 @@ struct ScheduleRow {
     next_at: Timestamp,
     /// Does it let its occurrences pass by?
     paused: bool,
+    /// The cron expression in English.
+    description: String,
+    /// Its latest five runs, newest first.
+    runs: Vec<RunView>,
 }
 
 impl From<ScheduleView> for ScheduleRow {
     fn from(view: ScheduleView) -> ScheduleRow {
-        ScheduleRow { job: view.job.into(), next_at: view.next.into(), paused: view.paused }
+        let when = &view.job.schedule;
+        let cron = when.cron.as_deref().unwrap_or_default();
+        ScheduleRow {
+            description: Cron::parse(cron, when.timezone.as_deref())
+                .map(|cron| cron.describe())
+                .unwrap_or_default(),
+            runs: view.runs.into_iter().map(RunView::from).collect(),
+            job: view.job.into(),
+            next_at: view.next.into(),
+            paused: view.paused,
+        }
     }
 }
 
@@ -68,14 +140,14 @@ async fn schedules(
 /// Store a schedule, or change the one of this id. The body is a job with `cron`. The call is safe
 /// to repeat; with an `Idempotency-Key` another request under the same key is refused.
 #[utoipa::path(put, path = "/api/v1/jobs/schedules/{id}", tag = "jobs", operation_id = "put_schedule", request_body = NewJobBody,
-    params(("id" = String, Path, description = "Id of the schedule."), IdempotencyKey),
+    params(("id" = String, Path, description = "Id of the schedule."), JobIdempotencyKey),
     responses((status = 200, description = "Stored.", body = ActionReply),
         (status = 409, description = "A job of this id is no schedule, or the idempotency key was \
             used for another request.", body = ErrorBody)))]
 async fn put_schedule(
     State(state): State<JobsState>,
     Path(id): Path<String>,
-    key: IdempotencyKey,
+    key: JobIdempotencyKey,
     Json(mut body): Json<NewJobBody>,
 ) -> Result<impl IntoResponse, JobsApiError> {
     if let Some(key) = key.key {
@@ -87,7 +159,7 @@ async fn put_schedule(
     Ok(done("schedule.put", &id, outcome))
 }
 
-/// Stop a schedule for good. What it has in line or running goes on.
+/// Delete a schedule. Its waiting and active jobs go on.
 #[utoipa::path(delete, path = "/api/v1/jobs/schedules/{id}", tag = "jobs", operation_id = "delete_schedule",
     params(InSchedule),
     responses((status = 200, description = "Gone.", body = ActionReply)))]
@@ -99,7 +171,21 @@ async fn delete_schedule(
     Ok(done("schedule.delete", &id, ActionOutcome::Removed))
 }
 
-/// Let a schedule pass its occurrences by until it is resumed.
+/// Run a schedule now, beside its occurrences; also while it is paused. The answer names the job.
+#[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/run", tag = "jobs", operation_id = "run_schedule",
+    params(InSchedule, IdempotencyKey),
+    responses((status = 200, description = "It is in line.", body = ActionReply),
+        (status = 409, description = "Its run before has not ended, and they must not overlap; or the \
+            idempotency key was used for another request.", body = ErrorBody)))]
+async fn run_schedule(
+    State(state): State<JobsState>,
+    InSchedule { id }: InSchedule,
+) -> Result<impl IntoResponse, JobsApiError> {
+    let job = state.jobs.run_schedule(&id).await?;
+    Ok(done("schedule.run", &job, ActionOutcome::Dispatched))
+}
+
+/// Pause a schedule: it skips its occurrences until it is resumed.
 #[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/pause", tag = "jobs", operation_id = "pause_schedule",
     params(InSchedule),
     responses((status = 200, description = "Paused.", body = ActionReply)))]
@@ -111,7 +197,7 @@ async fn pause_schedule(
     Ok(done("schedule.pause", &id, ActionOutcome::Paused))
 }
 
-/// Let a paused schedule run again, from its next occurrence on.
+/// Resume a paused schedule, from its next occurrence on.
 #[utoipa::path(post, path = "/api/v1/jobs/schedules/{id}/resume", tag = "jobs", operation_id = "resume_schedule",
     params(InSchedule),
     responses((status = 200, description = "Resumed.", body = ActionReply)))]

@@ -5,8 +5,9 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use jobs::{
-    Backoff, CatchUp, FailedAttempt, Growth, Job, JobError, JobId, JobLease, JobResult, JobTarget,
-    JobView, MatchMode, Millis, NewJob, OnParentFailure, Overlap, Retry, Status, TargetWorker,
+    Backoff, CatchUp, FailedAttempt, Growth, Job, JobEndReason, JobError, JobId, JobLease,
+    JobResult, JobTarget, JobView, MatchMode, Millis, NewJob, OnParentFailure, Overlap, Retry,
+    Status, TargetWorker,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -51,6 +52,59 @@ impl From<Status> for JobState {
             Status::Failed => JobState::Failed,
             Status::Dead => JobState::Dead,
             Status::Cron => JobState::Scheduled,
+        }
+    }
+}
+
+/// Reason for which a job ended without success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = JobEndReason)]
+pub(super) enum ReasonView {
+    /// It failed as often as it may.
+    AttemptsUsed,
+    /// Its worker said that no further attempt can help.
+    Fatal,
+    /// It took its worker down again and again.
+    Poison,
+    /// Its error is one of those that its policy does not retry.
+    SkipOn,
+    /// It cannot be understood as a job.
+    Malformed,
+    /// It was not started in time.
+    Expired,
+    /// A job that it depends on failed.
+    Dependency,
+    /// Somebody cancelled it.
+    Cancelled,
+}
+
+impl From<JobEndReason> for ReasonView {
+    fn from(reason: JobEndReason) -> ReasonView {
+        match reason {
+            JobEndReason::AttemptsUsed => ReasonView::AttemptsUsed,
+            JobEndReason::Fatal => ReasonView::Fatal,
+            JobEndReason::Poison => ReasonView::Poison,
+            JobEndReason::SkipOn => ReasonView::SkipOn,
+            JobEndReason::Malformed => ReasonView::Malformed,
+            JobEndReason::Expired => ReasonView::Expired,
+            JobEndReason::Dependency => ReasonView::Dependency,
+            JobEndReason::Cancelled => ReasonView::Cancelled,
+        }
+    }
+}
+
+impl From<ReasonView> for JobEndReason {
+    fn from(reason: ReasonView) -> JobEndReason {
+        match reason {
+            ReasonView::AttemptsUsed => JobEndReason::AttemptsUsed,
+            ReasonView::Fatal => JobEndReason::Fatal,
+            ReasonView::Poison => JobEndReason::Poison,
+            ReasonView::SkipOn => JobEndReason::SkipOn,
+            ReasonView::Malformed => JobEndReason::Malformed,
+            ReasonView::Expired => JobEndReason::Expired,
+            ReasonView::Dependency => JobEndReason::Dependency,
+            ReasonView::Cancelled => JobEndReason::Cancelled,
         }
     }
 }
@@ -225,7 +279,7 @@ impl NewJobBody {
 /// The `Idempotency-Key` header of a request that makes jobs.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-pub(super) struct IdempotencyKey {
+pub(super) struct JobIdempotencyKey {
     /// A repeated request of the same key makes nothing new; another request under the same key is
     /// refused with 409. Counts per job type, for a day or `idempotency_ms`, as long as the job is
     /// there. 1 to 200 bytes.
@@ -233,28 +287,19 @@ pub(super) struct IdempotencyKey {
     pub(super) key: Option<String>,
 }
 
-impl IdempotencyKey {
+impl JobIdempotencyKey {
     /// The key of one job of many.
     pub(super) fn at(&self, index: usize) -> Option<String> {
         self.key.as_ref().map(|key| format!("{key}#{index}"))
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
+impl<S: Send + Sync> FromRequestParts<S> for JobIdempotencyKey {
     type Rejection = JobsApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, JobsApiError> {
-        let Some(value) = parts.headers.get("idempotency-key") else {
-            return Ok(Self { key: None });
-        };
-        match value.to_str() {
-            Ok(key) if (1..=200).contains(&key.len()) => Ok(Self { key: Some(key.to_owned()) }),
-            _ => Err(ApiError::invalid_field(
-                "Idempotency-Key",
-                "an idempotency key is 1 to 200 bytes of printable ASCII",
-            )
-            .into()),
-        }
+        let key = web::idempotency::key_of(&parts.headers)?;
+        Ok(Self { key: key.map(str::to_owned) })
     }
 }
 
@@ -558,10 +603,14 @@ struct AttemptView {
     ended_at: Timestamp,
     /// The worker that made it.
     worker_id: String,
+    /// Time at which it was claimed, if that is known.
+    claimed_at: Option<Timestamp>,
     /// Run time.
     took_ms: u64,
     /// The error.
     error: ErrorView,
+    /// Reason for which the job ended with this attempt, if it did.
+    end_reason: Option<ReasonView>,
 }
 
 impl From<FailedAttempt> for AttemptView {
@@ -570,8 +619,10 @@ impl From<FailedAttempt> for AttemptView {
             attempt: attempt.attempt,
             ended_at: stamp(attempt.at),
             worker_id: attempt.worker_id,
+            claimed_at: attempt.claimed_at.map(stamp),
             took_ms: attempt.processing_time,
             error: attempt.error.into(),
+            end_reason: attempt.reason.map(ReasonView::from),
         }
     }
 }
@@ -587,8 +638,12 @@ pub(super) struct JobDetail {
     result: Option<ResultView>,
     /// Its progress.
     progress: Option<ProgressView>,
-    /// The worker that runs it.
+    /// The worker that runs it, or made its latest attempt.
     worker_id: Option<String>,
+    /// Time at which that worker claimed it.
+    claimed_at: Option<Timestamp>,
+    /// Reason for which it ended without success.
+    end_reason: Option<ReasonView>,
     /// Its failed attempts, oldest first.
     history: Vec<AttemptView>,
     /// Time at which it comes due.
@@ -610,6 +665,8 @@ impl From<JobView> for JobDetail {
                 updated_at: stamp(progress.updated_at),
             }),
             worker_id: view.worker_id,
+            claimed_at: view.claimed_at.map(Timestamp::from),
+            end_reason: view.reason.map(ReasonView::from),
             history: view.history.into_iter().map(AttemptView::from).collect(),
             due_at: view.due.map(Timestamp::from),
             pending: view.pending.iter().map(ToString::to_string).collect(),
@@ -631,6 +688,11 @@ pub(super) struct LeaseView {
     expires_at: Timestamp,
     /// Number of the attempt, starting at 1.
     attempt: u32,
+    /// The trace that the attempt is part of, as a `traceparent` (W3C Trace Context): for what the
+    /// worker records, for what it calls, and for its calls about this job. Missing if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
+    traceparent: Option<String>,
 }
 
 impl From<JobLease> for LeaseView {
@@ -640,6 +702,7 @@ impl From<JobLease> for LeaseView {
             token: lease.token,
             expires_at: lease.until.into(),
             attempt: lease.attempt(),
+            traceparent: lease.trace().map(|trace| trace.to_string()),
             job: lease.job.into(),
         }
     }

@@ -21,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::InJob;
-use super::view::{ErrorView, IdempotencyKey, JobState, LeaseView, NewJobBody, ResultView};
+use super::view::{ErrorView, JobIdempotencyKey, JobState, LeaseView, NewJobBody, ResultView};
 use crate::error::{JobsApiError, api_error, unknown};
 use crate::service::JobsState;
 use web::App;
@@ -203,7 +203,7 @@ async fn dispatched(
 
 /// Dispatch a job.
 #[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", operation_id = "dispatch_job", request_body = NewJobBody,
-    params(IdempotencyKey),
+    params(JobIdempotencyKey),
     responses((status = 201, description = "Stored.", body = DispatchReply),
         (status = 200, description = "It was there already.", body = DispatchReply),
         (status = 409, description = "The idempotency key was used for another request.",
@@ -211,7 +211,7 @@ async fn dispatched(
 async fn dispatch(
     State(state): State<JobsState>,
     principal: Principal,
-    key: IdempotencyKey,
+    key: JobIdempotencyKey,
     Json(body): Json<NewJobBody>,
 ) -> Result<impl IntoResponse, JobsApiError> {
     let jobs = queue(&state, &principal)?;
@@ -260,12 +260,12 @@ struct BulkDispatchReply {
 /// Dispatch many jobs. Each has its own outcome; one that is refused does not keep the others. With
 /// an `Idempotency-Key`, each job has that key and its index in the request.
 #[utoipa::path(post, path = "/api/v1/jobs/bulk", tag = "jobs", operation_id = "dispatch_many", request_body = BulkDispatchBody,
-    params(IdempotencyKey),
+    params(JobIdempotencyKey),
     responses((status = 200, description = "What became of each.", body = BulkDispatchReply)))]
 async fn bulk(
     State(state): State<JobsState>,
     principal: Principal,
-    key: IdempotencyKey,
+    key: JobIdempotencyKey,
     Json(body): Json<BulkDispatchBody>,
 ) -> Result<impl IntoResponse, JobsApiError> {
     let jobs = queue(&state, &principal)?;
@@ -419,6 +419,8 @@ struct ClaimJobsBody {
     /// The machine it runs on, for people.
     #[serde(default)]
     hostname: String,
+    /// Number of jobs it runs at once, for people.
+    slots: Option<u32>,
 }
 
 /// The claimed jobs.
@@ -428,6 +430,8 @@ struct ClaimReply {
     items: Vec<LeaseView>,
     /// There may be more at once.
     more: bool,
+    /// True if an operator drains this worker: it gets nothing until it is resumed.
+    draining: bool,
 }
 
 fn lease_length(jobs: &Jobs, ms: Option<u64>) -> Result<Duration, JobsApiError> {
@@ -467,7 +471,7 @@ async fn claim(
         }
     };
     may_be(&jobs, &principal, &labels.worker_id).await?;
-    jobs.register(&labels, types.as_deref(), &body.hostname).await?;
+    jobs.register(&labels, types.as_deref(), &body.hostname, body.slots).await?;
     if body.timeout_grace_ms > GRACE_MAX {
         return Err(
             ApiError::invalid_field("timeout_grace_ms", "a grace is ten minutes at most").into()
@@ -484,7 +488,7 @@ async fn claim(
     let (answer, answered) = oneshot::channel();
     let app = state.app.clone();
     let watched = app.clone();
-    app.tasks().clone().spawn(async move {
+    let claiming = async move {
         // What a person claims is announced before, and on record before it is handed out.
         let pending = match entry {
             Some(Extension(entry)) => match announce_claim(&app, entry).await {
@@ -504,13 +508,14 @@ async fn claim(
         {
             tracing::warn!(%error, "jobs nobody took stay claimed until their lease ends");
         }
-    });
+    };
+    watched.tasks().spawn(store::trace::carry(claiming));
     let claimed = tokio::select! {
         claimed = answered => claimed.map_err(|error| ApiError::internal(&error))??,
         () = credential.ended(watched) => return Err(Credential::refusal().into()),
     };
     let items = claimed.leases.into_iter().map(LeaseView::from).collect();
-    Ok(Json(ClaimReply { items, more: claimed.more }))
+    Ok(Json(ClaimReply { items, more: claimed.more, draining: claimed.draining }))
 }
 
 /// Announces that a person claims jobs; which ones, nobody knows yet.
@@ -607,7 +612,7 @@ async fn renewed(
     Ok(RenewReply { expires_at: until.into(), cancelled, reason })
 }
 
-/// Keep a job for longer. Returns whether it was cancelled meanwhile.
+/// Renew the lease of a job. Returns whether it was cancelled in the meantime.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/renew", tag = "jobs", operation_id = "renew_lease", request_body = RenewBody,
     params(InJob),
     responses((status = 200, description = "It runs on.", body = RenewReply),
@@ -645,7 +650,7 @@ struct ProgressBody {
     lease_ms: Option<u64>,
 }
 
-/// Say how far a job is; renews the lease, too.
+/// Report the progress of a job; renews the lease, too.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/progress", tag = "jobs", operation_id = "report_progress", request_body = ProgressBody,
     params(InJob),
     responses((status = 200, description = "Noted.", body = RenewReply),
@@ -714,7 +719,7 @@ struct AckReply {
     retry_in_ms: Option<u64>,
 }
 
-/// End a job with success.
+/// Complete a job.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/complete", tag = "jobs", operation_id = "complete_job", request_body = CompleteBody,
     params(InJob),
     responses((status = 200, description = "It has ended.", body = AckReply),
@@ -752,7 +757,7 @@ struct FailBody {
     retry_in_ms: Option<u64>,
 }
 
-/// End an attempt with an error. The job's own policy says what comes next.
+/// Fail an attempt with an error. The job's retry policy decides what comes next.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/fail", tag = "jobs", operation_id = "fail_job", request_body = FailBody,
     params(InJob),
     responses((status = 200, description = "What comes next.", body = AckReply),
@@ -798,7 +803,7 @@ struct SnoozeBody {
     wait_ms: u64,
 }
 
-/// Put a job off. The attempt does not count.
+/// Postpone a job. The attempt does not count.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/snooze", tag = "jobs", request_body = SnoozeBody,
     operation_id = "snooze_job",
     params(InJob),
@@ -831,7 +836,7 @@ struct ReleaseBody {
     token: u64,
 }
 
-/// Hand a job back to the head of the line, as a worker that stops does. The attempt does not count.
+/// Release a job to the head of its queue, as a worker that stops does. The attempt does not count.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/release", tag = "jobs", request_body = ReleaseBody,
     operation_id = "release_job",
     params(InJob),
@@ -936,7 +941,7 @@ struct WorkerReply {
     worker_id: String,
 }
 
-/// Take a worker off the list, as it does when it stops. Jobs it holds are not touched.
+/// Remove a worker from the list, as it does itself when it stops. Jobs it holds are not touched.
 #[utoipa::path(delete, path = "/api/v1/jobs/workers/{worker_id}", tag = "jobs",
     operation_id = "remove_worker",
     params(("worker_id" = String, Path, description = "Id of the worker.")),

@@ -131,6 +131,12 @@ pub(super) fn payload(text: &str) -> Outcome<Box<RawValue>> {
                 .take(most)
                 .read_to_string(&mut read)
                 .map_err(|error| Failure::usage(format!("standard input: {error}")))?;
+            // Read no further, it would not be taken for JSON.
+            if read.trim().len() > jobs::PAYLOAD_MAX {
+                let most = jobs::PAYLOAD_MAX;
+                return Err(Failure::usage(format!("the payload has more than {most} bytes"))
+                    .next("store it elsewhere, and dispatch where it is"));
+            }
             read
         }
         None => text.to_owned(),

@@ -20,6 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use store::trace::{self, SpanKind, TraceContext, TraceSpan};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
@@ -32,6 +33,7 @@ use tracing::{Instrument as _, Span};
 
 use super::supervisor::{self, SupervisorOrder, SupervisorReport};
 use super::{millis, segment, time};
+use web::cli::Context as CommandContext;
 use web::cli::Output;
 use web::cli::client::Client;
 use web::cli::{Failure, Outcome};
@@ -115,7 +117,8 @@ fn lease(text: &str) -> Result<Duration, String> {
     Duration::parse(text, Some(("1s", "1d")))
 }
 
-pub(crate) fn run(client: Client, exec: Exec, output: &Output) -> Outcome {
+pub(crate) fn run(client: Client, exec: Exec, context: &CommandContext<'_>) -> Outcome {
+    let (output, otel) = (context.output, context.load()?.config.otel);
     let program = exec.command.first().map(String::as_str).unwrap_or_default();
     if !runnable(program) {
         return Err(Failure::usage(format!("there is no command {program:?} to run"))
@@ -137,7 +140,15 @@ pub(crate) fn run(client: Client, exec: Exec, output: &Output) -> Outcome {
         broken: Mutex::default(),
         cancelled: Mutex::default(),
     });
-    let done = runtime.block_on(worker.work());
+    let name = worker.name.clone();
+    let done = runtime.block_on(async {
+        let traces = web::otel::start(&otel, &name, "jobs exec");
+        let done = worker.work().await;
+        if let Some(traces) = traces {
+            traces.finish().await;
+        }
+        done
+    });
     // A call that still waits for its answer ends with the process.
     runtime.shutdown_background();
     done
@@ -201,6 +212,15 @@ struct LeaseAnswer {
     job: LeasedJob,
     token: u64,
     attempt: u32,
+    #[serde(default)]
+    traceparent: Option<String>,
+}
+
+impl LeaseAnswer {
+    /// The trace that its attempt is part of.
+    fn trace(&self) -> Option<TraceContext> {
+        self.traceparent.as_deref()?.parse().ok()
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -296,12 +316,15 @@ impl ExecWorker {
                     for lease in claimed.items {
                         // There are as many places as were asked for.
                         let place = Arc::clone(&places).acquire_owned().await.context("places")?;
-                        let (worker, span) = (Arc::clone(&self), self.attempt_span(&lease));
+                        let trace = self.attempt_trace(&lease);
+                        let context = trace.context();
+                        let (worker, span) =
+                            (Arc::clone(&self), self.attempt_span(&lease, context));
                         let attempt = async move {
-                            worker.run(lease).await;
+                            worker.run(lease, trace).await;
                             drop(place);
                         };
-                        running.spawn(attempt.instrument(span));
+                        running.spawn(trace::scope_if(context, attempt.instrument(span)));
                     }
                     while running.try_join_next().is_some() {}
                     if self.exec.drain && none {
@@ -410,6 +433,7 @@ impl ExecWorker {
             // A command that ran too long is stopped here, and that takes a while.
             "timeout_grace_ms": millis(self.exec.kill_after + REPORTING).min(600_000),
             "hostname": hostname(),
+            "slots": self.exec.concurrency,
         });
         let text = self.call("/api/v1/jobs/claim".to_owned(), body.to_string().into()).await?;
         serde_json::from_str(&text)
@@ -418,10 +442,9 @@ impl ExecWorker {
 
     /// A call off this thread, with the answer's text.
     async fn call(&self, path: String, body: Arc<str>) -> Outcome<String> {
-        let client = Arc::clone(&self.client);
-        tokio::task::spawn_blocking(move || client.exchange(&path, &body))
-            .await
-            .context("a call broke off")?
+        let (client, context) = (Arc::clone(&self.client), trace::current());
+        let call = move || trace::sync_scope(context, || client.exchange(&path, &body));
+        tokio::task::spawn_blocking(call).await.context("a call broke off")?
     }
 
     /// The body of a call about a job under this worker's lease.
@@ -462,18 +485,33 @@ impl ExecWorker {
     }
 
     /// The span around one attempt, with the fields that a Rust worker's has.
-    fn attempt_span(&self, lease: &LeaseAnswer) -> Span {
+    fn attempt_span(&self, lease: &LeaseAnswer, context: Option<TraceContext>) -> Span {
+        let trace_id = context.map(|context| tracing::field::display(context.trace_id_text()));
         tracing::info_span!(
             "attempt",
             job = %lease.job.id,
             job_type = %lease.job.job_type,
             attempt = lease.attempt,
             worker = %self.name,
+            trace_id,
         )
     }
 
+    /// The attempt in the trace of its job, as a Rust worker's.
+    fn attempt_trace(&self, lease: &LeaseAnswer) -> TraceSpan {
+        let name = || format!("attempt {}", lease.job.job_type).into();
+        let mut span = TraceSpan::begin(SpanKind::Consumer, lease.trace(), name);
+        span.set("messaging.system", || "tidegate");
+        span.set("messaging.operation.type", || "process");
+        span.set("messaging.destination.name", || lease.job.job_type.clone());
+        span.set("messaging.message.id", || lease.job.id.clone());
+        span.set("tidegate.worker.id", || self.name.clone());
+        span.set("tidegate.job.attempt", || lease.attempt);
+        span
+    }
+
     /// Runs one job to its end and reports it.
-    async fn run(&self, lease: LeaseAnswer) {
+    async fn run(&self, lease: LeaseAnswer, mut trace: TraceSpan) {
         let started = Instant::now();
         tracing::info!("attempt started");
         let attended = match self.start(&lease) {
@@ -493,6 +531,11 @@ impl ExecWorker {
                 "lost".to_owned()
             }
         };
+        trace.set("process.exit.code", || i64::from(ended.code.unwrap_or(-1)));
+        trace.set("tidegate.job.outcome", || word.clone());
+        if matches!(word.as_str(), "failed" | "dead" | "retried" | "lost") {
+            trace.fail(|| word.clone());
+        }
         tracing::info!(outcome = word, exit = ended.code.ok(), took_ms, "attempt ended");
         let line = if self.output.json {
             let code = ended.code.ok();
@@ -543,6 +586,11 @@ impl ExecWorker {
                 command.env_remove(name);
             }
         }
+        match trace::current() {
+            Some(context) => command.env("TRACEPARENT", context.to_string()),
+            // That of this process is not the job's.
+            None => command.env_remove("TRACEPARENT"),
+        };
         command.env("TIDEGATE_JOB_ID", &lease.job.id);
         command.env("TIDEGATE_JOB_TYPE", &lease.job.job_type);
         command.env("TIDEGATE_JOB_ATTEMPT", lease.attempt.to_string());
@@ -1016,7 +1064,8 @@ impl StderrTail {
             }
             if !std::mem::replace(&mut self.warned_of_progress, true) {
                 let percent: String = percent.chars().take(40).collect();
-                warning = Some(format!("{percent:?} is no progress; write ::progress 40 half way"));
+                warning =
+                    Some(format!("{percent:?} is not a percentage; write ::progress 40 half way"));
             }
         }
         {

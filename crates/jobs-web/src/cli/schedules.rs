@@ -13,6 +13,7 @@ use web::cli::{Output, Tone};
 #[derive(Debug, Subcommand)]
 pub(crate) enum SchedulesSubcommand {
     /// List schedules, the next to come first
+    #[command(alias = "list")]
     Ls,
     /// Store a schedule, or change the one of this id
     Put {
@@ -41,6 +42,11 @@ pub(crate) enum SchedulesSubcommand {
     },
     /// Delete a schedule; its waiting and active occurrences continue
     Rm {
+        /// Id of the schedule
+        id: String,
+    },
+    /// Run a schedule now, beside its occurrences
+    Run {
         /// Id of the schedule
         id: String,
     },
@@ -103,6 +109,9 @@ pub(crate) fn run(client: &Client, verb: Option<SchedulesSubcommand>, output: &O
             done(client.put_text(&path(&id), &with_payload(body, given))?)
         }
         SchedulesSubcommand::Rm { id } => done(client.delete(&path(&id)).map_err(known)?),
+        SchedulesSubcommand::Run { id } => {
+            done(client.post(&format!("{}/run", path(&id)), &json!({})).map_err(known)?)
+        }
         SchedulesSubcommand::Pause { id } => {
             done(client.post(&format!("{}/pause", path(&id)), &json!({})).map_err(known)?)
         }
@@ -129,17 +138,7 @@ pub(crate) fn run(client: &Client, verb: Option<SchedulesSubcommand>, output: &O
 }
 
 fn ls(client: &Client, output: &Output) -> Outcome {
-    let mut all: Vec<Value> = Vec::new();
-    let mut cursor: Option<String> = None;
-    loop {
-        let query = query(&[("limit", Some("1000")), ("cursor", cursor.as_deref())]);
-        let mut page = client.get(&format!("/api/v1/jobs/schedules?{query}"))?;
-        all.extend(page["items"].as_array_mut().map(std::mem::take).unwrap_or_default());
-        cursor = page["next_cursor"].as_str().map(str::to_owned);
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let all = client.get_all("/api/v1/jobs/schedules")?;
     if output.json {
         return output.value(&all);
     }
@@ -161,11 +160,13 @@ fn ls(client: &Client, output: &Output) -> Outcome {
             text(job, "id"),
             text(job, "type"),
             text(job, "cron"),
+            text(schedule, "description"),
             job["timezone"].as_str().unwrap_or("UTC").to_owned(),
             next,
+            schedule["runs"][0]["outcome"].as_str().unwrap_or("-").to_owned(),
             short(&job["payload"].to_string(), 40),
         ]
     };
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
-    output.table(&["ID", "TYPE", "CRON", "ZONE", "NEXT", "PAYLOAD"], &rows)
+    output.table(&["ID", "TYPE", "CRON", "IN WORDS", "ZONE", "NEXT", "LAST RUN", "PAYLOAD"], &rows)
 }

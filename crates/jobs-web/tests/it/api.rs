@@ -544,6 +544,21 @@ testkit::each_store! {
         assert!(outcomes[2]["message"].as_str().unwrap().contains("odd"), "{}", got.text);
     }
 
+    async fn a_repeated_run_of_a_schedule_under_one_idempotency_key_is_one_job(t: TestStore) {
+        let f = fixture(&t);
+        let nightly = json!({ "type": "a", "cron": "0 3 * * *" });
+        let put = f.admin("PUT /api/v1/jobs/schedules/nightly", nightly).await;
+        assert!(put.status.is_success(), "{}", put.text);
+        let run = async |key| f.keyed(key, "POST /api/v1/jobs/schedules/nightly/run", json!({})).await;
+        let first = run("one").await;
+        assert_eq!(first.status, StatusCode::OK, "{}", first.text);
+        assert_eq!(run("one").await.text, first.text);
+        let other = run("two").await;
+        assert_eq!((other.status, other.code().as_str()), (StatusCode::CONFLICT, "JOB_STATE"), "{}", other.text);
+        let jobs = f.admin("GET /api/v1/jobs?type=a", Value::Null).await.json();
+        assert_eq!(jobs["items"].as_array().unwrap().len(), 1, "{jobs}");
+    }
+
     async fn an_idempotency_key_header_makes_one_job(t: TestStore) {
         let f = fixture(&t);
         let send = |path: &str, body: Value| {

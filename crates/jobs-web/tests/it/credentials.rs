@@ -14,7 +14,7 @@ testkit::each_store! {
         let f = Fixture::running(&t, web::Settings::default(), vec![JobsService::on(jobs, "test")]);
         let body = json!({ "worker_id": "w", "types": ["mail"], "wait_ms": 30_000 });
         let announced = async {
-            let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+            let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
             loop {
                 let pending: Vec<String> = t.store.clone().hvals("tidegate:audit-pending").await.unwrap();
                 if pending.iter().any(|entry| entry.contains("job.claim")) {

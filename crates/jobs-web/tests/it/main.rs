@@ -5,3 +5,4 @@ extern crate tidegate_jobs_web as jobs_web;
 
 mod api;
 mod credentials;
+mod metrics;

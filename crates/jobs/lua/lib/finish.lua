@@ -1,20 +1,20 @@
 -- finish(at, ttl, done_channel, wake_channel, total_ms) -- writes the results of jobs that succeeded, if
 -- they are still their worker's and have not run longer than they may. Answers the numbers of the jobs
 -- that were not done, which are another's by now, and whether other jobs wait for one that was. What is
--- repeated counts as done.
+-- repeated counts as done; its number is negative among them.
 --
 -- From `at` on the arguments are, of each claim: its text, its type, keep, how many jobs and how many
 -- results, then the ids, then the results: one for all, or one of each.
 -- uses: chunked, emit, mark_parents, release_slots, release_term
 -- reads: active, claims, claim_leases, claim_counts, events, parked, leases, finished, parents,
 --        settled, processed, spent, cancelled, deadlines, now_ms, prefix, events_max, LOCK_KEY,
---        STATUS_KEY, RESULT_KEY, RUNNING_KEY
+--        STATUS_KEY, RESULT_KEY, RUNNING_KEY, ATTEMPT_KEY
 local function finish(at, ttl, done_channel, wake_channel, total_ms)
   local call, now = redis.call, now_ms .. ' '
   -- Nearly always there is none of these.
   local special = call('EXISTS', leases, cancelled, parents, parked, deadlines) > 0
   local lost, before, any_settled = {}, 0, false
-  local statuses, locks, entries, names = { 0, 0 }, { 0 }, { 0 }, nil
+  local statuses, locks, entries, names = { 0, 0, 0, 0 }, { 0 }, { 0 }, nil
   local count, ended, counts = 0, 0, {}
   while at < #ARGV do
     local text, job_type, keep = ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1'
@@ -43,8 +43,9 @@ local function finish(at, ttl, done_channel, wake_channel, total_ms)
         if held[j] == text and not seen[id] then
           last = last + 1
           seen[id], ids[last], own[last] = true, id, own_result
-        elseif not seen[id] and (held[j] or call('GET', prefix .. RESULT_KEY .. id) ~= own_result) then
-          lost[#lost + 1] = before + j
+        else
+          local repeated = seen[id] or (not held[j] and call('GET', prefix .. RESULT_KEY .. id) == own_result)
+          lost[#lost + 1] = repeated and -(before + j) or before + j
         end
       end
       if last > 0 then chunked('HDEL', claims, ids, 1, last) end
@@ -55,13 +56,16 @@ local function finish(at, ttl, done_channel, wake_channel, total_ms)
     local taken = last - first + 1
     if taken > 0 then
       local lock, status, result_key = prefix .. LOCK_KEY, prefix .. STATUS_KEY, prefix .. RESULT_KEY
+      local attempt = prefix .. ATTEMPT_KEY
       for j = first, last do
         local id = ids[j]
         count = count + 1
         -- With GET it answers nothing instead of a table that says OK.
         call('SET', result_key .. id, each > 0 and ids[j + each] or result, 'GET', 'EX', ttl)
         locks[count] = lock .. id
-        statuses[2 * count - 1], statuses[2 * count] = status .. id, 'completed'
+        local pair = 4 * count
+        statuses[pair - 3], statuses[pair - 2] = status .. id, 'completed'
+        statuses[pair - 1], statuses[pair] = attempt .. id, text
         if not keep then
           ended = ended + 1
           entries[ended] = now .. id

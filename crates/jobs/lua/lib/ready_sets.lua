@@ -5,7 +5,7 @@
 -- names many types reads the whole set of a pool if that holds few lanes, otherwise the set of each
 -- type.
 -- uses: rank
--- reads: prefix, pools, types, rest, READY_KEY
+-- reads: prefix, pools, types, rest, READY_KEY, KEY_SEPARATOR
 local function ready_sets(limit, has_own)
   local call = redis.call
   local pools, types = tonumber(pools), tonumber(types)
@@ -43,7 +43,7 @@ local function ready_sets(limit, has_own)
         add(pool, key, own, true)
       else
         for t = 1, types do
-          local typed = key .. ':' .. ARGV[rest + pools + t]
+          local typed = key .. KEY_SEPARATOR .. ARGV[rest + pools + t]
           add(pool, typed, call('ZRANGE', typed, '0', page - 1, 'WITHSCORES'), false)
         end
       end

@@ -1,11 +1,13 @@
--- record_claim(reply, queue_state, ids, job_types, started, per_minute) -- writes down that jobs, locked
--- already, are claimed by the worker under one term, and adds them to the reply. `started` and
--- `per_minute` count them per type; a job that was deleted is taken out of all of these.
+-- record_claim(reply, round) -- writes down that the jobs of a round, locked already, are claimed by the
+-- worker under one term, and adds them to the reply. `started` and `per_minute` count them per type; a
+-- job that was deleted is taken out of all of these.
 -- uses: chunked, count_starts, emit
 -- reads: active, claims, claim_leases, claim_counts, events, now_ms, prefix, events_max, worker_id,
 --        request, lease_until_ms, request_slot, DATA_KEY, STATUS_KEY, LOCK_KEY
-local function record_claim(reply, queue_state, ids, job_types, started, per_minute)
-  local call, count, keys = redis.call, #ids, { 0 }
+local function record_claim(reply, round)
+  local call, queue_state, ids, job_types = redis.call, round.queue_state, round.ids, round.job_types
+  local started, per_minute = round.limits.started, round.per_minute
+  local count, keys = #ids, { 0 }
   for i = 1, count do keys[i] = prefix .. DATA_KEY .. ids[i] end
   local data = chunked('MGET', nil, keys)
   for i = count, 1, -1 do
@@ -21,8 +23,9 @@ local function record_claim(reply, queue_state, ids, job_types, started, per_min
   end
   if count == 0 then return end
 
-  -- One token for all of a call: a fence, which grows from claim to claim.
-  local token = string.format('%.0f', (queue_state.more[4] or 0) + 1)
+  -- One token for all of a call: a fence, which grows from claim to claim. It is the time of the
+  -- claim in microseconds, or one more than the token before it, and so tells since when a job runs.
+  local token = string.format('%.0f', math.max((queue_state.more[4] or 0) + 1, tonumber(now_ms) * 1000))
   local status_prefix, names, head = prefix .. STATUS_KEY, ids[1], #reply
   -- A packed hash is searched from its start; an entry of more than 64 bytes keeps it from being
   -- packed. No job is called '-'.

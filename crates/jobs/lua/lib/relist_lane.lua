@@ -4,7 +4,7 @@
 --
 -- A lane that is `alone` keeps its score, which is a lower bound all the same.
 -- uses: chunked, rank
--- reads: parked, prefix, READY_KEY, PARKED_KEY
+-- reads: parked, prefix, READY_KEY, PARKED_KEY, KEY_SEPARATOR
 local function relist_lane(lane, seq, alone, reply)
   local call, list, at, key, first = redis.call, lane.list, lane.at, lane.key, nil
   if list then
@@ -26,7 +26,7 @@ local function relist_lane(lane, seq, alone, reply)
     end
   end
   local ready, member = prefix .. READY_KEY .. lane.pool, lane.member
-  local typed = ready .. ':' .. lane.job_type
+  local typed = ready .. KEY_SEPARATOR .. lane.job_type
   if lane.due then
     local score = first and lane.floor + first or lane.listed
     local last = string.format('%.0f', score + PARKED)

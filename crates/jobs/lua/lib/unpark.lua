@@ -4,7 +4,7 @@
 -- Of a type with more lanes the next follow after a moment, so that a type at its limit does not
 -- move all its lanes with every claim.
 -- uses: chunked, rank
--- reads: parked, prefix, PARKED_KEY, READY_KEY, LANE_KEY
+-- reads: parked, prefix, PARKED_KEY, READY_KEY, LANE_KEY, KEY_SEPARATOR
 local function unpark(now)
   local call = redis.call
   local due = call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', '0', '16')
@@ -16,14 +16,14 @@ local function unpark(now)
       local pool, member, rid, priority = string.match(entries[i], '^(%w+) ((%w+) (%d+) .*)$')
       if pool then
         local ready = prefix .. READY_KEY .. pool
-        local first = call('LINDEX', prefix .. LANE_KEY .. rid .. ':' .. priority, '0')
+        local first = call('LINDEX', prefix .. LANE_KEY .. rid .. KEY_SEPARATOR .. priority, '0')
         if first then
           local score = rank(priority, first)
           call('ZADD', ready, score, member)
-          call('ZADD', ready .. ':' .. job_type, score, member)
+          call('ZADD', ready .. KEY_SEPARATOR .. job_type, score, member)
         else
           call('ZREM', ready, member)
-          call('ZREM', ready .. ':' .. job_type, member)
+          call('ZREM', ready .. KEY_SEPARATOR .. job_type, member)
         end
       end
     end

@@ -12,7 +12,7 @@ use store::{
 
 use super::JobsMaintenance;
 use crate::{
-    Error, FailedAttempt, FailureAction, Job, JobError, JobId, JobLease,
+    Error, FailedAttempt, FailureAction, Job, JobEndReason, JobError, JobId, JobLease,
     config::seconds,
     fail::{AckOutcome, AttemptFailure, WORKER_LOST, failed_result, timed_out},
     json::Fields,
@@ -235,7 +235,8 @@ impl JobsMaintenance {
         if poisoned {
             tracing::warn!(job = %lease.id(), times, "job put away: it takes its workers down");
         }
-        self.jobs.failure(&lease, verdict, error, Duration::ZERO)
+        let failure = self.jobs.failure(&lease, verdict, error, Duration::ZERO);
+        if poisoned { failure.because(JobEndReason::Poison) } else { failure }
     }
 
     /// Takes back jobs of v1 workers that went away: in `jobs:active`, not ours, without a lock.

@@ -143,7 +143,7 @@ impl JobsMaintenance {
             anew
         };
         if anew {
-            tracing::warn!(live, entries, "lanes do not match the line; indexing anew");
+            tracing::warn!(live, entries, "lanes do not match the queue; rebuilding the index");
             let listed: Vec<(PoolId, ListedLane)> = pools
                 .iter()
                 .zip(all)

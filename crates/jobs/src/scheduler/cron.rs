@@ -8,7 +8,7 @@ use store::{
 
 use super::Scheduler;
 use crate::{
-    CatchUp, Cron, Error, Job, JobId, Overlap,
+    CatchUp, Cron, Error, Job, JobId, JobResult, Overlap,
     cron::CATCH_UP_MAX,
     json::Fields,
     lanes::{LaneRef, Lanes},
@@ -33,18 +33,17 @@ impl Scheduler {
         let more = due.len() == BATCH as usize;
         let mut occurred = 0;
         for (id, due) in due {
-            let (data, paused): (Option<Vec<u8>>, bool) = redis::pipe()
-                .get(keys.data(&id))
-                .sismember(keys.cron_paused(), &id)
-                .query_async(&mut store)
-                .await?;
+            let (data, paused, ended) = self.read_schedule(&id).await?;
             let Some(data) = data else {
                 // Its job was deleted, and only the name was left.
                 let () = store.zrem(keys.cron(), &id).await?;
                 continue;
             };
             match self.plan(&id, &data, Millis(due), paused, now) {
-                Ok(plan) => occurred += self.claim_occurrences(&id, Millis(due), plan).await?,
+                Ok(plan) => {
+                    let fired = self.claim_occurrences(&id, Millis(due), plan, ended).await?;
+                    occurred += fired.unwrap_or(0);
+                }
                 Err(reason) => {
                     tracing::warn!(schedule = %id, reason, "unusable schedule stopped");
                     let () = store.zrem(keys.cron(), &id).await?;
@@ -52,6 +51,47 @@ impl Scheduler {
             }
         }
         Ok((occurred, more))
+    }
+
+    /// Reads the job of a schedule, whether it is paused, and when its latest run ended.
+    async fn read_schedule(
+        &self,
+        id: &str,
+    ) -> Result<(Option<Vec<u8>>, bool, Option<Millis>), Error> {
+        let keys = self.jobs.keys();
+        let (data, paused, result): (Option<Vec<u8>>, bool, Option<Vec<u8>>) = redis::pipe()
+            .get(keys.data(id))
+            .sismember(keys.cron_paused(), id)
+            .get(keys.result(id))
+            .query_async(&mut self.jobs.store().clone())
+            .await?;
+        let result: Option<JobResult> = result.and_then(|text| serde_json::from_slice(&text).ok());
+        Ok((data, paused, result.map(|result| Millis(result.completed_at))))
+    }
+
+    /// Runs a schedule now, beside its occurrences. Returns the id of the job, or `None` when the run
+    /// before has not ended.
+    pub(crate) async fn run_now(&self, id: &JobId) -> Result<Option<JobId>, Error> {
+        let now = self.jobs.now();
+        let mut store = self.jobs.store().clone();
+        // Between the two looks its next occurrence may come due and move it on.
+        for _ in 0..3 {
+            let next: Option<i64> = store.zscore(self.jobs.keys().cron(), id.as_str()).await?;
+            let next = next.map(Millis).ok_or_else(|| Error::NotFound(id.clone()))?;
+            let (data, _, ended) = self.read_schedule(id.as_str()).await?;
+            let data = data.ok_or_else(|| Error::NotFound(id.clone()))?;
+            let mut plan = self
+                .plan(id.as_str(), &data, now, false, now)
+                .map_err(|reason| Error::Malformed { id: id.clone(), reason })?;
+            plan.next = Some(next);
+            let name = plan.occurrences.last().map(|(name, _)| JobId::stored(name.as_str()));
+            match self.claim_occurrences(id.as_str(), next, plan, ended).await? {
+                Some(0) => return Ok(None),
+                Some(_) => return Ok(name),
+                None => {}
+            }
+        }
+        Err(Error::Conflict { id: id.clone(), status: "being changed by somebody else".to_owned() })
     }
 
     /// Plans the occurrences of a schedule that is due.
@@ -99,8 +139,15 @@ impl Scheduler {
         Ok(Plan { place: LaneRef::of(&job), next: cron.next_after(now), timed, occurrences })
     }
 
-    /// Moves a schedule on and puts its occurrences in line, if nobody else has.
-    async fn claim_occurrences(&self, id: &str, due: Millis, plan: Plan) -> Result<usize, Error> {
+    /// Moves a schedule on and puts its occurrences in line. Returns how many, and `None` when somebody
+    /// else has moved it.
+    async fn claim_occurrences(
+        &self,
+        id: &str,
+        due: Millis,
+        plan: Plan,
+        ended: Option<Millis>,
+    ) -> Result<Option<usize>, Error> {
         let keys = self.jobs.keys();
         let place = &plan.place;
         let timed = plan.occurrences.iter().filter(|_| plan.timed);
@@ -122,6 +169,7 @@ impl Scheduler {
                 claims: keys.claims(),
                 events: keys.events(),
                 lock: keys.lock(id),
+                runs: keys.runs(id),
                 keys: all_keys,
             },
             scripts::fire_schedule::Args {
@@ -132,14 +180,24 @@ impl Scheduler {
                 due_ms: due,
                 next_ms: plan.next,
                 place: "back",
+                ended_ms: ended,
                 rest,
             },
         )
         .await?;
-        match reply.get(1) {
-            Some(redis::Value::Int(count)) => Ok(usize::try_from(*count).unwrap_or(0)),
-            _ => Ok(0),
+        let moved = match reply.first() {
+            Some(redis::Value::BulkString(word)) => word == b"moved",
+            Some(redis::Value::SimpleString(word)) => word == "moved",
+            _ => false,
+        };
+        let count = match reply.get(1) {
+            Some(redis::Value::Int(count)) => u64::try_from(*count).unwrap_or(0),
+            _ => 0,
+        };
+        if count > 0 {
+            self.jobs.inner.meter.of(place.job_type().as_str()).dispatched.increment(count);
         }
+        Ok((!moved).then_some(usize::try_from(count).unwrap_or(0)))
     }
 }
 

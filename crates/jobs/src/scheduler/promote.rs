@@ -10,7 +10,7 @@ use super::Scheduler;
 use crate::{
     Error, Job, JobError, JobId,
     config::seconds,
-    fail::failed_result,
+    fail::{MALFORMED, failed_result},
     lanes::{LaneRef, Lanes},
     scripts,
 };
@@ -53,7 +53,7 @@ impl Scheduler {
                 Some(Ok(job)) => ("lane", lanes.number(keys, &LaneRef::of(job)), Arg::Str("")),
                 Some(Err(error)) => {
                     tracing::warn!(job = %id, %error, "malformed job put away");
-                    let error = JobError::new("Malformed", error.to_string());
+                    let error = JobError::new(MALFORMED, error.to_string());
                     ("bad", 0, Arg::String(failed_result(error, now, 0)))
                 }
             };

@@ -140,7 +140,7 @@ impl Reporter {
         }
         let message = Some(message.into()).filter(|message| !message.is_empty());
         if let Err(error) = self.jobs.set_progress(&self.id, percent, message, None).await {
-            tracing::debug!(job = %self.id, %error, "progress not told");
+            tracing::debug!(job = %self.id, %error, "progress not reported");
         }
     }
 }

@@ -32,7 +32,11 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use store::{Millis, batcher::BYTES_MAX};
+use store::{
+    Millis,
+    batcher::BYTES_MAX,
+    trace::{self, SpanKind, TraceContext, TraceSpan},
+};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::{Service as _, ServiceExt as _};
@@ -189,7 +193,9 @@ impl WorkerRuntime {
     }
 
     pub(crate) async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
-        self.jobs.register(&self.labels, Some(&self.types), &self.options.hostname).await?;
+        let slots = u32::try_from(self.options.concurrency).unwrap_or(u32::MAX);
+        let hostname = &self.options.hostname;
+        self.jobs.register(&self.labels, Some(&self.types), hostname, Some(slots)).await?;
         let shared = Arc::new(WorkerState::default());
         // Roles, heartbeat and renewal go on until the last outcome is written.
         let finished = CancellationToken::new();
@@ -679,8 +685,11 @@ impl WorkerRuntime {
         let context = AttemptContext { jobs: self.jobs.clone(), cancel: cancel.clone(), deadline };
         let call = JobRequest { lease: Arc::clone(&lease), context };
         let mut service = self.service.clone();
+        let span = attempt_trace(&lease);
         let outcome = attempt(&mut service, call, timeout, &cancel);
-        let outcome = outcome.instrument(attempt_span(&lease)).await;
+        let outcome = outcome.instrument(attempt_span(&lease, span.context()));
+        let outcome = trace::scope_if(span.context(), outcome).await;
+        drop(span);
         let outcome = outcome.map_or(AttemptResult::Release, AttemptResult::Handler);
         match self.disposition(&lease, &outcome, Duration::ZERO) {
             Disposition::Success(success) => self.write(vec![success], Vec::new()).await,
@@ -920,14 +929,21 @@ impl InFlightJob {
                 }
                 attempt(service, call, timeout, &self.cancel).await
             };
-            let mut attempt = pin!(attempt.instrument(attempt_span(&self.lease)));
-            match futures_util::poll!(attempt.as_mut()) {
+            let mut span = attempt_trace(&self.lease);
+            let context = span.context();
+            let attempt = attempt.instrument(attempt_span(&self.lease, context));
+            let mut attempt = pin!(trace::scope_if(context, attempt));
+            let outcome = match futures_util::poll!(attempt.as_mut()) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => {
                     let _waiting = WaitingRunner::new(shared);
                     attempt.await
                 }
+            };
+            if let Some(JobOutcome::Failed(error)) = &outcome {
+                span.fail(|| error.to_string());
             }
+            outcome
         };
         let why = self.why.lock().clone();
         match (why, outcome) {
@@ -962,14 +978,29 @@ impl Drop for WaitingRunner<'_> {
 }
 
 /// The span around one attempt: everything that the handler logs is in it.
-fn attempt_span(lease: &JobLease) -> Span {
+fn attempt_span(lease: &JobLease, context: Option<TraceContext>) -> Span {
+    let trace_id = context.map(|context| tracing::field::display(context.trace_id_text()));
     tracing::info_span!(
         "attempt",
         job = %lease.id(),
         job_type = %lease.job.job_type,
         attempt = lease.attempt(),
         worker = %lease.worker_id(),
+        trace_id,
     )
+}
+
+/// The attempt in the trace of the job: whatever the handler does is part of it.
+fn attempt_trace(lease: &JobLease) -> TraceSpan {
+    let name = || format!("attempt {}", lease.job.job_type).into();
+    let mut span = TraceSpan::begin(SpanKind::Consumer, lease.trace(), name);
+    span.set("messaging.system", || "tidegate");
+    span.set("messaging.operation.type", || "process");
+    span.set("messaging.destination.name", || lease.job.job_type.to_string());
+    span.set("messaging.message.id", || lease.id().to_string());
+    span.set("tidegate.worker.id", || lease.worker_id().to_owned());
+    span.set("tidegate.job.attempt", || lease.attempt());
+    span
 }
 
 /// Runs one attempt: the handler with all layers, within its time, its panic caught. `None` is one

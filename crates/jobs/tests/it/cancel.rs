@@ -173,7 +173,7 @@ testkit::each_store! {
         assert!(jobs.dispatch_all(all).await.iter().all(Result::is_ok));
         let run = async |which: JobList, job_type: Option<&str>, what: BulkAction, most: usize| {
             let job_type = job_type.map(str::to_owned);
-            let filter = Filter { which: Some(which), job_type, text: None };
+            let filter = Filter { which: Some(which), job_type, ..Filter::default() };
             let (mut from, mut done, mut refused, mut calls) = (None, 0, 0, 0);
             loop {
                 let part = jobs.bulk(&filter, &what, from, most).await.unwrap();

@@ -38,8 +38,27 @@ use crate::support::*;
 const LEASE: Duration = Duration::from_secs(2);
 const RECOVERY: Duration = Duration::from_secs(5);
 
-/// How often each job's handler ran.
-type Runs = Arc<Vec<AtomicU32>>;
+/// Jobs at the end of the storm that are not done before it is over, so that somebody holds them when
+/// everybody dies.
+const LAST: usize = 10;
+
+/// What handlers know of all jobs.
+struct Ledger {
+    /// How often each job's handler ran.
+    runs: Vec<AtomicU32>,
+    /// From this job on, handlers wait for the end of the storm.
+    waits_from: usize,
+    storm_over: CancellationToken,
+}
+
+type Runs = Arc<Ledger>;
+
+impl Ledger {
+    fn new(count: usize, waits_from: usize) -> Runs {
+        let runs = (0..count).map(|_| AtomicU32::new(0)).collect();
+        Arc::new(Self { runs, waits_from, storm_over: CancellationToken::new() })
+    }
+}
 
 fn config() -> Config {
     Config {
@@ -77,7 +96,10 @@ async fn work(
     State(runs): State<Runs>,
     attempt: Attempt,
 ) -> Result<usize, Fault> {
-    runs[n].fetch_add(1, Ordering::Relaxed);
+    runs.runs[n].fetch_add(1, Ordering::Relaxed);
+    if n >= runs.waits_from {
+        runs.storm_over.cancelled().await;
+    }
     if n % 97 == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -169,7 +191,7 @@ async fn claims(store: &Store) -> BTreeMap<String, String> {
 }
 
 async fn check(store: &Store, count: usize, runs: &Runs) {
-    for (n, runs) in runs.iter().enumerate() {
+    for (n, runs) in runs.runs.iter().enumerate() {
         assert!(runs.load(Ordering::Relaxed) > 0, "job j{n} is said to have run");
     }
     check_store(store, count).await;
@@ -204,7 +226,7 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
     let mut server = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let proxy = Proxy::start(server.port(), 7).await.unwrap();
     let (url, direct) = (proxy.url(), server.url());
-    let runs: Runs = Arc::new((0..count).map(|_| AtomicU32::new(0)).collect());
+    let runs = Ledger::new(count, count - LAST);
     let stop = CancellationToken::new();
     let look = open(&direct).await;
     let done = Arc::new(AtomicBool::new(false));
@@ -269,6 +291,11 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
     // The end: everybody dies at once with jobs in flight, one scheduler and four workers come.
     done.store(true, Ordering::Relaxed);
     let (workers, background, killed) = killer.await.unwrap();
+    testkit::until("the last jobs are held", async || {
+        let held = claims(look.store()).await;
+        (count - LAST..count).all(|n| held.contains_key(&format!("j{n}"))).then_some(())
+    })
+    .await;
     workers.iter().chain(&background).for_each(JoinHandle::abort);
     let lost = proxy.lost();
     proxy.heal();
@@ -276,6 +303,7 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
     assert!(!held.is_empty(), "nobody held anything");
     let calm = CancellationToken::new();
     let died = Instant::now();
+    runs.storm_over.cancel();
     let last: Vec<_> = (0..4).map(|_| start_worker(&url, &runs, &calm)).collect();
     let background = start_background(&url, &calm);
     // What the dead held is taken back: nothing is under a claim of theirs any more.
@@ -289,7 +317,8 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let again: u32 = runs.iter().map(|n| n.load(Ordering::Relaxed)).sum::<u32>() - count as u32;
+    let again: u32 =
+        runs.runs.iter().map(|n| n.load(Ordering::Relaxed)).sum::<u32>() - count as u32;
     eprintln!(
         "{count} jobs in {:?}: {killed} workers killed, {lost} replies lost, {restarts} restarts, \
          {} held at the end, taken back after {recovered:?}, all done after {:?}; {again} runs more \
@@ -315,7 +344,7 @@ async fn nothing_is_lost_and_nothing_completes_twice_in_a_storm() {
 async fn a_dead_workers_jobs_run_again_within_their_lease_and_five_seconds() {
     let server = RedisServer::start();
     let jobs = open(&server.url()).await;
-    let runs: Runs = Arc::new((0..100).map(|_| AtomicU32::new(0)).collect());
+    let runs = Ledger::new(100, 100);
     dispatch(&jobs, 0..100).await;
     let stop = CancellationToken::new();
     let background = start_background(&server.url(), &stop);
@@ -343,7 +372,7 @@ async fn a_failover_loses_and_doubles_nothing_that_a_replica_had() {
     let count = 2_000;
     let mut sentinel = Sentinel::start();
     let url = sentinel.url();
-    let runs: Runs = Arc::new((0..count).map(|_| AtomicU32::new(0)).collect());
+    let runs = Ledger::new(count, count);
     let stop = CancellationToken::new();
     let jobs = open(&url).await;
     dispatch(&jobs, 0..count).await;

@@ -353,7 +353,7 @@ testkit::each_store! {
                     job("some").target(mine.capability(foreign).region("eu").region("us")),
                 ]
             });
-            assert!(jobs.dispatch_all(new).await.iter().all(Result::is_ok));
+            assert!(Box::pin(jobs.dispatch_all(new)).await.iter().all(Result::is_ok));
             for _ in 0..9 {
                 put(&jobs, job("own")).await;
             }

@@ -13,6 +13,7 @@ mod keys;
 mod maintenance;
 mod scheduler;
 mod support;
+mod understand;
 mod v1;
 mod wait;
 mod walk;

@@ -93,7 +93,7 @@ testkit::each_store! {
     async fn a_silent_worker_is_taken_off_and_its_jobs_back(t: TestStore) {
         let (jobs, raw) = (queue(&t), Raw::of(&t));
         let labels = Labels::new("w1").unwrap();
-        jobs.register(&labels, None, "host").await.unwrap();
+        jobs.register(&labels, None, "host", None).await.unwrap();
         let info = raw.json("bridge:workers:w1").await;
         assert_eq!(info["serverId"], "w1");
         assert_eq!(raw.set("bridge:workers:active").await, ["w1"]);
@@ -433,14 +433,14 @@ testkit::each_store! {
         put(&jobs, job("b").priority(9)).await;
         assert_eq!(jobs.unroutable().await.unwrap().len(), 3, "nobody is there");
         let job_types = [jobs::JobType::parse("a").unwrap()];
-        jobs.register(&Labels::new("w1").unwrap(), Some(&job_types), "host").await.unwrap();
+        jobs.register(&Labels::new("w1").unwrap(), Some(&job_types), "host", None).await.unwrap();
         let mut stuck = jobs.unroutable().await.unwrap();
         stuck.sort_by_key(|lane| lane.route.job_type.to_string());
         assert_eq!(stuck.len(), 2);
         assert_eq!(stuck[0].route.target.capabilities, ["gpu"]);
         assert_eq!(stuck[1].waiting[8], 1, "one of priority 9");
         let labels = Labels::new("w2").unwrap().capabilities(["gpu"]);
-        jobs.register(&labels, None, "host").await.unwrap();
+        jobs.register(&labels, None, "host", None).await.unwrap();
         assert!(jobs.unroutable().await.unwrap().is_empty());
         assert_eq!(jobs.stats().await.unwrap().workers, 2);
     }

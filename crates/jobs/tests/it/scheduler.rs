@@ -173,6 +173,55 @@ testkit::each_store! {
         assert!(jobs.schedules(0, 10).await.unwrap().is_empty());
     }
 
+    async fn a_deleted_schedule_leaves_nothing_and_can_be_stored_again(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = JobId::parse("nightly").unwrap();
+        let nightly = || job("a").id(id.clone()).cron("* * * * *");
+        put(&jobs, nightly()).await;
+        t.clock.advance(MINUTE);
+        assert_eq!(jobs.scheduler().tick().await.unwrap().occurred, 1);
+        let lease = take(&mut worker(&jobs, "w1")).await;
+        jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        jobs.unschedule(&id).await.unwrap();
+        assert!(jobs.get(&id).await.unwrap().is_none());
+        assert_eq!(raw.status(&id).await, None);
+        assert!(jobs.dispatch(nightly()).await.unwrap().new);
+        assert_eq!(raw.status(&id).await.as_deref(), Some("cron"));
+        t.clock.advance(MINUTE);
+        assert_eq!(jobs.scheduler().tick().await.unwrap().occurred, 1);
+        check_invariants(&raw).await;
+    }
+
+    async fn a_schedule_deleted_while_it_runs_can_be_stored_again_and_is_removed_in_its_turn(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        let id = JobId::parse("nightly").unwrap();
+        let nightly = || job("a").id(id.clone()).cron("* * * * *");
+        put(&jobs, nightly()).await;
+        t.clock.advance(MINUTE);
+        assert_eq!(jobs.scheduler().tick().await.unwrap().occurred, 1);
+        jobs.unschedule(&id).await.unwrap();
+        assert_eq!(raw.list("bridge:jobs:waiting").await, [id.as_str()], "its run goes on");
+        assert!(jobs.dispatch(nightly()).await.unwrap().new);
+        assert_eq!(jobs.schedules(0, 10).await.unwrap().len(), 1);
+        check_invariants(&raw).await;
+
+        jobs.unschedule(&id).await.unwrap();
+        let lease = take(&mut worker(&jobs, "w1")).await;
+        jobs.complete(&lease, None, NO_TIME).await.unwrap();
+        assert!(jobs.get(&id).await.unwrap().is_some(), "its result can be read");
+        t.clock.advance(Duration::from_secs(2 * 24 * 60 * 60));
+        jobs.maintenance().tick().await.unwrap();
+        assert!(jobs.get(&id).await.unwrap().is_none());
+    }
+
+    async fn a_job_that_is_no_schedule_keeps_its_id(t: TestStore) {
+        let jobs = queue(&t);
+        let id = put(&jobs, job("a")).await;
+        let refused = jobs.dispatch(job("a").id(id.clone()).cron("* * * * *")).await;
+        assert!(matches!(refused, Err(jobs::Error::Conflict { .. })), "{refused:?}");
+        assert!(jobs.schedules(0, 10).await.unwrap().is_empty());
+    }
+
     async fn a_schedule_is_changed_by_dispatching_it_again(t: TestStore) {
         let jobs = queue(&t);
         let id = JobId::parse("nightly").unwrap();

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use jobs::store::trace::{self, SpanExporter, SpanRecord, TraceContext};
 use jobs::{
     Fault, JobId, JobOutcome, Jobs, Labels, NewJob, Status, Task,
     testing::Harness,
@@ -74,6 +75,44 @@ impl Running {
 
 fn labels(name: &str) -> Labels {
     Labels::new(name).unwrap()
+}
+
+/// The spans of this process, kept.
+#[derive(Clone, Default)]
+struct KeptSpans(Arc<std::sync::Mutex<Vec<SpanRecord>>>);
+
+impl SpanExporter for KeptSpans {
+    fn samples(&self, _: u128) -> bool {
+        true
+    }
+
+    fn export(&self, span: SpanRecord) {
+        self.0.lock().unwrap().push(span);
+    }
+}
+
+impl KeptSpans {
+    /// A process has one exporter, and tests of one process share it.
+    fn start() -> &'static KeptSpans {
+        static KEPT: std::sync::OnceLock<KeptSpans> = std::sync::OnceLock::new();
+        KEPT.get_or_init(|| {
+            let kept = KeptSpans::default();
+            assert!(trace::set_exporter(Box::new(kept.clone())));
+            kept
+        })
+    }
+
+    fn of(&self, trace_id: u128) -> Vec<SpanRecord> {
+        let spans = self.0.lock().unwrap();
+        spans.iter().filter(|span| span.context.trace_id == trace_id).cloned().collect()
+    }
+}
+
+/// Tells the trace it runs in, and dispatches another job.
+async fn in_a_trace(State(jobs): State<Jobs>) -> Result<(String, JobId), Fault> {
+    let inside = trace::current().map(|context| context.to_string()).unwrap_or_default();
+    let next = jobs.dispatch(NewJob::new("b", &8).unwrap()).await.unwrap();
+    Ok((inside, next.id))
 }
 
 /// Everything that was logged, as lines.
@@ -448,6 +487,40 @@ testkit::each_store! {
         let progress = h.jobs().progress(&id).await.unwrap().unwrap();
         assert_eq!((progress.percent, progress.message.as_deref()), (50.0, Some("half way")));
         assert_eq!(h.jobs().logs(&id).await.unwrap()[0].1, format!("{id} has 7"));
+    }
+
+    async fn a_handler_runs_in_the_trace_that_its_job_was_dispatched_in(t: TestStore) {
+        let spans = KeptSpans::start();
+        let h = harness(&t);
+        let request = TraceContext::random();
+        let new = NewJob::new("a", &7).unwrap().once("key", SOON);
+        let id = trace::scope(request, h.jobs().dispatch(new.clone())).await.unwrap().id;
+        // Another request under the same key is the same job, though its trace is another one.
+        let again = trace::scope(TraceContext::random(), h.jobs().dispatch(new)).await.unwrap();
+        assert_eq!((&again.id, again.new), (&id, false));
+        let worker =
+            Worker::new(h.jobs(), labels("w1"), h.jobs().clone()).handle("a", in_a_trace);
+        h.drain(worker).await.unwrap();
+        let result = h.jobs().result(&id).await.unwrap().unwrap();
+        let (inside, next): (String, JobId) = result.data_as().unwrap();
+
+        let spans = spans.of(request.trace_id);
+        let named = |name: &str| {
+            let found = spans.iter().find(|span| span.name == name);
+            found.unwrap_or_else(|| panic!("no {name:?} in {spans:#?}"))
+        };
+        let (dispatched, claimed) = (named("dispatch a"), named("claim a"));
+        assert_eq!(dispatched.parent, Some(request.span_id));
+        assert_eq!(named("script dispatch_unique").parent, Some(dispatched.context.span_id));
+        assert_eq!(claimed.parent, Some(dispatched.context.span_id));
+        assert_eq!(named("attempt a").parent, Some(claimed.context.span_id));
+        assert_eq!(inside, named("attempt a").context.to_string());
+        // What it dispatches goes on from there, and the metadata say so to workers of v1.
+        assert_eq!(named("dispatch b").parent, Some(named("attempt a").context.span_id));
+        let job = h.jobs().get(&next).await.unwrap().unwrap();
+        assert_eq!(job.trace(), Some(named("dispatch b").context));
+        let carried = job.metadata.get("traceparent").and_then(|value| value.as_str());
+        assert_eq!(carried, Some(named("dispatch b").context.to_string().as_str()));
     }
 
     async fn a_worker_without_handlers_or_with_a_bad_type_is_refused(t: TestStore) {
