@@ -13,6 +13,7 @@ mod visitor;
 
 use room::Error;
 
+pub(crate) use self::view::HourView;
 use crate::error::api_error;
 use crate::service::RoomState;
 use web::ApiError;

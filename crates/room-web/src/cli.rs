@@ -13,7 +13,12 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::{Value, json};
 
 use self::settings::QueueArgs;
-use web::cli::{Action, Client, Context, Failure, Outcome, Output, Tone, number, segment, text};
+use crate::site::OWN_PATH;
+use crate::units;
+use web::cli::top::TopSection;
+use web::cli::{
+    Action, Client, Context, Failure, Outcome, Output, WatchFlag, number, segment, text,
+};
 
 /// Run waiting rooms: create and change queues, admit visitors, watch
 #[derive(Debug, Parser)]
@@ -35,7 +40,15 @@ pub(crate) struct RoomCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum RoomVerb {
     /// List queues with their waiting, admitted and active visitors
-    Ls,
+    #[command(before_help = "Examples:
+  tidegate room ls
+  tidegate room ls --watch
+  tidegate room ls -o tsv | cut -f 1,3")]
+    #[command(alias = "list")]
+    Ls {
+        #[command(flatten)]
+        watch: WatchFlag,
+    },
     /// Show one queue with all its settings
     #[command(before_help = "Examples:
   tidegate room show spring-sale
@@ -89,13 +102,31 @@ pub(crate) enum RoomVerb {
         #[arg(default_value_t = 1)]
         count: u32,
     },
-    /// Show statistics of a queue, also by hour
+    /// Show statistics of a queue, also by hour and day
     #[command(before_help = "Examples:
   tidegate room stats spring-sale
+  tidegate room stats spring-sale --by day
+  tidegate room stats spring-sale --by hour -o tsv > hours.tsv
   tidegate room stats spring-sale --json | jq .total_waiting")]
     Stats {
         /// Name of the queue
         queue: String,
+        /// List one row per hour or day, newest first; up to 31 days
+        #[arg(long, value_name = "STEP", value_parser = ["hour", "day"])]
+        by: Option<String>,
+        #[command(flatten)]
+        watch: WatchFlag,
+    },
+    /// Find a visitor and tell why they wait: by position, session, user id or e-mail address
+    #[command(before_help = "Examples:
+  tidegate room find spring-sale 01a1e166-0248-7000-b9d5-7ce922553e6c
+  tidegate room find spring-sale customer-4711
+  tidegate room find spring-sale ann@example.com     (where the user id is the SHA-256 of the address)")]
+    Find {
+        /// Name of the queue
+        queue: String,
+        /// Id of a position or a session, user id, or e-mail address
+        text: String,
     },
     /// Watch a queue live: its counts when they change, and its events
     #[command(before_help = "Examples:
@@ -183,10 +214,12 @@ pub(crate) enum RoomVerb {
     },
     /// End every position and session of a queue; the queue and its settings are kept
     #[command(before_help = "Examples:
+  tidegate room reset spring-sale --dry-run
   tidegate room reset spring-sale --yes")]
     Reset(Destructive),
     /// End every position and session of a queue and delete it
     #[command(before_help = "Examples:
+  tidegate room rm spring-sale --dry-run
   tidegate room rm spring-sale --yes")]
     Rm(Destructive),
     /// Protect a site: a reverse proxy that admits what the site can take and shows the waiting page
@@ -223,6 +256,9 @@ pub(crate) struct Destructive {
     /// Confirm the action
     #[arg(long)]
     yes: bool,
+    /// Say what would happen, and change nothing
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
 }
 
 impl Destructive {
@@ -234,6 +270,56 @@ impl Destructive {
         Err(Failure::usage(format!("this {what}; nothing was done without --yes"))
             .next(format!("tidegate room {verb} {} --yes", self.queue)))
     }
+}
+
+/// Says what a destructive verb would end.
+fn preview_end(client: &Client, queue: &str, verb: &str, output: &Output) -> Outcome {
+    let path = format!("/api/v1/admin/queues/{}", segment(queue));
+    let found = client.get(&path).map_err(with_hint(queue))?;
+    let count = |name: &str| found[name].as_u64().unwrap_or(0);
+    let (waiting, admitted, active) = (count("waiting"), count("admitted"), count("active"));
+    if output.json {
+        return output.value(&json!({
+            "would": verb, "queue_id": queue, "waiting": waiting, "admitted": admitted, "active": active,
+        }));
+    }
+    let whom = format!("{waiting} waiting, {admitted} admitted and {active} active");
+    output.line(&match verb {
+        "maintenance" => format!("would close {queue} to new visitors; {whom} are kept"),
+        "reset" => format!("would end the positions and sessions of {queue}: {whom}"),
+        _ => format!("would delete {queue} and end its positions and sessions: {whom}"),
+    })
+}
+
+/// Reads the queues for `tidegate top`, the longest first.
+pub(crate) fn top(client: &Client) -> Outcome<Vec<TopSection>> {
+    let mut queues = client.get_all("/api/v1/admin/queues")?;
+    let count = |queue: &Value, name: &str| queue[name].as_u64().unwrap_or(0);
+    queues.sort_by_key(|queue| std::cmp::Reverse(count(queue, "waiting")));
+    let sum = |name: &str| queues.iter().map(|queue| count(queue, name)).sum::<u64>();
+    let summary = format!(
+        "{} waiting, {} admitted, {} active",
+        sum("waiting"),
+        sum("admitted"),
+        sum("active")
+    );
+    let head = ["QUEUE", "STATUS", "WAITING", "ADMITTED", "ACTIVE", "MAX ACTIVE", "RATE"];
+    let mut section = TopSection::new("Queues", summary, &head);
+    section.rows = queues.iter().map(queue_cells).collect();
+    Ok(vec![section])
+}
+
+/// Cells of a queue in a table, from its id to its rate.
+fn queue_cells(queue: &Value) -> Vec<String> {
+    vec![
+        text(queue, "id"),
+        text(queue, "status"),
+        number(queue, "waiting"),
+        number(queue, "admitted"),
+        number(queue, "active"),
+        limit(&queue["max_active"]),
+        rate(&queue["admission"]),
+    ]
 }
 
 /// Page of a list.
@@ -271,9 +357,10 @@ fn talk(verb: RoomVerb, context: &Context<'_>) -> Outcome {
     let client = Client::new(context)?;
     let one = |queue: &str| format!("/api/v1/admin/queues/{}", segment(queue));
     match verb {
-        RoomVerb::Ls => ls(&client, output),
+        RoomVerb::Ls { watch } => watch.run(output, || ls(&client, output)),
         RoomVerb::Show { queue } => {
-            show(&client.get(&one(&queue)).map_err(with_hint(&queue))?, output)
+            let found = client.get(&one(&queue)).map_err(with_hint(&queue))?;
+            show(&found, &client, output)
         }
         RoomVerb::Create { queue, settings } => {
             let mut body = settings.body();
@@ -286,7 +373,7 @@ fn talk(verb: RoomVerb, context: &Context<'_>) -> Outcome {
                 }
             })?;
             output.note(&format!("created {queue}"));
-            show(&made, output)
+            show(&made, &client, output)
         }
         RoomVerb::Set { queue, settings } => {
             let body = settings.body();
@@ -296,10 +383,15 @@ fn talk(verb: RoomVerb, context: &Context<'_>) -> Outcome {
             }
             let changed = client.patch(&one(&queue), &body.into()).map_err(with_hint(&queue))?;
             output.note(&format!("changed {queue}"));
-            show(&changed, output)
+            show(&changed, &client, output)
         }
         RoomVerb::Pause { queue } => state(&client, &queue, "pause", &Value::Null, output),
         RoomVerb::Resume { queue } => state(&client, &queue, "resume", &Value::Null, output),
+        RoomVerb::Maintenance(what) if what.dry_run => {
+            preview_end(&client, &what.queue, "maintenance", output)
+        }
+        RoomVerb::Reset(what) if what.dry_run => preview_end(&client, &what.queue, "reset", output),
+        RoomVerb::Rm(what) if what.dry_run => preview_end(&client, &what.queue, "rm", output),
         RoomVerb::Maintenance(what) => {
             let body = what.confirmed("maintenance", "turns new visitors away")?;
             state(&client, &what.queue, "maintenance", &body, output)
@@ -324,10 +416,20 @@ fn talk(verb: RoomVerb, context: &Context<'_>) -> Outcome {
             });
             Ok(())
         }
-        RoomVerb::Stats { queue } => {
-            let answer =
-                client.get(&format!("{}/stats", one(&queue))).map_err(with_hint(&queue))?;
-            stats(&answer, output)
+        RoomVerb::Stats { queue, by, watch } => watch.run(output, || match &by {
+            Some(step) => {
+                let path = format!("{}/stats/history?step={step}&limit=1000", one(&queue));
+                let answer = client.get(&path).map_err(with_hint(&queue))?;
+                history(&answer["items"], output)
+            }
+            None => {
+                let path = format!("{}/stats", one(&queue));
+                stats(&client.get(&path).map_err(with_hint(&queue))?, output)
+            }
+        }),
+        RoomVerb::Find { queue, text } => {
+            let path = format!("{}/find?text={}", one(&queue), segment(&text));
+            found(&client.get(&path).map_err(with_hint(&queue))?, output)
         }
         RoomVerb::Watch(what) => watch::run(&client, &what, output),
         RoomVerb::Invite { queue, priority, uses, expires, id, user } => {
@@ -448,24 +550,8 @@ fn note_next(answer: &Value, output: &Output) {
     }
 }
 
-/// Reads all pages of a list.
-fn all(client: &Client, path: &str) -> Outcome<Vec<Value>> {
-    let mut items = Vec::new();
-    let mut query = "limit=1000".to_owned();
-    loop {
-        let mut answer = client.get(&format!("{path}?{query}"))?;
-        if let Value::Array(page) = answer["items"].take() {
-            items.extend(page);
-        }
-        match answer["next_cursor"].as_str() {
-            Some(cursor) => query = format!("limit=1000&cursor={}", segment(cursor)),
-            None => return Ok(items),
-        }
-    }
-}
-
 fn ls(client: &Client, output: &Output) -> Outcome {
-    let queues = all(client, "/api/v1/admin/queues")?;
+    let queues = client.get_all("/api/v1/admin/queues")?;
     if output.json {
         return output.value(&Value::Array(queues));
     }
@@ -476,16 +562,9 @@ fn ls(client: &Client, output: &Output) -> Outcome {
     let rows: Vec<Vec<String>> = queues
         .iter()
         .map(|queue| {
-            vec![
-                text(queue, "id"),
-                text(queue, "status"),
-                number(queue, "waiting"),
-                number(queue, "admitted"),
-                number(queue, "active"),
-                limit(&queue["max_active"]),
-                rate(&queue["admission"]),
-                text(queue, "name"),
-            ]
+            let mut cells = queue_cells(queue);
+            cells.push(text(queue, "name"));
+            cells
         })
         .collect();
     output.table(
@@ -516,11 +595,11 @@ fn state(client: &Client, queue: &str, verb: &str, body: &Value, output: &Output
     Ok(())
 }
 
-fn show(queue: &Value, output: &Output) -> Outcome {
+fn show(queue: &Value, client: &Client, output: &Output) -> Outcome {
     if output.json {
         return output.value(queue);
     }
-    let seconds = |name: &str| settings::span(queue[name].as_u64().unwrap_or(0));
+    let seconds = |name: &str| units::span(queue[name].as_u64().unwrap_or(0));
     let size = limit(&queue["max_queue_size"]);
     let rows = [
         ("queue", text(queue, "id")),
@@ -538,6 +617,7 @@ fn show(queue: &Value, output: &Output) -> Outcome {
         ),
         ("rate", format!("{}, burst {}", rate(&queue["admission"]), queue["admission"]["burst"])),
         ("target", text(queue, "target_url")),
+        ("waiting page", format!("{}{OWN_PATH}/{}", client.base(), text(queue, "id"))),
         ("policy", text(queue, "priority_policy")),
         ("admission window", seconds("admission_window_seconds")),
         ("hold", seconds("hold_seconds")),
@@ -555,7 +635,7 @@ fn show(queue: &Value, output: &Output) -> Outcome {
         ("logo", text(queue, "brand_logo")),
         ("version", number(queue, "version")),
     ];
-    pairs(&rows, output)
+    output.pairs(&rows)
 }
 
 fn stats(stats: &Value, output: &Output) -> Outcome {
@@ -572,7 +652,7 @@ fn stats(stats: &Value, output: &Output) -> Outcome {
             "admissions per minute",
             format!("{:.1}", stats["admission_rate"].as_f64().unwrap_or(0.0) * 60.0),
         ),
-        ("average wait", average.map_or("-".to_owned(), |ms| settings::span(ms.div_ceil(1000)))),
+        ("average wait", average.map_or("-".to_owned(), |ms| units::span(ms.div_ceil(1000)))),
         ("enqueued in total", number(stats, "total_enqueued")),
         ("admitted in total", number(stats, "total_admitted")),
         ("completed", number(stats, "total_completed")),
@@ -580,29 +660,64 @@ fn stats(stats: &Value, output: &Output) -> Outcome {
         ("cancelled", number(stats, "total_cancelled")),
         ("no-shows", number(stats, "total_no_shows")),
     ];
-    pairs(&rows, output)?;
-    let hours: Vec<Vec<String>> = stats["hours"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|hour| {
-            vec![
-                text(hour, "started_at"),
-                number(hour, "enqueued"),
-                number(hour, "admitted"),
-                number(hour, "expired"),
-                number(hour, "peak_queue_size"),
-                hour["average_wait_ms"]
-                    .as_u64()
-                    .map_or("-".to_owned(), |ms| settings::span(ms.div_ceil(1000))),
-            ]
-        })
-        .collect();
-    if hours.is_empty() {
+    output.pairs(&rows)?;
+    if stats["hours"].as_array().is_none_or(Vec::is_empty) {
         return Ok(());
     }
     output.line("")?;
-    output.table(&["HOUR", "ENQUEUED", "ADMITTED", "EXPIRED", "PEAK", "AVERAGE WAIT"], &hours)
+    history(&stats["hours"], output)
+}
+
+/// Prints rows of statistics.
+fn history(list: &Value, output: &Output) -> Outcome {
+    let names = ["START", "ENQUEUED", "ADMITTED", "EXPIRED", "NO-SHOWS", "PEAK", "AVERAGE WAIT"];
+    rows(list, output, &names, |row| {
+        vec![
+            text(row, "started_at"),
+            number(row, "enqueued"),
+            number(row, "admitted"),
+            number(row, "expired"),
+            number(row, "no_shows"),
+            number(row, "peak_queue_size"),
+            row["average_wait_ms"]
+                .as_u64()
+                .map_or("-".to_owned(), |ms| units::span(ms.div_ceil(1000))),
+        ]
+    })
+}
+
+/// Prints a visitor that was looked up.
+fn found(found: &Value, output: &Output) -> Outcome {
+    if output.json {
+        return output.value(found);
+    }
+    let (position, session) = (&found["position"], &found["session"]);
+    let why = match found["wait_reason"].as_str() {
+        Some("paused") => "the queue is paused",
+        Some("closed") => "the queue is closed",
+        Some("no_rate") => "the rate is 0, which admits nobody",
+        Some("no_free_slot") => "all slots are taken; the next is admitted when a session ends",
+        Some("address_limit") => "the limit of sessions from the same address is reached",
+        Some("rate") => "others are ahead, and the rate admits only so many per time",
+        _ => "",
+    };
+    let mut page = vec![
+        ("position", text(position, "position_id")),
+        ("status", text(position, "status")),
+        ("priority", number(position, "priority")),
+    ];
+    if let Some(number) = position["position"].as_u64() {
+        page.push(("number", number.to_string()));
+    }
+    if !why.is_empty() {
+        page.push(("waits because", why.to_owned()));
+    }
+    if session.is_object() {
+        page.push(("session", text(session, "session_id")));
+        page.push(("session status", text(session, "status")));
+        page.push(("user", text(session, "user_id")));
+    }
+    output.pairs(&page)
 }
 
 fn positions(list: &Value, output: &Output) -> Outcome {
@@ -613,7 +728,7 @@ fn positions(list: &Value, output: &Output) -> Outcome {
             text(position, "position_id"),
             number(position, "priority"),
             text(position, "status"),
-            position["estimated_wait_seconds"].as_u64().map_or("-".to_owned(), settings::span),
+            position["estimated_wait_seconds"].as_u64().map_or("-".to_owned(), units::span),
         ]
     })
 }
@@ -656,17 +771,6 @@ fn ended(answer: &Value, word: &str, output: &Output) -> Outcome {
         number(answer, "sessions")
     ));
     Ok(())
-}
-
-fn pairs(rows: &[(&str, String)], output: &Output) -> Outcome {
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
-    let mut page = String::new();
-    for (name, value) in rows {
-        let name = output.paint(Tone::Dim, &format!("{name:width$}"));
-        page.push_str(format!("{name}{value}").trim_end());
-        page.push('\n');
-    }
-    output.text(&page)
 }
 
 /// Formats a limit, where 0 is none.

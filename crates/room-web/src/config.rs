@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use room::QueueId;
 use web::config::value::{Bounds, Bytes, MaybeNumber, MaybeRate, Networks, Value, items};
 
 use crate::proxy::{OpenPath, OriginServer, QueueRoute};
@@ -32,6 +33,11 @@ web::settings! {
         /// Visitors one network (an IPv4 address, an IPv6 /64) may enqueue per minute. 0 means no limit.
         /// Behind a proxy set `http.trusted_proxies`, or all visitors count as one network.
         enqueues_per_minute: u32 = "600", "0" ..= "1000", live;
+        /// Waiting visitors of a queue beyond which webhooks are notified (`room.line_long`). 0 means never.
+        alert_waiting: u64 = "10000", "0" ..= "1000000000", live;
+        /// Time without an admission, while visitors wait, after which webhooks are notified
+        /// (`room.admissions_stopped`). 0 means never.
+        alert_stopped: Duration = "5m", "0s" ..= "1d", live;
     }
 }
 
@@ -46,7 +52,7 @@ web::settings! {
         /// Address and port for visitors.
         listen: SocketAddr = "127.0.0.1:8080", restart;
         /// Queue of the visitors; created at start if it does not exist.
-        queue: String = "site", restart;
+        queue: QueueName = "site", restart;
         /// Parts of the site with queues of their own, such as `/checkout = checkout` or
         /// `tickets.example = tickets`: a host, a path with all below it, or both. The most specific
         /// one applies. These queues are created with default settings if they do not exist. The queue's
@@ -93,6 +99,20 @@ impl Value for MaybeOrigin {
 
     fn parse(text: &str, _: Bounds<'_>) -> Result<MaybeOrigin, String> {
         (!text.is_empty()).then(|| OriginServer::parse(text)).transpose().map(MaybeOrigin)
+    }
+}
+
+/// The name of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueName(pub QueueId);
+
+impl Value for QueueName {
+    fn kind() -> &'static str {
+        "name of a queue (a-z, 0-9 and -, up to 63)"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<QueueName, String> {
+        QueueId::parse(text).map(QueueName).map_err(|error| error.to_string())
     }
 }
 

@@ -552,7 +552,7 @@ pub(crate) fn decorate(response: &mut Response, queue: &QueueId, decision: &Deci
 
 /// Counts a decision in the metrics.
 pub(crate) fn count_decision(word: &'static str) {
-    ::metrics::counter!("tidegate_gate_decisions_total", "decision" => word).increment(1);
+    ::metrics::counter!("tidegate_room_gate_decisions_total", "decision" => word).increment(1);
 }
 
 #[cfg(test)]

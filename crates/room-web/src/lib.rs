@@ -6,6 +6,7 @@
 //! Read `service.rs` (how it is plugged into the product), then `api.rs`, `waiting_page.rs`, `forward_auth.rs`,
 //! `proxy.rs`, `pages.rs`, `cli.rs`.
 
+mod alerts;
 mod api;
 mod assets;
 pub mod cli;
@@ -13,6 +14,7 @@ pub mod config;
 mod cookie;
 mod demo;
 mod error;
+mod figures;
 mod forward_auth;
 mod limits;
 mod pages;
@@ -20,6 +22,7 @@ pub mod proxy;
 mod secret;
 mod service;
 mod site;
+mod units;
 mod waiting_page;
 
 use web::icon::Icon;

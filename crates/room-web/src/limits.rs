@@ -9,7 +9,6 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use parking_lot::Mutex;
 use room::{PositionId, PositionToken, Room};
@@ -22,6 +21,7 @@ use crate::error::RoomApiError;
 use web::ApiError;
 use web::auth::random_hex;
 use web::client::Client;
+use web::rate_limit::{self, LimitReport};
 
 /// Burst and rate of polls per position. Far above the interval the server asks for.
 const POLL_BURST: u32 = 30;
@@ -30,12 +30,16 @@ const POLLS_PER_MINUTE: u32 = 60;
 const SHARD_CAPACITY: usize = 16_384;
 const SHARDS: usize = 16;
 /// Tokens drawn from the store at once, and the time in which they may be spent.
-const DRAW_UNITS: u32 = 5;
-const DRAW_LIFETIME: Duration = Duration::from_secs(30);
+const DRAW_UNITS: u32 = 8;
+const DRAW_LIFETIME: Duration = Duration::from_secs(60);
+
+/// Window of both limits, as the headers report it.
+const WINDOW: Duration = Duration::from_secs(60);
 
 /// State of a rate limit after a call, as the headers report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RateLimitState {
+    policy: &'static str,
     limit: u32,
     remaining: u32,
     /// Seconds until more is free.
@@ -43,25 +47,27 @@ pub(crate) struct RateLimitState {
 }
 
 impl RateLimitState {
-    fn headers(self, now_s: i64) -> [(HeaderName, HeaderValue); 3] {
-        let reset = now_s + i64::try_from(self.reset).unwrap_or(0);
-        [
-            (HeaderName::from_static("x-ratelimit-limit"), HeaderValue::from(self.limit)),
-            (HeaderName::from_static("x-ratelimit-remaining"), HeaderValue::from(self.remaining)),
-            (HeaderName::from_static("x-ratelimit-reset"), HeaderValue::from(reset)),
-        ]
+    fn report(self, is_denied: bool) -> LimitReport {
+        let reset = Duration::from_secs(self.reset);
+        LimitReport {
+            policy: self.policy.to_owned(),
+            limit: self.limit.into(),
+            window: Some(WINDOW),
+            remaining: self.remaining.into(),
+            reset,
+            retry_after: if is_denied { reset } else { Duration::ZERO },
+        }
     }
 
     /// Adds the rate-limit headers to a response.
     pub(crate) fn add_headers(self, state: &RoomState, response: &mut Response) {
-        response.headers_mut().extend(self.headers(state.app.store().now().as_secs()));
+        let (style, now) = (state.app.limit_headers(), state.app.store().now());
+        response.headers_mut().extend(rate_limit::headers(&[self.report(false)], style, now));
     }
 
     fn to_error(self, state: &RoomState, message: &str) -> ApiError {
-        let error = ApiError::rate_limited(message, self.reset);
-        self.headers(state.app.store().now().as_secs())
-            .into_iter()
-            .fold(error, |error, (name, value)| error.header(name, value))
+        let (style, now) = (state.app.limit_headers(), state.app.store().now());
+        rate_limit::denial(&[self.report(true)], message, style, now)
     }
 }
 
@@ -83,6 +89,7 @@ pub(crate) async fn charge_enqueue(
     let verdict = room.take_limit(&network, "enqueue", most, minute, &id).await?;
     let tightest = verdict.tightest();
     let limit = RateLimitState {
+        policy: "enqueue",
         limit: most,
         remaining: tightest.map_or(0, |limit| limit.remaining),
         reset: tightest.map_or(1, |limit| match verdict.allowed {
@@ -94,6 +101,7 @@ pub(crate) async fn charge_enqueue(
         true => Ok(Some(limit)),
         false => {
             tracing::debug!(request_id, network, "too many enqueues");
+            metrics::counter!("tidegate_room_network_limited_total").increment(1);
             Err(limit.to_error(state, "too many visitors from your network enqueued in the last minute; try again later").into())
         }
     }
@@ -130,7 +138,7 @@ pub(crate) struct PollLimiter {
 /// Last draw of a position.
 #[derive(Debug, Clone, Copy)]
 struct DrawnUnits {
-    /// Tokens limit to spend.
+    /// Tokens left to spend.
     units: u32,
     /// The store had none.
     refused: bool,
@@ -225,6 +233,7 @@ impl PollLimiter {
             bucket.tokens -= 1.0;
         }
         let limit = RateLimitState {
+            policy: "poll",
             limit: POLLS_PER_MINUTE,
             remaining: bucket.tokens as u32,
             reset: (((1.0 - bucket.tokens).max(0.0)) / per_second).ceil() as u64,
@@ -254,6 +263,7 @@ async fn draw(room: &Room, (position, how): PollKey) -> Result<DrawnUnits, room:
         units: if verdict.allowed { cost - 1 } else { 0 },
         refused: !verdict.allowed,
         limit: RateLimitState {
+            policy: "poll",
             limit: POLLS_PER_MINUTE,
             remaining: tightest.map_or(0, |limit| limit.remaining),
             reset: if verdict.allowed { seconds } else { seconds.max(1) },

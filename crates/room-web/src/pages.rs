@@ -1,14 +1,21 @@
 //! Dashboard page of the waiting room: its queues, their lengths, and the actions on them. One queue is
-//! in `pages/queue.rs`, the forms are in `pages/form.rs`.
+//! in `pages/queue.rs`, the forms are in `pages/form.rs` and their preview in `pages/preview.rs`, the way to the
+//! waiting page is in `pages/waiting_page_link.rs`.
 
+mod find;
 mod form;
+pub(crate) mod preview;
 pub(crate) mod queue;
+pub(crate) mod statistics;
+mod waiting_page_link;
 
 use axum::extract::State;
 use maud::{Markup, html};
 use room::{Queue, QueueStatus, Room};
+use store::history::SharedSample;
 
 use crate::service::RoomState;
+use crate::units;
 use web::chart::{self, Line, Scale};
 use web::format;
 use web::icon::Icon;
@@ -22,7 +29,6 @@ pub(crate) async fn page(State(state): State<RoomState>, shell: Shell) -> Markup
     let head =
         ui::Head::new("Waiting room", "Queues, waiting visitors, and the rate of admission.")
             .actions(html! {
-                span.live-dot { "Live" }
                 @if shell.may_own() { button.btn.primary type="button" data-open="new-queue" { (Icon::PLUS) "New queue" } }
             });
     let topic = if shell.may_operate() { "room?acts" } else { "room" };
@@ -50,8 +56,8 @@ pub(crate) async fn part(state: &RoomState, acts: bool) -> Markup {
         }
         div.stack {
             (ui::card("", "Visitors", &chart::chart("Visitors", &[
-                Line { name: "waiting", unit: "", values: series.line("room.waiting") },
-                Line { name: "active", unit: "", values: series.line("room.active") },
+                Line::new("waiting", "", "room.waiting"),
+                Line::new("active", "", "room.active"),
             ], Scale::Number)))
             (ui::card_flush("", "Queues", &html! {}, &table(&queues, acts)))
         }
@@ -65,7 +71,7 @@ fn table(queues: &[Queue], acts: bool) -> Markup {
             "No queues yet",
             "A queue protects one site or one sale. An admin creates it here, or with one API call.",
             &html! {
-                pre.code tabindex="0" { "curl -X POST http://HOST/api/v1/admin/queues -H 'Authorization: Bearer TOKEN' \\\n  -H 'Content-Type: application/json' -d '{\"id\":\"summer-tour\"}'" }
+                pre.code tabindex="0" data-command="curl -X POST {server}/api/v1/admin/queues -H 'Authorization: Bearer {token}' \\\n  -H 'Content-Type: application/json' -d '{\"id\":\"summer-tour\"}'" data-own="" { "tidegate room create summer-tour" }
             },
         );
     }
@@ -83,8 +89,12 @@ fn table(queues: &[Queue], acts: bool) -> Markup {
                             td.r data-label="Waiting" { (format::count(queue.waiting)) }
                             td.r data-label="Admitted" { (format::count(queue.admitted)) }
                             td.r data-label="Active" { (format::count(queue.active)) @if queue.config.max_active > 0 { span.dim { " / " (format::count(queue.config.max_active.into())) } } }
-                            td.r data-label="Rate" { (format::rate(rate.count, rate.per_seconds)) }
-                            td.r { @if acts { span.actions { (buttons(queue, id)) } } }
+                            td.r data-label="Rate" { (units::rate(rate.count, rate.per_seconds)) }
+                            td.r { span.actions {
+                                @if acts { (buttons(queue, id)) }
+                                a.btn.s.ghost href=(waiting_page_link::path(&queue.id)) target="_blank" rel="noopener" aria-label={ "Open the waiting page of " (id) } title="Open the waiting page" { (Icon::OPEN) }
+                                (ui::copy_link_button(&waiting_page_link::path(&queue.id), &format!("the waiting page of {id}")))
+                            } }
                         }
                     }
                 }
@@ -96,10 +106,10 @@ fn table(queues: &[Queue], acts: bool) -> Markup {
 fn buttons(queue: &Queue, id: &str) -> Markup {
     html! {
         @if queue.status == QueueStatus::Active {
-            button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/pause" } data-done={ "Paused " (id) }
+            button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/pause" } data-undo={ "POST /api/v1/admin/queues/" (id) "/resume" } data-done={ "Paused " (id) }
                 data-confirm={ "Pause " (id) "? Nobody is admitted until it is resumed; everybody keeps their position." } data-confirm-verb="Pause" { (Icon::PAUSE) "Pause" }
         } @else {
-            button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/resume" } data-done={ "Resumed " (id) } { (Icon::PLAY) "Resume" }
+            button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/resume" } data-undo={ "POST /api/v1/admin/queues/" (id) "/pause" } data-done={ "Resumed " (id) } { (Icon::PLAY) "Resume" }
         }
         button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/admit" } data-body=r#"{"count":10}"# data-done="Admitted {admitted}"
             data-confirm={ "Admit the next 10 visitors of " (id) " now?" } data-confirm-verb="Admit" { "Admit 10" }
@@ -115,17 +125,18 @@ fn tone(status: QueueStatus) -> &'static str {
 }
 
 /// Returns the room's samples for the charts.
-pub(crate) async fn sample(room: &Room) -> Vec<(String, f64)> {
+pub(crate) async fn sample(room: &Room) -> Vec<SharedSample> {
     let Ok(queues) = room.queues().await else { return Vec::new() };
     let sum = |count: fn(&Queue) -> u64| float(queues.iter().map(count).sum());
     let mut samples = vec![
-        ("room.waiting".to_owned(), sum(|q| q.waiting)),
-        ("room.admitted".to_owned(), sum(|q| q.admitted)),
-        ("room.active".to_owned(), sum(|q| q.active)),
+        SharedSample::gauge("room.waiting", sum(|q| q.waiting)),
+        SharedSample::gauge("room.admitted", sum(|q| q.admitted)),
+        SharedSample::gauge("room.active", sum(|q| q.active)),
     ];
     for queue in queues.iter().take(CHARTED) {
-        samples.push((format!("room.waiting.{}", queue.id), float(queue.waiting)));
-        samples.push((format!("room.active.{}", queue.id), float(queue.active)));
+        samples
+            .push(SharedSample::gauge(format!("room.waiting.{}", queue.id), float(queue.waiting)));
+        samples.push(SharedSample::gauge(format!("room.active.{}", queue.id), float(queue.active)));
     }
     samples
 }

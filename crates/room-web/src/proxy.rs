@@ -44,6 +44,7 @@ use crate::forward_auth::{self, Decision, SiteRequest};
 use crate::service::RoomState;
 use crate::site::OWN_PATH;
 use web::client::{Client, Peer};
+use web::requests::GUARDED_APP;
 use web::serve::ConnectionSlot;
 use web::serve::tls::TlsError;
 
@@ -116,7 +117,19 @@ async fn handle(State(guard): State<GuardProxy>, mut request: Request) -> Respon
         let Ok(response) = guard.0.own.clone().oneshot(request).await;
         return response;
     }
-    guard.site(request, &target, host).await
+    let app = &guard.0.state.app;
+    let mut counted = app.requests().forward(GUARDED_APP, request.method(), path, app.store());
+    let method = request.method().clone();
+    let mut trace = web::middleware::request_trace(request.headers(), &method, "site");
+    counted.set_trace(trace.context());
+    let served = guard.site(request, &target, host);
+    let (response, is_refused) = match store::trace::scope_if(trace.context(), served).await {
+        Ok(response) => (response, false),
+        Err(refused) => (*refused, true),
+    };
+    web::middleware::end_trace(&mut trace, response.status());
+    counted.answered(response.status().as_u16(), is_refused);
+    response
 }
 
 /// Normalises URL and host of a request, in place.
@@ -153,12 +166,13 @@ struct ForwardContext<'a> {
 }
 
 impl GuardProxy {
+    /// Returns the response of the site; as an error, that to a request which was turned away.
     async fn site(
         &self,
         request: Request,
         target: &RequestTarget,
         host: Option<HeaderValue>,
-    ) -> Response {
+    ) -> Result<Response, Box<Response>> {
         let how = &self.0.how;
         let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
         let settings = self.0.state.app.settings();
@@ -174,31 +188,28 @@ impl GuardProxy {
         };
         let to = Audience::of(&request);
         if headers::is_guarded(request.headers(), &how.queue) {
-            return ProxyError::Loop.into_response(to, false);
+            return Err(Box::new(ProxyError::Loop.into_response(to, false)));
         }
         // A request without a host is for the site's own.
         let host = host.or_else(|| how.origin.host());
         let named = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
         let queue = match rules::route(&how.routes, named, target) {
             Ok(queue) => queue.unwrap_or(&how.queue),
-            Err(why) => return ProxyError::Refused(why).into_response(to, false),
+            Err(why) => return Err(Box::new(ProxyError::Refused(why).into_response(to, false))),
         };
         let admitted = match how.bypass.allows(target.path(), client.ip, request.headers()) {
             true => {
                 forward_auth::count_decision("bypass");
                 Clearance::default()
             }
-            false => match self.decide(queue, &site_request, to).await {
-                Ok(admitted) => admitted,
-                Err(refused) => return *refused,
-            },
+            false => self.decide(queue, &site_request, to).await?,
         };
         let visit = ForwardContext { peer, client, host, queue, session: admitted.session, to };
         let mut response = self.forward(request, visit).await;
         if let Some(cookie) = admitted.cookie {
             response.headers_mut().append(header::SET_COOKIE, cookie);
         }
-        response
+        Ok(response)
     }
 
     async fn decide(
@@ -267,6 +278,7 @@ impl GuardProxy {
         headers::to_origin(&mut parts.headers, upgrade.as_ref());
         headers::forwarded(&mut parts.headers, peer, client, host.as_ref(), &settings);
         headers::named(&mut parts.headers, &how.queue, queue, session.as_ref());
+        headers::traced(&mut parts.headers);
         let origin_host = how.origin.host();
         if let Some(host) = if how.keep_host { host.or(origin_host) } else { origin_host } {
             parts.headers.insert(header::HOST, host);

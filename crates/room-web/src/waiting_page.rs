@@ -15,6 +15,7 @@ pub(crate) mod page;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use maud::Markup;
@@ -35,6 +36,7 @@ use crate::{cookie, limits};
 use web::ApiError;
 use web::Routes;
 use web::client::Client;
+use web::compress::{self, HoldsNoSecret};
 use web::extract::{Form, Path, Query};
 use web::middleware;
 
@@ -43,11 +45,11 @@ pub(crate) fn routes() -> Routes<RoomState> {
     let router = assets::router()
         .route("/_wr/{queue}", get(arrive))
         .route("/_wr/{queue}/brand.css", get(brand_style))
-        .route("/_wr/{queue}/wait", get(wait))
+        .route("/_wr/{queue}/wait", get(wait).layer(from_fn(compress::handle_marked)))
         .route("/_wr/{queue}/enter", post(enter))
         .route("/_wr/{queue}/leave", post(leave))
         .route("/_wr/{queue}/start-session", post(start_session));
-    Routes { public: router.into(), ..Routes::default() }
+    Routes { public: router.into(), excluded: vec![assets::template()], ..Routes::default() }
 }
 
 /// Query parameters of the page.
@@ -212,6 +214,7 @@ impl FromRequestParts<RoomState> for PageVisit {
                     carried: Vec::new(),
                     target: "/".to_owned(),
                     fresh_key: String::new(),
+                    preview: None,
                 };
                 let brand = Brand::default();
                 let mut response = shown(words, &brand, None, error.status(), &page(&frame, &view));
@@ -497,6 +500,7 @@ impl PageVisit {
             carried: self.carried(),
             target: target.address().to_owned(),
             fresh_key: fresh_key(),
+            preview: None,
         };
         let status = match view {
             PageView::Full
@@ -508,6 +512,10 @@ impl PageVisit {
         };
         let markup = page(&frame, &view);
         let mut response = shown(self.words, &brand, target.origin(), status, &markup);
+        // With cookies, the visitor's token is not in the page; a number in the line is no secret.
+        if matches!(view, PageView::Waiting(_)) && self.query.t.is_none() {
+            response.extensions_mut().insert(HoldsNoSecret);
+        }
         if let (true, Some(seconds)) = (status.is_server_error(), view.refresh().or(Some(30))) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -542,6 +550,62 @@ impl PageVisit {
             }
         }
     }
+}
+
+/// Renders the page as a visitor in the middle of the queue sees it, for the settings of the dashboard: in a frame
+/// of it, without scripts, and nothing on it can be used. `style` is the address of the colours.
+pub(crate) fn preview(
+    queue: &Queue,
+    brand: Brand,
+    style: Option<String>,
+    words: &'static Translation,
+    now: store::Millis,
+) -> Response {
+    let minutes = |minutes: u64| std::time::Duration::from_secs(minutes * 60);
+    let position = Position {
+        id: room::PositionId::from_bytes([0; 16]),
+        queue: queue.id.clone(),
+        state: PositionState::Waiting,
+        reason: None,
+        ended: None,
+        priority: room::VisitorPriority::default(),
+        ticket: None,
+        enqueued_at: store::Millis(now.0 - 4 * 60_000),
+        number: Some(42),
+        waiting: 120,
+        start_by: None,
+        session: None,
+        replaced_by: None,
+        last_heartbeat: Some(now),
+        expires_at: None,
+        held_for: queue.config.heartbeat_timeout(),
+        estimate: Ok(room::Estimate { low: minutes(5), likely: minutes(6), high: minutes(8) }),
+        next_poll: queue.config.poll_floor,
+        queue_status: room::QueueStatus::Active,
+        message: queue.config.message.clone(),
+        epoch: 0,
+    };
+    let frame = Frame {
+        words,
+        queue: Some(queue),
+        brand: brand.clone(),
+        now,
+        base: format!("{OWN_PATH}/{}", queue.id),
+        carried: Vec::new(),
+        target: String::new(),
+        fresh_key: String::new(),
+        preview: Some(style),
+    };
+    let markup = page(&frame, &PageView::Waiting(&position));
+    let mut response = shown(words, &brand, None, StatusCode::OK, &markup);
+    let headers = response.headers_mut();
+    let policy = headers.get(header::CONTENT_SECURITY_POLICY).and_then(|p| p.to_str().ok());
+    let policy = policy.map(|p| p.replace("frame-ancestors 'none'", "frame-ancestors 'self'"));
+    if let Some(Ok(policy)) = policy.map(|policy| HeaderValue::from_str(&policy)) {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("SAMEORIGIN"));
+    response
 }
 
 /// Returns true if a position was cancelled by its visitor or ended after a session.

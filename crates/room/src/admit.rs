@@ -192,6 +192,7 @@ impl Room {
         cursor.higher += reply.number::<u64>(1)?;
         cursor.normal += reply.number::<u64>(2)?;
         cursor.is_through |= !ids.is_empty();
+        self.record_waits(&keys.queue, &ids);
         Ok(AdmissionStep { ids, cursor, moved })
     }
 

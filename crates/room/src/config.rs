@@ -307,6 +307,12 @@ impl QueueConfig {
         self.max_active_per_address.unwrap_or(self.max_active) > 0
     }
 
+    /// Returns the sessions one address may have at once; 0 is no limit. The same as `address_limit.lua`.
+    pub(crate) fn address_limit(&self) -> u32 {
+        let share = self.max_active.div_ceil(10).max(self.max_active.div_ceil(2).min(20));
+        self.max_active_per_address.unwrap_or(share)
+    }
+
     /// Rejects a value out of bounds, naming the field.
     pub fn check(&self) -> Result<(), Error> {
         if self.name.chars().count() > 200 || self.name.chars().any(char::is_control) {

@@ -10,6 +10,7 @@ use crate::{
     BatchContext, Duplicates, Error, Estimate, NoEstimate, Position, PositionId, PositionState,
     QueueId, Room, SessionId, VisitorPriority, address,
     estimate::{estimate, next_poll},
+    figures::count_refusal,
     hour,
     invite::Invite,
     reply::ReplyReader,
@@ -80,6 +81,23 @@ impl Room {
         queue: &QueueId,
         new: NewPosition,
     ) -> Result<EnqueueOutcome, Error> {
+        let user_id = match &new.proof {
+            Proof::Invite(invite) => invite.user_id.clone(),
+            _ => String::new(),
+        };
+        let enqueued = self.find_or_make_position(queue, new).await;
+        match &enqueued {
+            Ok(outcome) => self.remember_user(queue, &user_id, &outcome.position.id).await?,
+            Err(error) => count_refusal(queue, error),
+        }
+        enqueued
+    }
+
+    async fn find_or_make_position(
+        &self,
+        queue: &QueueId,
+        new: NewPosition,
+    ) -> Result<EnqueueOutcome, Error> {
         let metadata = check_metadata(&new.metadata)?;
         if let Some(key) = &new.idempotency_key {
             check_key(key)?;
@@ -146,6 +164,7 @@ impl Room {
                     return Ok(EnqueueOutcome { position, new: true });
                 }
                 EnqueueReply::Admitted { ticket, start_by } => {
+                    self.record_waits(queue, &[id]);
                     let position = Position {
                         ticket: Some(ticket),
                         state: PositionState::Admitted,

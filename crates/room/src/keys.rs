@@ -6,7 +6,10 @@
 
 #![expect(clippy::disallowed_methods, reason = "keys are built here")]
 
-use store::{Key, Layout};
+use store::{
+    Key, Layout,
+    key_map::{KeyMap, MemberPlace, Place},
+};
 
 use crate::ids::{PositionId, QueueId, SessionId};
 
@@ -149,6 +152,102 @@ impl QueueKeys {
     pub(crate) fn stats(&self, hour: &str) -> Key {
         Key::raw(format!("stats:{}:hourly:{hour}", self.layout.tag(&self.queue)))
     }
+
+    /// HASH: the hours of one day, `YYYYMMDD`; field = hour, `00` to `23`, value = its counters as JSON. Copied
+    /// from the hourly counters once a minute. TTL 31 days.
+    pub(crate) fn daily_stats(&self, day: &str) -> Key {
+        Key::raw(format!("stats:{}:daily:{day}", self.layout.tag(&self.queue)))
+    }
+
+    /// STRING: the latest position of a visitor whom the site or an invite named, by the SHA-256 of that user id.
+    /// TTL = hard limit of a session + the time a position is held.
+    pub(crate) fn usermap(&self, user_hash: &str) -> Key {
+        Key::raw(format!("usermap:{}:{user_hash}", self.layout.tag(&self.queue)))
+    }
+}
+
+/// Beginnings of keys whose next part is a queue.
+const OF_QUEUE: [&str; 7] =
+    ["queue:", "admission:", "ipmap:", "usermap:", "once:", "invite:", "stats:"];
+/// Beginnings of keys that name their queue in the cluster layout only.
+const POSITION: &str = "position:";
+const SESSION: &str = "session:";
+const REVOCATION: &str = "revocation:";
+const HEARTBEATS: &str = "heartbeat:active";
+const RATE_LIMIT: &str = "ratelimit:";
+
+/// The keys of the waiting room in both layouts, for moving from one to the other. A key belongs to it
+/// if it names a queue there is; what programs of others keep under similar names stays as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RoomKeyMap;
+
+impl KeyMap for RoomKeyMap {
+    fn place(&self, key: &[u8], to: Layout, queues: &[Vec<u8>]) -> Option<Place> {
+        let key = std::str::from_utf8(key).ok()?;
+        let queues: Vec<&str> =
+            queues.iter().filter_map(|queue| std::str::from_utf8(queue).ok()).collect();
+        if key == "queues" || key == "room:signing" || key.starts_with("room:address-key:") {
+            return Some(Place::Key(key.into()));
+        }
+        match to {
+            Layout::Cluster => to_cluster(key, &queues),
+            Layout::Standalone => to_standalone(key, &queues),
+        }
+    }
+
+    fn scope_index(&self) -> Option<&'static str> {
+        Some("queues")
+    }
+}
+
+fn to_cluster(key: &str, queues: &[&str]) -> Option<Place> {
+    let plain = |text: &str| !text.is_empty() && !text.contains([':', '{', '}']);
+    let tagged = |start: &str, queue: &str, rest: &str| format!("{start}{{{queue}}}:{rest}");
+    if let Some((start, rest)) = split_start(key, &OF_QUEUE) {
+        let (queue, rest) = rest.split_once(':')?;
+        return queues.contains(&queue).then(|| Place::Key(tagged(start, queue, rest).into()));
+    }
+    if key == HEARTBEATS {
+        let place = |queue: &&str| MemberPlace {
+            witness: tagged(POSITION, queue, "").into(),
+            key: tagged("heartbeat:", queue, "active").into(),
+        };
+        return Some(Place::Members(queues.iter().map(place).collect()));
+    }
+    if let Some((start, id)) = split_start(key, &[POSITION, SESSION]).filter(|(_, id)| plain(id)) {
+        let keys = queues.iter().map(|queue| ((*queue).into(), tagged(start, queue, id).into()));
+        return Some(Place::Field { field: "queue_id", keys: keys.collect() });
+    }
+    if let Some(id) = key.strip_prefix(REVOCATION).filter(|id| plain(id) && !queues.is_empty()) {
+        // Nothing tells the queue of a pass whose session is gone; it is revoked in every queue.
+        let keys = queues.iter().map(|queue| tagged(REVOCATION, queue, id).into());
+        return Some(Place::Every(keys.collect()));
+    }
+    let (identifier, action) = key.strip_prefix(RATE_LIMIT)?.rsplit_once(':')?;
+    let is_ours = plain(action) && !identifier.is_empty() && !identifier.contains(['{', '}']);
+    is_ours.then(|| Place::Key(tagged(RATE_LIMIT, identifier, action).into()))
+}
+
+fn to_standalone(key: &str, queues: &[&str]) -> Option<Place> {
+    let (start, rest) = key.split_once('{')?;
+    let (tag, rest) = rest.split_once("}:")?;
+    if start == RATE_LIMIT && !tag.is_empty() && !rest.is_empty() {
+        return Some(Place::Key(format!("{start}{tag}:{rest}").into()));
+    }
+    if !queues.contains(&tag) {
+        return None;
+    }
+    match start {
+        "heartbeat:" if rest == "active" => Some(Place::Merged(HEARTBEATS.into())),
+        POSITION | SESSION | REVOCATION => Some(Place::Key(format!("{start}{rest}").into())),
+        _ if OF_QUEUE.contains(&start) => Some(Place::Key(format!("{start}{tag}:{rest}").into())),
+        _ => None,
+    }
+}
+
+/// The beginning of a key that is among these, and the rest.
+fn split_start<'a>(key: &'a str, starts: &[&'static str]) -> Option<(&'static str, &'a str)> {
+    starts.iter().find_map(|start| Some((*start, key.strip_prefix(start)?)))
 }
 
 #[cfg(test)]
@@ -183,6 +282,8 @@ mod tests {
             k.revocation("abc"),
             k.ipmap("a1b2c3d4e5f6"),
             k.stats("2024010112"),
+            k.daily_stats("20240101"),
+            k.usermap("ab12"),
         ];
         keys.extend(k.lanes.iter().cloned());
         keys.iter().map(Key::to_string).collect()
@@ -204,6 +305,8 @@ mod tests {
                 "revocation:abc",
                 "ipmap:concert-tickets:a1b2c3d4e5f6",
                 "stats:concert-tickets:hourly:2024010112",
+                "stats:concert-tickets:daily:20240101",
+                "usermap:concert-tickets:ab12",
                 "queue:concert-tickets:waiting:0",
                 "queue:concert-tickets:waiting:1",
                 "queue:concert-tickets:waiting:2",
@@ -220,5 +323,68 @@ mod tests {
         let slots: std::collections::HashSet<u16> =
             all(Layout::Cluster).iter().map(|key| Key::raw(key.as_str()).slot()).collect();
         assert_eq!(slots.len(), 1);
+    }
+
+    /// Every key of a queue and of the room, in one layout.
+    fn every(layout: Layout) -> Vec<String> {
+        let k = QueueKeys::of(layout, &QueueId::parse("concert-tickets").unwrap());
+        let room = RoomKeys::new();
+        let mut keys = all(layout);
+        let more = [
+            k.state.clone(),
+            k.admitted.clone(),
+            k.deadlines.clone(),
+            k.events.clone(),
+            k.address_sessions("a1"),
+            k.once("a1"),
+            k.invite("a1"),
+            room.queues.clone(),
+            room.signing.clone(),
+            room.address_key(20_000),
+            room.rate_limit(layout, "192.168.1.1", "enqueue"),
+        ];
+        keys.extend(more.iter().chain(&k.spares).map(Key::to_string));
+        keys
+    }
+
+    #[test]
+    fn every_key_has_a_place_in_the_other_layout_and_back() {
+        let queues = vec![b"concert-tickets".to_vec(), b"other".to_vec()];
+        for (one, other) in every(Layout::Standalone).iter().zip(every(Layout::Cluster)) {
+            let there = RoomKeyMap.place(one.as_bytes(), Layout::Cluster, &queues).unwrap();
+            let back = RoomKeyMap.place(other.as_bytes(), Layout::Standalone, &queues).unwrap();
+            match there {
+                Place::Key(key) => assert_eq!(key, other.as_bytes()),
+                Place::Field { field, keys } => {
+                    assert_eq!(field, "queue_id");
+                    assert!(keys.contains(&(queues[0].clone(), other.clone().into())), "{other}");
+                }
+                Place::Every(keys) => assert!(keys.contains(&other.clone().into()), "{other}"),
+                Place::Members(places) => {
+                    assert_eq!(places[0].key, other.as_bytes());
+                    assert_eq!(places[0].witness, b"position:{concert-tickets}:");
+                }
+                Place::Merged(_) => panic!("{one}"),
+            }
+            assert!(
+                [Place::Key(one.clone().into()), Place::Merged(one.clone().into())].contains(&back)
+            );
+        }
+    }
+
+    #[test]
+    fn keys_of_other_programs_have_no_place() {
+        let queues = vec![b"sale".to_vec()];
+        for key in ["stats:daily:2024", "queue:mail", "session:a:b", "x", "once:{sale}:1", "{a}:b"]
+        {
+            assert_eq!(RoomKeyMap.place(key.as_bytes(), Layout::Cluster, &queues), None, "{key}");
+        }
+        for key in ["stats:{daily}:2024", "queue:sale:meta", "{sale}:x", "foo:{sale}:x", "x"] {
+            assert_eq!(
+                RoomKeyMap.place(key.as_bytes(), Layout::Standalone, &queues),
+                None,
+                "{key}"
+            );
+        }
     }
 }

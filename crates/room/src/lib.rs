@@ -51,6 +51,8 @@ mod enqueue;
 mod error;
 mod estimate;
 mod events;
+mod figures;
+mod find;
 mod ids;
 mod invite;
 mod keys;
@@ -100,9 +102,11 @@ pub use crate::{
     error::Error,
     estimate::{Estimate, NoEstimate, POLL_DIVISOR},
     events::{QueueFollower, RoomEvent, RoomEvents},
+    figures::QueueFigures,
+    find::{FIND_MAX_BYTES, VisitorMatch, WaitReason, email_hash},
     ids::{PositionId, QueueId, SessionId, VisitorPriority},
     invite::{Invite, NewInvite},
-    keys::SECRET_KEYS,
+    keys::{RoomKeyMap, SECRET_KEYS},
     leave::LeaveOutcome,
     list::{PAGE, PositionList},
     maintenance::{RoomMaintenance, RoomTickReport},
@@ -113,7 +117,7 @@ pub use crate::{
     session::{SessionEnd, SessionStatus, VisitorSession},
     signing::Algorithm,
     start_session::{SessionStart, Visitor},
-    stats::{Hour, QueueStats, Totals},
+    stats::{HISTORY_DAYS, Hour, QueueStats, StatsStep, Totals},
     token::{PositionToken, TokenError},
 };
 use crate::{
@@ -176,7 +180,7 @@ struct Inner {
     queues: RwLock<HashMap<QueueId, Arc<QueueCache>>>,
     /// Snapshots by queue, at most a second old.
     snapshots: RwLock<HashMap<QueueId, Arc<QueueSnapshot>>>,
-    /// The last ticket proposed context.
+    /// The last ticket proposed here.
     ticket: AtomicU64,
     addresses: address::AddressHasher,
     signing: ArcSwap<signing::KeySet>,

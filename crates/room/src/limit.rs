@@ -28,7 +28,7 @@ impl Room {
             }
         };
         let key = self.0.keys.rate_limit(self.0.store.layout(), &identifier, action);
-        let rule = Rule::Window { limit: most, window };
+        let rule = Rule::Sliding { limit: most, window };
         Ok(limit::take(&self.0.store, request_id, &[Charge::one(key, rule)]).await?)
     }
 

@@ -31,6 +31,8 @@ pub struct RoomMaintenance {
     passed: AtomicUsize,
     /// Progress of the search for entries without a deadline, by queue.
     adopting: Mutex<HashMap<QueueId, AdoptionCursor>>,
+    /// Time at which the hourly counters were last copied to the daily ones, by queue.
+    archived: Mutex<HashMap<QueueId, Millis>>,
 }
 
 /// Cursor of the search for entries without a deadline.
@@ -68,6 +70,8 @@ impl RoomTickReport {
 
 /// Items of each kind handled per queue and round.
 const BATCH: usize = 200;
+/// Positions admitted per queue and round: with ten rounds a second, 16,000 a second.
+const ADMIT_MAX: usize = 8 * BATCH;
 /// Positions checked for missing heartbeats in one step, and steps per round.
 const EXPIRE_BATCH: usize = 500;
 const EXPIRE_STEPS: usize = 4;
@@ -76,13 +80,20 @@ const MAX_CONCURRENT_QUEUES: usize = 16;
 /// Sessions and positions checked for a missing deadline in one step, and the interval of steps.
 const ADOPT_BATCH: isize = 500;
 const ADOPT_INTERVAL_MS: u64 = 1_000;
+/// Interval at which hourly counters are copied to those of their day.
+const ARCHIVE_INTERVAL_MS: u64 = 60_000;
 /// Entries of a lane compacted in one step.
 const COMPACT_BATCH: usize = 1_000;
 
 impl RoomMaintenance {
     /// Creates the task for a room.
     pub fn new(room: Room) -> Self {
-        Self { room, passed: AtomicUsize::new(0), adopting: Mutex::default() }
+        Self {
+            room,
+            passed: AtomicUsize::new(0),
+            adopting: Mutex::default(),
+            archived: Mutex::default(),
+        }
     }
 
     /// Runs until cancelled. A round that fails is logged and retried with the next tick, and less often
@@ -154,6 +165,7 @@ impl RoomMaintenance {
         let mut adopting = self.adopting.lock();
         let before = adopting.len();
         let queues: HashSet<&QueueId> = queues.iter().collect();
+        self.archived.lock().retain(|queue, _| queues.contains(queue));
         adopting.retain(|queue, _| queues.contains(queue));
         if adopting.len() < before {
             self.room.invalidate_passes();
@@ -199,7 +211,7 @@ impl RoomMaintenance {
         let at_front = keys.blocked.lock().is_at_front();
         if !over.is_empty() || !late.is_empty() || !at_front {
             // Slots became free, and the queue may have a new head; or its head may not be admitted yet.
-            report.admitted += room.admit(queue, BATCH).await?.ids.len() as u64;
+            report.admitted += room.admit(queue, ADMIT_MAX).await?.ids.len() as u64;
         } else {
             drop_foreign(room, &keys, &mut next).await?;
             if !next.is_empty() {
@@ -208,13 +220,28 @@ impl RoomMaintenance {
                 // A full batch, an order that changed since, or visitors that were passed over: there may
                 // be more to admit.
                 if next.len() == BATCH || step.moved || !step.cursor.is_at_front() {
-                    report.admitted += room.admit(queue, 8 * BATCH).await?.ids.len() as u64;
+                    report.admitted += room.admit(queue, ADMIT_MAX).await?.ids.len() as u64;
                 }
             }
         }
         self.compact(&keys, &lengths).await?;
         self.adopt(queue, &keys).await?;
+        self.archive(queue).await?;
         Ok(report)
+    }
+
+    /// Copies the hourly counters to the daily ones, once a minute; after a start those of a whole day.
+    async fn archive(&self, queue: &QueueId) -> Result<(), Error> {
+        let now = self.room.now();
+        let last = self.archived.lock().get(queue).copied();
+        let hours = match last {
+            None => 24,
+            Some(last) if now.0.abs_diff(last.0) >= ARCHIVE_INTERVAL_MS => 2,
+            Some(_) => return Ok(()),
+        };
+        self.room.archive_stats(queue, hours).await?;
+        self.archived.lock().insert(queue.clone(), now);
+        Ok(())
     }
 
     /// Finds entries that another program wrote without a deadline, a step at a time, and gives them one:

@@ -311,6 +311,8 @@ impl Room {
                     .map(Clone::clone),
             );
             others.extend((0..25).map(|h| keys.stats(&crate::hour(Millis(now.0 - h * 3_600_000)))));
+            let day = |back: i64| crate::stats::day_of(Millis(now.0 - back * 86_400_000));
+            others.extend((0..=crate::HISTORY_DAYS).map(|back| keys.daily_stats(&day(back))));
             let reply: Vec<String> = scripts::delete::run(
                 &self.0.store,
                 scripts::delete::Keys {

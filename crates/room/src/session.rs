@@ -161,7 +161,8 @@ impl Room {
         user_id: &str,
     ) -> Result<VisitorSession, Error> {
         check_user_id(user_id)?;
-        self.session(queue, id).await?;
+        let session = self.session(queue, id).await?;
+        self.remember_user(queue, user_id, &session.position).await?;
         redis::cmd("HSET")
             .arg(self.queue_cache(queue).session(id))
             .arg("user_id")

@@ -252,7 +252,7 @@ fn is_foreign(id: &str, record: &str, secret: Option<&[u8; 32]>) -> bool {
 }
 
 /// Reads the keys, and makes those that are missing. Refuses keys that other instances sealed with
-/// another secret: what they sign would be worth nothing context, and the other way round.
+/// another secret: what they sign would be worth nothing here, and the other way round.
 pub(crate) async fn open(
     store: &Store,
     keys: &RoomKeys,
@@ -364,7 +364,7 @@ fn changes_by<'a>(
     changes
 }
 
-/// Makes the id of a key that was made context.
+/// Makes the id of a key that was made here.
 fn fresh_id() -> Result<String, Error> {
     Ok(format!("{:08x}", u32::from_be_bytes(random()?)))
 }

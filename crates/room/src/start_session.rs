@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     EndReason, Error, Pass, PositionId, PositionState, QueueId, Room, SessionId, VisitorSession,
-    enqueue::truncate, hour, invite::check_user_id, reply::Reply, scripts,
+    enqueue::truncate, figures::count_refusal, hour, invite::check_user_id, reply::Reply, scripts,
 };
 
 /// A visitor who starts a session.
@@ -138,7 +138,11 @@ impl Room {
                         .ok_or_else(|| reply.unexpected())?;
                     return Ok(SessionStart::Over(state, reason));
                 }
-                "address_full" => return Err(Error::AddressFull { limit: reply.number(1)? }),
+                "address_full" => {
+                    let error = Error::AddressFull { limit: reply.number(1)? };
+                    count_refusal(queue, &error);
+                    return Err(error);
+                }
                 "unknown" => return Err(Error::UnknownPosition),
                 _ => return Err(reply.unexpected()),
             }

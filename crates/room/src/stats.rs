@@ -1,6 +1,12 @@
-//! Statistics of a queue: now, per hour, and in total.
+//! Statistics of a queue: now, per hour and day, and in total.
+//!
+//! Scripts count into one hash per hour, which lives for a day. Maintenance copies those of the last hours
+//! into one hash per day, which lives for [`HISTORY_DAYS`].
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use store::{Millis, redis};
 
@@ -70,14 +76,29 @@ impl Totals {
     }
 }
 
-/// One hour of a queue.
+/// Days for which statistics are kept.
+pub const HISTORY_DAYS: i64 = 31;
+const HOUR_MS: i64 = 3_600_000;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// Length of a row of statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StatsStep {
+    /// An hour.
+    #[default]
+    Hour,
+    /// A day, UTC.
+    Day,
+}
+
+/// One hour of a queue, or one day.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hour {
-    /// Start of the hour.
+    /// Its start.
     pub start: Millis,
-    /// `YYYYMMDDHH`, UTC.
+    /// `YYYYMMDDHH`, UTC; of a day its first hour.
     pub hour: String,
-    /// Counts of the hour.
+    /// Its counts.
     pub counts: Totals,
     /// Maximum number of waiting visitors.
     pub peak_queue_size: u64,
@@ -102,23 +123,15 @@ impl Room {
         }
         let hashes: Vec<HashMap<String, String>> =
             pipe.query_async(&mut self.0.store.clone()).await?;
-        let mut waits = (0u64, 0u64);
+        let mut all = StatsCounters::default();
         let mut hours = Vec::new();
         for (start, fields) in starts.into_iter().zip(hashes) {
             if fields.is_empty() {
                 continue;
             }
-            let number = |field: &str| fields.get(field).and_then(|v| v.parse().ok()).unwrap_or(0);
-            let (sum, count) = (number("wait_ms_sum"), number("wait_count"));
-            waits = (waits.0 + sum, waits.1 + count);
-            hours.push(Hour {
-                start,
-                hour: hour(start),
-                counts: Totals::read(number),
-                peak_queue_size: number("peak_queue_size"),
-                average_wait: mean(sum, count),
-                percentiles: percentiles(&std::array::from_fn(|b| number(&format!("wait_{b}")))),
-            });
+            let counters = StatsCounters::read(&fields);
+            hours.push(counters.row(start));
+            all.add(&counters);
         }
         let last = snapshot.number("last_admission_ms");
         Ok(QueueStats {
@@ -127,13 +140,146 @@ impl Room {
             waiting: snapshot.waiting,
             admitted: snapshot.admitted,
             active: snapshot.active,
-            total: Totals::read(|field| u64::try_from(snapshot.number(field)).unwrap_or(0)),
-            average_wait: mean(waits.0, waits.1),
+            total: totals(&snapshot),
+            average_wait: all.average_wait(),
             admission_rate: recent_rate(&snapshot, now),
             last_admission: (last > 0).then_some(Millis(last)),
             hours,
         })
     }
+}
+
+impl Room {
+    /// Returns rows of statistics that begin in `from..to`, oldest first; rows without any number are left out.
+    /// Those older than [`HISTORY_DAYS`] are gone.
+    pub async fn stats_history(
+        &self,
+        queue: &QueueId,
+        step: StatsStep,
+        from: Millis,
+        to: Millis,
+    ) -> Result<Vec<Hour>, Error> {
+        self.snapshot(queue).await?;
+        let keys = self.queue_cache(queue);
+        let now = self.now();
+        let step_ms = match step {
+            StatsStep::Hour => HOUR_MS,
+            StatsStep::Day => DAY_MS,
+        };
+        let oldest = now.0 - HISTORY_DAYS * DAY_MS;
+        let first = from.0.max(oldest).div_euclid(step_ms) * step_ms;
+        let end = to.0.min(now.0 + 1);
+        let days = first.div_euclid(DAY_MS)..=(end - 1).div_euclid(DAY_MS);
+        let recent: Vec<i64> = (0..24).map(|h| now.0.div_euclid(HOUR_MS) - h).collect();
+        let mut pipe = redis::pipe();
+        for day in days.clone() {
+            pipe.hgetall(keys.daily_stats(&day_of(Millis(day * DAY_MS))));
+        }
+        for index in &recent {
+            pipe.hgetall(keys.stats(&hour(Millis(index * HOUR_MS))));
+        }
+        let hashes: Vec<HashMap<String, String>> =
+            pipe.query_async(&mut self.0.store.clone()).await?;
+        let mut hashes = hashes.into_iter();
+        let mut by_hour: BTreeMap<i64, StatsCounters> = BTreeMap::new();
+        for (day, hours) in days.zip(hashes.by_ref()) {
+            for (hour, json) in hours {
+                if let (Ok(hour), Ok(counters)) = (hour.parse::<i64>(), serde_json::from_str(&json))
+                {
+                    by_hour.insert(day * 24 + hour, StatsCounters(counters));
+                }
+            }
+        }
+        // What is counted right now is newer than its copy.
+        for (index, fields) in recent.into_iter().zip(hashes).filter(|(_, f)| !f.is_empty()) {
+            by_hour.insert(index, StatsCounters::read(&fields));
+        }
+        let mut rows: BTreeMap<i64, StatsCounters> = BTreeMap::new();
+        for (index, counters) in by_hour {
+            let start = (index * HOUR_MS).div_euclid(step_ms) * step_ms;
+            if (first..end).contains(&start) {
+                rows.entry(start).or_default().add(&counters);
+            }
+        }
+        Ok(rows.into_iter().map(|(start, counters)| counters.row(Millis(start))).collect())
+    }
+
+    /// Copies the counters of the last `hours` to those of their day. Idempotent.
+    pub(crate) async fn archive_stats(&self, queue: &QueueId, hours: i64) -> Result<(), Error> {
+        let keys = self.queue_cache(queue);
+        let this_hour = self.now().0.div_euclid(HOUR_MS);
+        let indexes: Vec<i64> = (0..hours.clamp(1, 24)).map(|back| this_hour - back).collect();
+        let mut pipe = redis::pipe();
+        for index in &indexes {
+            pipe.hgetall(keys.stats(&hour(Millis(index * HOUR_MS))));
+        }
+        let mut store = self.0.store.clone();
+        let hashes: Vec<HashMap<String, String>> = pipe.query_async(&mut store).await?;
+        let mut copy = redis::pipe();
+        for (index, fields) in indexes.into_iter().zip(hashes).filter(|(_, f)| !f.is_empty()) {
+            let Ok(json) = serde_json::to_string(&StatsCounters::read(&fields).0) else { continue };
+            let key = keys.daily_stats(&day_of(Millis(index * HOUR_MS)));
+            copy.hset(&key, format!("{:02}", index.rem_euclid(24)), json).ignore();
+            copy.expire(&key, HISTORY_DAYS * DAY_MS / 1_000).ignore();
+        }
+        if !copy.is_empty() {
+            copy.query_async::<()>(&mut store).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns `YYYYMMDD`, UTC.
+pub(crate) fn day_of(time: Millis) -> String {
+    hour(time).chars().take(8).collect()
+}
+
+/// Counters of an hour or of several, by the names of the store.
+#[derive(Clone, Debug, Default)]
+struct StatsCounters(BTreeMap<String, u64>);
+
+impl StatsCounters {
+    fn read(fields: &HashMap<String, String>) -> Self {
+        let number = |(name, value): (&String, &String)| Some((name.clone(), value.parse().ok()?));
+        Self(fields.iter().filter_map(number).collect())
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (name, value) in &other.0 {
+            let sum = self.0.entry(name.clone()).or_default();
+            *sum = match name.as_str() {
+                "peak_queue_size" => (*sum).max(*value),
+                _ => sum.saturating_add(*value),
+            };
+        }
+    }
+
+    fn number(&self, field: &str) -> u64 {
+        self.0.get(field).copied().unwrap_or(0)
+    }
+
+    fn average_wait(&self) -> Option<Duration> {
+        mean(self.number("wait_ms_sum"), self.number("wait_count"))
+    }
+
+    fn row(&self, start: Millis) -> Hour {
+        Hour {
+            start,
+            hour: hour(start),
+            counts: Totals::read(|field| self.number(field)),
+            peak_queue_size: self.number("peak_queue_size"),
+            average_wait: self.average_wait(),
+            percentiles: percentiles(
+                &std::array::from_fn(|b| self.number(&format!("wait_{b}"))),
+                self.number("wait_none"),
+            ),
+        }
+    }
+}
+
+/// Returns the totals of a queue since it was created.
+pub(crate) fn totals(snapshot: &QueueSnapshot) -> Totals {
+    Totals::read(|field| u64::try_from(snapshot.number(field)).unwrap_or(0))
 }
 
 fn mean(sum_ms: u64, count: u64) -> Option<Duration> {
@@ -142,7 +288,7 @@ fn mean(sum_ms: u64, count: u64) -> Option<Duration> {
 
 /// Returns the admissions per second over the last five minutes, the current one included, or over the
 /// time since the queue was created or resumed if that is shorter.
-fn recent_rate(snapshot: &QueueSnapshot, now: Millis) -> f64 {
+pub(crate) fn recent_rate(snapshot: &QueueSnapshot, now: Millis) -> f64 {
     let minute = now.0.div_euclid(60_000);
     let recent: Vec<(i64, u64)> =
         snapshot.minutes().filter(|(of, _)| (minute - 4..=minute).contains(of)).collect();
@@ -156,21 +302,28 @@ fn recent_rate(snapshot: &QueueSnapshot, now: Millis) -> f64 {
 }
 
 /// Returns p50, p90 and p99 from a histogram whose buckets grow by the square root of two: bucket b
-/// holds waits from 2^(b/2) − 1 seconds on.
-fn percentiles(buckets: &[u64; 40]) -> Option<[Duration; 3]> {
+/// holds waits from 2^(b/2) − 1 seconds on, spread evenly as far as is known. `at_once` of those in the
+/// first bucket did not wait at all.
+fn percentiles(buckets: &[u64; 40], at_once: u64) -> Option<[Duration; 3]> {
     let all: u64 = buckets.iter().sum();
     if all == 0 {
         return None;
     }
+    let edge = |b: usize| 2f64.powf(b as f64 / 2.0) - 1.0;
     Some([0.5, 0.9, 0.99].map(|share| {
         let wanted = (all as f64 * share).ceil() as u64;
+        if at_once >= wanted {
+            return Duration::ZERO;
+        }
         let mut seen = 0;
         for (b, count) in buckets.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                let edge = |b: usize| 2f64.powf(b as f64 / 2.0) - 1.0;
-                return Duration::from_secs_f64((edge(b) + edge(b + 1)) / 2.0);
+            let at_once = if b == 0 { at_once.min(*count) } else { 0 };
+            if seen + count >= wanted {
+                let (rank, spread) = (wanted - seen - at_once, count - at_once);
+                let part = (rank as f64 - 0.5) / spread as f64;
+                return Duration::from_secs_f64(edge(b) + part * (edge(b + 1) - edge(b)));
             }
+            seen += count;
         }
         Duration::ZERO
     }))
@@ -183,13 +336,29 @@ mod tests {
     #[test]
     fn percentiles_come_from_the_bucket_they_fall_into() {
         let mut buckets = [0; 40];
-        assert_eq!(percentiles(&buckets), None);
+        assert_eq!(percentiles(&buckets, 0), None);
         buckets[0] = 50;
         buckets[10] = 45;
         buckets[20] = 5;
-        let [half, most, nearly_all] = percentiles(&buckets).unwrap();
+        let [half, most, nearly_all] = percentiles(&buckets, 0).unwrap();
         assert!(half < Duration::from_secs(1));
         assert!((31..=44).contains(&most.as_secs()), "{most:?}");
         assert!((1023..=1447).contains(&nearly_all.as_secs()), "{nearly_all:?}");
+    }
+
+    #[test]
+    fn those_who_did_not_wait_count_as_zero() {
+        let mut buckets = [0; 40];
+        buckets[0] = 1;
+        assert_eq!(percentiles(&buckets, 1), Some([Duration::ZERO; 3]));
+        // Eight at once, two within 414 ms: p90 is the first of them, p99 the second.
+        buckets[0] = 10;
+        let [half, most, nearly_all] = percentiles(&buckets, 8).unwrap();
+        assert_eq!(half, Duration::ZERO);
+        assert!((100..=107).contains(&most.as_millis()), "{most:?}");
+        assert!((305..=315).contains(&nearly_all.as_millis()), "{nearly_all:?}");
+        // Counted by an older version, which kept no such number.
+        let [half, ..] = percentiles(&buckets, 0).unwrap();
+        assert!((180..=200).contains(&half.as_millis()), "{half:?}");
     }
 }

@@ -7,20 +7,22 @@ use axum::Extension;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use room::{
-    AdmissionRate, EndCounts, EventId, NewInvite, PositionList, Queue, QueueConfig, QueueId,
+    AdmissionRate, Bound, EndCounts, EventId, NewInvite, PositionList, Queue, QueueConfig, QueueId,
     VisitorPriority,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{IntoParams, PartialSchema, ToSchema};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
+use utoipa_axum::routes;
 
 use super::view::{
-    DuplicatesView, PassAlgorithm, PositionView, PriorityPolicyView, QueueView, RoomEventView,
-    SessionView, StatsView,
+    DuplicatesView, HourView, PassAlgorithm, PositionView, PriorityPolicyView, QueueView,
+    RoomEventView, SessionView, StatsView, VisitorMatchView,
 };
 use super::{InPosition, InQueue, InSession};
 use crate::error::{RoomApiError, api_error};
@@ -31,6 +33,7 @@ use web::Routes;
 use web::audit::Note;
 use web::error::{ApiError, ErrorBody};
 use web::extract::{Json, OptionalJson, Path, Query};
+use web::idempotency::{IdempotencyKey, once};
 use web::page::{Page, PageQuery};
 use web::sse::Sse;
 use web::time::Timestamp;
@@ -42,6 +45,8 @@ pub(super) fn routes() -> Routes<RoomState> {
             .routes(routes!(list))
             .routes(routes!(get))
             .routes(routes!(stats))
+            .routes(routes!(stats_history))
+            .routes(routes!(find))
             .routes(routes!(positions))
             .routes(routes!(position))
             .routes(routes!(sessions))
@@ -51,19 +56,20 @@ pub(super) fn routes() -> Routes<RoomState> {
             .routes(routes!(pause))
             .routes(routes!(resume))
             .routes(routes!(maintenance))
-            .routes(routes!(admit))
+            .routes(routes!(admit).layer(from_fn(once)))
             .routes(routes!(rate))
             .routes(routes!(message))
             .routes(routes!(revoke_position))
             .routes(routes!(revoke_session))
             .routes(routes!(set_user))
             .routes(routes!(revoke_all))
-            .routes(routes!(invite)),
+            .routes(routes!(invite).layer(from_fn(once))),
         admin: OpenApiRouter::new()
-            .routes(routes!(create))
-            .routes(routes!(change, put, delete))
+            .routes(routes!(create).layer(from_fn(once)))
+            .routes(routes!(change, delete))
+            .routes(routes!(put).layer(from_fn(once)))
             .routes(routes!(reset))
-            .routes(routes!(rotate))
+            .routes(routes!(rotate).layer(from_fn(once)))
             .routes(routes!(pass_key, set_pass_key)),
         ..Routes::default()
     }
@@ -178,7 +184,44 @@ fn address_limit<'de, D: serde::Deserializer<'de>>(
     }
 }
 
+/// The names under which settings were sent that have two.
+#[derive(Clone, Copy, Debug)]
+struct SentNames {
+    /// The hold came as `heartbeat_timeout_seconds`.
+    hold_by_timeout: bool,
+    /// The rate came as `admission_rate`.
+    rate_per_second: bool,
+}
+
+impl SentNames {
+    /// Translates an error of the room, naming the field that was sent.
+    fn error(self, error: room::Error) -> RoomApiError {
+        match error {
+            room::Error::Invalid { field: "hold", .. } if self.hold_by_timeout => {
+                let Bound { least, most, .. } = room::HOLD;
+                let text =
+                    format!("three times poll_ceiling_seconds, and from {least} to {most} more");
+                ApiError::invalid_field("heartbeat_timeout_seconds", text).into()
+            }
+            room::Error::Invalid { field, message }
+                if self.rate_per_second && field.starts_with("admission.") =>
+            {
+                ApiError::invalid_field("admission_rate", message).into()
+            }
+            error => error.into(),
+        }
+    }
+}
+
 impl QueueChange {
+    /// Returns the names under which settings were sent.
+    fn names(&self) -> SentNames {
+        SentNames {
+            hold_by_timeout: self.heartbeat_timeout_seconds.is_some(),
+            rate_per_second: self.admission_rate.is_some() && self.admission.is_none(),
+        }
+    }
+
     fn checked(self) -> Result<impl Fn(&mut QueueConfig), RoomApiError> {
         if self.id.is_some() {
             return Err(ApiError::invalid_field("id", "a queue keeps its name").into());
@@ -318,9 +361,10 @@ async fn list(
 
 /// Create a queue.
 #[utoipa::path(post, path = "/api/v1/admin/queues", tag = "room", operation_id = "create_queue",
-    request_body = NewQueue,
+    params(IdempotencyKey), request_body = NewQueue,
     responses((status = 201, description = "Created.", body = QueueView),
-        (status = 409, description = "The name is taken.", body = ErrorBody)))]
+        (status = 409, description = "The name is taken, or the idempotency key was used for another request.",
+            body = ErrorBody)))]
 async fn create(
     State(state): State<RoomState>,
     Json(mut new): Json<QueueChange>,
@@ -328,8 +372,9 @@ async fn create(
     let id = new.id.take().ok_or_else(|| ApiError::invalid_field("id", "id is missing"))?;
     let id = new_id(&id, "id")?;
     let mut config = QueueConfig::default();
+    let names = new.names();
     new.checked()?(&mut config);
-    Ok(created(&state.room.create_queue(&id, config).await?))
+    Ok(created(&state.room.create_queue(&id, config).await.map_err(|error| names.error(error))?))
 }
 
 /// Parses the name of a queue that may not exist yet; `field` is the field it was sent in.
@@ -372,7 +417,9 @@ async fn change(
     let room = &state.room;
     let version = if_match(&headers)?;
     let before = QueueView::of(&room.queue(&id).await?);
-    let after = QueueView::of(&room.change_queue(&id, version, body.checked()?).await?);
+    let names = body.names();
+    let changed = room.change_queue(&id, version, body.checked()?).await;
+    let after = QueueView::of(&changed.map_err(|error| names.error(error))?);
     let note = Note::new("queue.change", id.as_str()).change(&before, &after);
     Ok((Extension(note), after))
 }
@@ -380,9 +427,10 @@ async fn change(
 /// Create a queue, or replace all its settings: an omitted one has its default. Status and message are
 /// kept. With `If-Match` only if it still has that version.
 #[utoipa::path(put, path = "/api/v1/admin/queues/{queue_id}", tag = "room", operation_id = "put_queue",
-    params(("queue_id" = String, Path, description = "Name of the queue."), ("If-Match" = Option<String>, Header, description = "Version of the queue, such as `\"3\"`; another one is refused with 412.")), request_body = QueueChange,
+    params(("queue_id" = String, Path, description = "Name of the queue."), ("If-Match" = Option<String>, Header, description = "Version of the queue, such as `\"3\"`; another one is refused with 412."), IdempotencyKey), request_body = QueueChange,
     responses((status = 200, description = "Changed.", body = QueueView),
         (status = 201, description = "Created.", body = QueueView),
+        (status = 409, description = "The idempotency key was used for another request.", body = ErrorBody),
         (status = 412, description = "It was changed in the meantime.", body = ErrorBody)))]
 async fn put(
     State(state): State<RoomState>,
@@ -393,13 +441,15 @@ async fn put(
     let room = &state.room;
     let id = new_id(&name, "queue_id")?;
     let version = if_match(&headers)?;
+    let names = body.names();
     let apply = body.checked()?;
     let before = match room.queue(&id).await {
         Ok(queue) => QueueView::of(&queue),
         Err(room::Error::UnknownQueue) if version.is_none() => {
             let mut config = QueueConfig::default();
             apply(&mut config);
-            return Ok(created(&room.create_queue(&id, config).await?).into_response());
+            let made = room.create_queue(&id, config).await.map_err(|error| names.error(error))?;
+            return Ok(created(&made).into_response());
         }
         Err(error) => return Err(error.into()),
     };
@@ -408,7 +458,8 @@ async fn put(
         *config = QueueConfig { message, ..QueueConfig::default() };
         apply(config);
     };
-    let after = QueueView::of(&room.change_queue(&id, version, replace).await?);
+    let changed = room.change_queue(&id, version, replace).await;
+    let after = QueueView::of(&changed.map_err(|error| names.error(error))?);
     let note = Note::new("queue.change", id.as_str()).change(&before, &after);
     Ok((Extension(note), after).into_response())
 }
@@ -581,8 +632,9 @@ struct AdmissionView {
 
 /// Admit positions by hand: the rate does not apply, the limit of active visitors does.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/admit", tag = "room", operation_id = "admit_positions",
-    params(InQueue), request_body = AdmitBody,
-    responses((status = 200, description = "Admitted.", body = AdmissionView)))]
+    params(InQueue, IdempotencyKey), request_body = AdmitBody,
+    responses((status = 200, description = "Admitted.", body = AdmissionView),
+        (status = 409, description = "The idempotency key was used for another request.", body = ErrorBody)))]
 async fn admit(
     State(state): State<RoomState>,
     InQueue { queue_id: id }: InQueue,
@@ -642,6 +694,79 @@ async fn stats(
     InQueue { queue_id: id }: InQueue,
 ) -> Result<Json<StatsView>, RoomApiError> {
     Ok(Json(StatsView::of(&state.room.stats(&id).await?)))
+}
+
+/// Length of a row of statistics.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = StatsStep)]
+enum StatsStepName {
+    /// An hour.
+    #[default]
+    Hour,
+    /// A day, UTC.
+    Day,
+}
+
+/// Query of the history of statistics.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct StatsHistoryQuery {
+    /// `hour` or `day`; hour if omitted.
+    #[param(inline)]
+    step: Option<StatsStepName>,
+    /// Most items in the answer.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// Position to continue from: `next_cursor` of the last answer. Left out: the beginning.
+    cursor: Option<String>,
+}
+
+/// List statistics of a queue by hour or day, newest first. They are kept for 31 days; hours without any number are
+/// left out.
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/stats/history", tag = "room", operation_id = "list_queue_stats",
+    params(InQueue, StatsHistoryQuery),
+    responses((status = 200, description = "A page of statistics.", body = Page<HourView>)))]
+async fn stats_history(
+    State(state): State<RoomState>,
+    InQueue { queue_id: id }: InQueue,
+    Query(query): Query<StatsHistoryQuery>,
+) -> Result<Json<Page<HourView>>, RoomApiError> {
+    let step = match query.step.unwrap_or_default() {
+        StatsStepName::Hour => room::StatsStep::Hour,
+        StatsStepName::Day => room::StatsStep::Day,
+    };
+    let page = PageQuery { limit: query.limit, cursor: query.cursor };
+    let (limit, offset) = (page.limit()?, page.offset()?);
+    let now = state.app.store().now();
+    let end = store::Millis(now.0 + 1);
+    let rows = state.room.stats_history(&id, step, store::Millis(0), end).await?;
+    let more = rows.len() > offset.saturating_add(limit);
+    let items = rows.iter().rev().skip(offset).take(limit).map(HourView::of).collect();
+    Ok(Json(Page::new(items, more.then_some(offset + limit))))
+}
+
+/// Text to look a visitor up by.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct FindVisitorQuery {
+    /// Id of a position or a session, a user id, or an e-mail address whose SHA-256 (in lower case) is the user id.
+    text: String,
+}
+
+/// Find a visitor of a queue, with the reason a waiting one still waits.
+#[utoipa::path(get, path = "/api/v1/admin/queues/{queue_id}/find", tag = "room", operation_id = "find_visitor",
+    params(InQueue, FindVisitorQuery),
+    responses((status = 200, description = "The visitor.", body = VisitorMatchView)))]
+async fn find(
+    State(state): State<RoomState>,
+    InQueue { queue_id: id }: InQueue,
+    Query(query): Query<FindVisitorQuery>,
+) -> Result<Json<VisitorMatchView>, RoomApiError> {
+    let found = state.room.find_visitor(&id, &query.text).await?;
+    Ok(Json(VisitorMatchView::of(&found, state.app.store().now())))
 }
 
 /// List of positions to read.
@@ -918,8 +1043,10 @@ struct InviteView {
 
 /// Sign an invite: its bearers enqueue with its priority.
 #[utoipa::path(post, path = "/api/v1/admin/queues/{queue_id}/invites", tag = "room", operation_id = "create_invite",
-    params(InQueue), request_body = InviteBody,
-    responses((status = 201, description = "Signed.", body = InviteView)))]
+    params(InQueue, IdempotencyKey), request_body = InviteBody,
+    responses((status = 201, description = "Signed.", body = InviteView),
+        (status = 409, description = "The idempotency key was used for another request.",
+            body = ErrorBody)))]
 async fn invite(
     State(state): State<RoomState>,
     InQueue { queue_id: queue }: InQueue,
@@ -1017,7 +1144,9 @@ struct RotateReply {
 
 /// Create new signing keys that sign from now on; tokens signed by old ones stay valid.
 #[utoipa::path(post, path = "/api/v1/admin/keys/rotate", tag = "room", operation_id = "rotate_keys",
-    responses((status = 200, description = "RotateReply.", body = RotateReply)))]
+    params(IdempotencyKey),
+    responses((status = 200, description = "New keys sign from now on.", body = RotateReply),
+        (status = 409, description = "The idempotency key was used for another request.", body = ErrorBody)))]
 async fn rotate(State(state): State<RoomState>) -> Result<impl IntoResponse, RoomApiError> {
     state.room.rotate_keys().await?;
     Ok((Extension(Note::new("keys.rotate", "room")), Json(RotateReply { rotated: true })))

@@ -187,7 +187,7 @@ pub(super) struct TextView {
 
 /// A position, as its holder sees it.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Position)]
+#[schema(as = QueuePosition)]
 pub(super) struct PositionView {
     /// Id of the position.
     position_id: String,
@@ -618,11 +618,67 @@ impl RoomEventView {
     }
 }
 
-/// Statistics of one hour.
+/// Reason for which a position still waits.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = WaitReason)]
+pub(super) enum WaitReasonView {
+    /// The queue is paused.
+    Paused,
+    /// The queue is closed.
+    Closed,
+    /// The rate is 0, which admits nobody.
+    NoRate,
+    /// As many visitors as allowed are admitted or active.
+    NoFreeSlot,
+    /// As many visitors as allowed from the same network address are admitted or active.
+    AddressLimit,
+    /// Others are ahead, and the rate admits only so many per time.
+    Rate,
+}
+
+impl From<room::WaitReason> for WaitReasonView {
+    fn from(reason: room::WaitReason) -> WaitReasonView {
+        match reason {
+            room::WaitReason::Paused => WaitReasonView::Paused,
+            room::WaitReason::Closed => WaitReasonView::Closed,
+            room::WaitReason::NoRate => WaitReasonView::NoRate,
+            room::WaitReason::NoFreeSlot => WaitReasonView::NoFreeSlot,
+            room::WaitReason::AddressLimit => WaitReasonView::AddressLimit,
+            room::WaitReason::Rate => WaitReasonView::Rate,
+        }
+    }
+}
+
+/// A visitor that was looked up.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = VisitorMatch)]
+pub(super) struct VisitorMatchView {
+    /// The position.
+    position: PositionView,
+    /// Its session; null if none was started or its record is gone.
+    #[schema(required)]
+    session: Option<SessionView>,
+    /// The reason it still waits; null if it does not wait.
+    #[schema(required)]
+    wait_reason: Option<WaitReasonView>,
+}
+
+impl VisitorMatchView {
+    pub(super) fn of(found: &room::VisitorMatch, now: store::Millis) -> VisitorMatchView {
+        VisitorMatchView {
+            position: PositionView::of(&found.position, now),
+            session: found.session.as_ref().map(SessionView::of),
+            wait_reason: found.wait_reason.map(WaitReasonView::from),
+        }
+    }
+}
+
+/// Statistics of one hour, or of one day.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = QueueHour)]
-pub(super) struct HourView {
-    /// Start of the hour.
+pub(crate) struct HourView {
+    /// Start of the hour or day.
     started_at: Timestamp,
     /// Positions enqueued.
     enqueued: u64,
@@ -703,7 +759,31 @@ fn ms(duration: std::time::Duration) -> u64 {
 }
 
 impl HourView {
-    fn of(hour: &room::Hour) -> HourView {
+    /// Returns the cells of a row of CSV, in the order of its head.
+    pub(crate) fn cells(&self) -> Vec<String> {
+        let some =
+            |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
+        let counts = [
+            self.enqueued,
+            self.admitted,
+            self.sessions_started,
+            self.completed,
+            self.expired,
+            self.cancelled,
+            self.no_shows,
+            self.sessions_expired,
+            self.terminated,
+            self.peak_queue_size,
+        ];
+        let waits =
+            [self.average_wait_ms, self.wait_p50_ms, self.wait_p90_ms, self.wait_p99_ms].map(some);
+        let mut cells = vec![web::format::rfc3339(self.started_at.0.0)];
+        cells.extend(counts.iter().map(ToString::to_string));
+        cells.extend(waits);
+        cells
+    }
+
+    pub(crate) fn of(hour: &room::Hour) -> HourView {
         let [p50, p90, p99] = match hour.percentiles {
             Some(waits) => waits.map(|wait| Some(ms(wait))),
             None => [None; 3],

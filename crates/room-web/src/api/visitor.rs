@@ -13,6 +13,8 @@ use axum::response::{IntoResponse, Response};
 use room::{NewPosition, Position, PositionToken, Proof, QueueId, Room, SessionStart, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -36,7 +38,7 @@ use web::time::Timestamp;
 
 /// The routes.
 pub(super) fn routes() -> Routes<RoomState> {
-    let routes = OpenApiRouter::new()
+    let mut routes = OpenApiRouter::new()
         .routes(routes!(enqueue))
         .routes(routes!(status))
         .routes(routes!(heartbeat))
@@ -49,10 +51,31 @@ pub(super) fn routes() -> Routes<RoomState> {
         .routes(routes!(complete))
         .routes(routes!(events))
         .routes(routes!(jwks));
+    let components = routes.get_openapi_mut().components.get_or_insert_default();
+    components.security_schemes.extend(security_schemes());
     // On a protected site only our own path leads here, so all of it is there as well.
     let (own, _) = routes.clone().split_for_parts();
     let own = axum::Router::new().nest(OWN_PATH, own);
     Routes { public: routes.merge(own.into()), ..Routes::default() }
+}
+
+/// Describes what visitors prove themselves with.
+fn security_schemes() -> [(String, RefOr<SecurityScheme>); 2] {
+    [
+        (
+            "position",
+            "The token of a position, from `POST /api/v1/queues/{queue_id}/enqueue`. Browsers send it as the \
+             cookie of the queue instead; where there are no cookies, it may be the parameter `t`.",
+        ),
+        (
+            "pass",
+            "The pass of a session, from `POST /api/v1/queues/{queue_id}/start-session`; as a cookie or as `t`, too.",
+        ),
+    ]
+    .map(|(name, text)| {
+        let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(text));
+        (name.to_owned(), RefOr::T(SecurityScheme::Http(bearer.build())))
+    })
 }
 
 /// Body of `enqueue`. All of it is optional.
@@ -189,6 +212,7 @@ async fn enqueue(
 
 /// Get the position. Reads only.
 #[utoipa::path(get, path = "/api/v1/queues/{queue_id}/status", tag = "room", operation_id = "get_own_position",
+    security(("position" = [])),
     params(InQueue, TokenQuery),
     responses((status = 200, description = "The position.", body = PositionView),
         (status = 401, description = "No valid token.", body = ErrorBody),
@@ -219,6 +243,7 @@ struct HeartbeatBody {
 
 /// Send a heartbeat, which holds the position for another while, and get the position.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/heartbeat", tag = "room", operation_id = "send_heartbeat",
+    security(("position" = [])),
     params(InQueue, TokenQuery), request_body = Option<HeartbeatBody>,
     responses((status = 200, description = "The position.", body = PositionView),
         (status = 401, description = "No valid token.", body = ErrorBody),
@@ -239,6 +264,7 @@ async fn heartbeat(
 /// `message` and `expired`, each with the position. The first one is the current state. An open stream
 /// counts as a heartbeat. Far from the front there is none.
 #[utoipa::path(get, path = "/api/v1/queues/{queue_id}/events", tag = "room", operation_id = "follow_position",
+    security(("position" = [])),
     params(InQueue, TokenQuery),
     responses((status = 200, description = "The stream.", content_type = "text/event-stream", body = String),
         (status = 204, description = "Too far from the front, or too many streams: poll instead."),
@@ -279,6 +305,7 @@ struct CancelReply {
 
 /// Cancel the position. Idempotent.
 #[utoipa::path(delete, path = "/api/v1/queues/{queue_id}/position", tag = "room", operation_id = "cancel_position",
+    security(("position" = [])),
     params(InQueue, TokenQuery),
     responses((status = 200, description = "Cancelled.", body = CancelReply),
         (status = 401, description = "No valid token.", body = ErrorBody)))]
@@ -298,6 +325,7 @@ async fn cancel(
 
 /// Cancel the position, for clients that can only post.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/leave", tag = "room", operation_id = "leave_queue",
+    security(("position" = [])),
     params(InQueue, TokenQuery),
     responses((status = 200, description = "Cancelled.", body = CancelReply),
         (status = 401, description = "No valid token.", body = ErrorBody)))]
@@ -317,6 +345,7 @@ struct StartSessionBody {
 
 /// Start the session of an admitted position. Idempotent: a second call returns the first session.
 #[utoipa::path(post, path = "/api/v1/queues/{queue_id}/start-session", tag = "room", operation_id = "start_session",
+    security(("position" = [])),
     params(InQueue, TokenQuery), request_body = Option<StartSessionBody>,
     responses((status = 200, description = "The session.", body = SessionView),
         (status = 202, description = "Not admitted yet.", body = PositionView),
@@ -418,6 +447,7 @@ async fn now(
 
 /// Get the session. Needs its pass or the token of its position.
 #[utoipa::path(get, path = "/api/v1/sessions/{session_id}", tag = "room", operation_id = "get_session",
+    security(("pass" = []), ("position" = [])),
     params(InSession, TokenQuery),
     responses((status = 200, description = "The session.", body = SessionView),
         (status = 401, description = "Neither its pass nor the token of its position.", body = ErrorBody)))]
@@ -429,6 +459,7 @@ async fn session(
 
 /// Record activity, which renews the session up to its hard limit.
 #[utoipa::path(post, path = "/api/v1/sessions/{session_id}/activity", tag = "room", operation_id = "record_activity",
+    security(("pass" = []), ("position" = [])),
     params(InSession, TokenQuery),
     responses((status = 200, description = "The session, with a renewed pass.", body = SessionView),
         (status = 401, description = "Neither its pass nor the token of its position.", body = ErrorBody),
@@ -451,6 +482,7 @@ async fn activity(
 
 /// Complete the session, which frees its slot.
 #[utoipa::path(post, path = "/api/v1/sessions/{session_id}/complete", tag = "room", operation_id = "complete_session",
+    security(("pass" = []), ("position" = [])),
     params(InSession, TokenQuery),
     responses((status = 200, description = "Completed.", body = SessionView),
         (status = 401, description = "Neither its pass nor the token of its position.", body = ErrorBody)))]
@@ -464,6 +496,7 @@ async fn complete(
 
 /// End the session.
 #[utoipa::path(delete, path = "/api/v1/sessions/{session_id}", tag = "room", operation_id = "end_session",
+    security(("pass" = []), ("position" = [])),
     params(InSession, TokenQuery),
     responses((status = 200, description = "Ended.", body = SessionView),
         (status = 401, description = "Neither its pass nor the token of its position.", body = ErrorBody)))]

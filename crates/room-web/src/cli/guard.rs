@@ -5,7 +5,7 @@ use clap::Args;
 use web::cli::{Action, Context, Failure, Outcome};
 use web::config::value::Rate;
 
-/// GuardArgs of the guard. Each is a setting of `[guard]`, except `--dashboard`.
+/// Flags of the guard. Each is a setting of `[guard]`, except `--dashboard`.
 #[derive(Debug, Args)]
 pub(crate) struct GuardArgs {
     /// Address and port for visitors, 127.0.0.1:8080 unless set

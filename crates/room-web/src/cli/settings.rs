@@ -135,19 +135,10 @@ pub(crate) fn seconds(text: &str) -> Result<u64, String> {
     Ok(span.as_secs())
 }
 
-/// Formats seconds as they can be typed again, in the largest exact unit.
-pub(crate) fn span(seconds: u64) -> String {
-    for (unit, name) in [(86_400, "d"), (3_600, "h"), (60, "m")] {
-        if seconds >= unit && seconds.is_multiple_of(unit) {
-            return format!("{}{name}", seconds / unit);
-        }
-    }
-    format!("{seconds}s")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::span;
 
     #[test]
     fn a_span_is_shown_as_it_can_be_typed() {

@@ -10,9 +10,10 @@ use room::{Position, PositionList, Queue, QueueId, QueueStatus, Room, RoomEvent,
 use serde::Deserialize;
 use store::Millis;
 
-use super::{form, tone};
+use super::{find, form, statistics, tone, waiting_page_link};
 use crate::error::api_error;
 use crate::service::RoomState;
+use crate::units;
 use web::ApiError;
 use web::chart::{self, Line, Scale};
 use web::extract::{Path, Query};
@@ -34,16 +35,20 @@ enum QueueTab {
     Admitted,
     Sessions,
     Events,
+    Statistics,
+    Find,
     Settings,
 }
 
 /// Tab, name in the URL, title.
-const VIEWS: [(QueueTab, &str, &str); 6] = [
+const VIEWS: [(QueueTab, &str, &str); 8] = [
     (QueueTab::Live, "live", "Live"),
     (QueueTab::Waiting, "waiting", "Waiting"),
     (QueueTab::Admitted, "admitted", "Admitted"),
     (QueueTab::Sessions, "sessions", "Sessions"),
     (QueueTab::Events, "events", "Events"),
+    (QueueTab::Statistics, "statistics", "Statistics"),
+    (QueueTab::Find, "find", "Find a visitor"),
     (QueueTab::Settings, "settings", "Settings"),
 ];
 
@@ -61,6 +66,10 @@ impl QueueTab {
 pub(crate) struct QueuePageQuery {
     view: Option<String>,
     from: Option<usize>,
+    /// Length of a row of statistics.
+    step: Option<String>,
+    /// Text to look a visitor up by.
+    text: Option<String>,
 }
 
 pub(crate) async fn page(
@@ -79,7 +88,7 @@ pub(crate) async fn page(
     let name = if queue.config.name.is_empty() { id.as_str() } else { &queue.config.name };
     let head = ui::Head::new(name, "")
         .under("Waiting room", "/room")
-        .actions(html! { span.live-dot { "Live" } });
+        .actions(waiting_page_link::buttons(&queue.id));
     let acts = shell.may_operate();
     let topic = format!("queue?{id}/{}/{from}/{}", view.name(), if acts { "acts" } else { "look" });
     let body = html! {
@@ -88,12 +97,14 @@ pub(crate) async fn page(
                 a href={ "/room/" (id) "?view=" (address) } aria-current=[(other == view).then_some("page")] { (word) }
             }
         }
-        @if view == QueueTab::Settings {
-            (form::settings(&queue, &shell))
-        } @else {
-            div data-live=(topic) { (rendered(&state, room, &id, view, from, acts).await) }
+        @match view {
+            QueueTab::Settings => (form::settings(&queue, &shell)),
+            QueueTab::Statistics => (statistics::tab(room, &queue, statistics::step_of(query.step.as_deref())).await),
+            QueueTab::Find => (find::tab(&state, &queue, query.text.as_deref(), acts).await),
+            _ => div data-live=(topic) { (rendered(&state, room, &id, view, from, acts).await) },
         }
         @if acts { (form::dialogs(&queue)) }
+        (waiting_page_link::dialog(&queue.id, &shell))
     };
     Ok(shell.page(&state.app, "/room", &head, &body))
 }
@@ -132,7 +143,9 @@ async fn rendered(
         let queue = room.queue(id).await?;
         let now = state.app.store().now();
         let body = match view {
-            QueueTab::Live | QueueTab::Settings => live(state, room, &queue, acts).await?,
+            QueueTab::Live | QueueTab::Settings | QueueTab::Statistics | QueueTab::Find => {
+                live(state, room, &queue, acts).await?
+            }
             QueueTab::Waiting => {
                 let positions = room.positions(id, PositionList::Waiting, from, ROWS).await?;
                 waiting(&queue, &positions, from, acts, now)
@@ -147,7 +160,8 @@ async fn rendered(
             }
             QueueTab::Events => {
                 let events = room.newest_events(id, 100).await?;
-                ui::card_flush("", "Latest events", &html! {}, &happened(&events))
+                let list = html! { div data-steady="" { (happened(&events)) } };
+                ui::card_flush("", "Latest events", &html! {}, &list)
             }
         };
         Ok::<_, room::Error>(html! { (toolbar(&queue, acts)) (body) })
@@ -166,18 +180,17 @@ fn toolbar(queue: &Queue, acts: bool) -> Markup {
     html! {
         div.toolbar {
             (ui::badge(tone(queue.status), queue.status.as_str()))
-            span.dim.small { code { (id) } " · " (rate.count) " per " (rate.per_seconds) " s"
+            span.dim.small { code { (id) } " · " (units::rate(rate.count, rate.per_seconds))
                 @if queue.config.max_active > 0 { " · at most " (format::count(queue.config.max_active.into())) " active" }
             }
             @if acts {
                 span.actions.end {
                     button.btn.s.primary type="button" data-open="admit" { (Icon::PLAY) "Admit …" }
                     @if queue.status == QueueStatus::Active {
-                        button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/pause" } data-done={ "Paused " (id) }
+                        button.btn.s #pause type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/pause" } data-undo={ "POST /api/v1/admin/queues/" (id) "/resume" } data-done={ "Paused " (id) }
                             data-confirm={ "Pause " (id) "? Nobody is admitted until it is resumed; everybody keeps their position." } data-confirm-verb="Pause" { (Icon::PAUSE) "Pause" }
                     } @else {
-                        button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/resume" } data-done={ "Resumed " (id) }
-                            data-confirm={ "Resume admissions of " (id) "?" } data-confirm-verb="Resume" { (Icon::PLAY) "Resume" }
+                        button.btn.s type="button" data-act={ "POST /api/v1/admin/queues/" (id) "/resume" } data-undo={ "POST /api/v1/admin/queues/" (id) "/pause" } data-done={ "Resumed " (id) } { (Icon::PLAY) "Resume" }
                     }
                     button.btn.s type="button" data-open="rate" { (Icon::BOLT) "Rate …" }
                     button.btn.s type="button" data-open="message" { (Icon::DOCS) "Message …" }
@@ -224,14 +237,14 @@ async fn live(
             (ui::card("w8", "Queue", &html! {
                 (dots(&next, queue.waiting))
                 (chart::chart("Visitors", &[
-                    Line { name: "waiting", unit: "", values: values("waiting") },
-                    Line { name: "active", unit: "", values: values("active") },
+                    Line::new("waiting", "", format!("room.waiting.{id}")),
+                    Line::new("active", "", format!("room.active.{id}")),
                 ], Scale::Number))
             }))
-            (ui::card_flush("w4", "Latest events", &html! { a.small href={ "/room/" (id) "?view=events" } { "All" } }, &happened(&events)))
+            (ui::card_flush("w4", "Latest events", &html! { a.small href={ "/room/" (id) "?view=events" } { "All" } }, &html! { div data-steady="" { (happened(&events)) } }))
             section.card aria-label="Next to be admitted" {
                 div.card-head { h2 { "Next to be admitted" } a.small href={ "/room/" (id) "?view=waiting" } { "All" } }
-                div.card-body.flush { (positions_table(queue, next.get(..SHOWN.min(next.len())).unwrap_or_default(), acts, state.app.store().now())) }
+                div.card-body.flush data-steady="" { (positions_table(queue, next.get(..SHOWN.min(next.len())).unwrap_or_default(), acts, state.app.store().now())) }
             }
         }
     })
@@ -272,7 +285,7 @@ fn waiting(queue: &Queue, found: &[Position], from: usize, acts: bool, now: Mill
         "Waiting",
         &html! { span.small.dim { (format::count(queue.waiting)) " in all" } },
         &html! {
-            (positions_table(queue, found, acts, now))
+            div data-steady="" { (positions_table(queue, found, acts, now)) }
             (ui::pager(&format!("/room/{}?view=waiting", queue.id), from, found.len(), ROWS))
         },
     )
@@ -294,7 +307,7 @@ fn positions_table(queue: &Queue, found: &[Position], acts: bool, now: Millis) -
                 @for position in found {
                     tr data-key=(position.id) {
                         td.r data-label="Position" { b { @match position.number { Some(number) => { (format::count(number)) } None => { "–" } } } }
-                        td.mono.small title=(position.id) { (short(&position.id.to_string())) }
+                        td.mono.small title=(position.id) { a.row href={ "/room/" (queue.id) "?view=find&text=" (position.id) } { (short(&position.id.to_string())) } }
                         td data-label="Priority" { (priority_badge(position.priority.number())) }
                         td.num data-label="Waiting for" { (format::millis(now.0 - position.enqueued_at.0)) }
                         td data-label="Last heartbeat" { @match position.last_heartbeat { Some(at) => { (format::moment(at.0)) } None => { span.dim { "–" } } } }
@@ -302,7 +315,7 @@ fn positions_table(queue: &Queue, found: &[Position], acts: bool, now: Millis) -
                             Ok(wait) => { "about " (format::duration(wait.likely)) }
                             Err(why) => { span.dim { (why.as_str().replace('_', " ")) } }
                         } }
-                        @if acts { td.r { (remove(queue, position)) } }
+                        @if acts { td.r.corner { (remove(queue, position)) } }
                     }
                 }
             }
@@ -333,11 +346,11 @@ fn admitted(queue: &Queue, found: &[Position], from: usize, acts: bool, now: Mil
                 tbody {
                     @for position in found {
                         tr data-key=(position.id) {
-                            td.mono.small title=(position.id) { (short(&position.id.to_string())) }
+                            td.mono.small title=(position.id) { a.row href={ "/room/" (queue.id) "?view=find&text=" (position.id) } { (short(&position.id.to_string())) } }
                             td data-label="Priority" { (priority_badge(position.priority.number())) }
                             td.num data-label="Waited" { (format::millis(now.0 - position.enqueued_at.0)) }
                             td.num data-label="Window ends in" { @match position.start_by { Some(by) => { (format::millis(by.0 - now.0)) } None => { "–" } } }
-                            @if acts { td.r { (remove(queue, position)) } }
+                            @if acts { td.r.corner { (remove(queue, position)) } }
                         }
                     }
                 }
@@ -348,7 +361,7 @@ fn admitted(queue: &Queue, found: &[Position], from: usize, acts: bool, now: Mil
         "",
         "Admitted",
         &html! { span.small.dim { (format::count(queue.admitted)) " in all" } },
-        &html! { (body) (ui::pager(&format!("/room/{}?view=admitted", queue.id), from, found.len(), ROWS)) },
+        &html! { div data-steady="" { (body) } (ui::pager(&format!("/room/{}?view=admitted", queue.id), from, found.len(), ROWS)) },
     )
 }
 
@@ -368,13 +381,13 @@ fn sessions_table(
                 tbody {
                     @for session in found {
                         tr data-key=(session.id) {
-                            td { span.mono.small title=(session.id) { (short(&session.id.to_string())) } @if !session.user_id.is_empty() { span.sub { (session.user_id) } } }
+                            td { a.row.mono.small href={ "/room/" (queue.id) "?view=find&text=" (session.id) } title=(session.id) { (short(&session.id.to_string())) } @if !session.user_id.is_empty() { span.sub { (session.user_id) } } }
                             td data-label="Priority" { (priority_badge(session.priority.number())) }
                             td.num data-label="Active for" { (format::millis(now.0 - session.started.0)) }
                             td.r data-label="Pages" { (format::count(session.page_views)) }
                             td data-label="Last activity" { (format::moment(session.last_activity.0)) }
                             td.num data-label="Ends in" { (format::millis(session.expires.0 - now.0)) }
-                            @if acts { td.r {
+                            @if acts { td.r.corner {
                                 button.btn.s.ghost type="button" aria-label={ "Revoke session " (short(&session.id.to_string())) }
                                     data-act={ "DELETE /api/v1/admin/sessions/" (session.id) } data-done="Session revoked"
                                     data-confirm="Revoke this session? The visitor's pass is revoked immediately." data-confirm-verb="Revoke" { (Icon::CROSS) }
@@ -389,11 +402,11 @@ fn sessions_table(
         "",
         "Active",
         &html! { span.small.dim { (format::count(queue.active)) " in all" } },
-        &html! { (body) (ui::pager(&format!("/room/{}?view=sessions", queue.id), from, found.len(), ROWS)) },
+        &html! { div data-steady="" { (body) } (ui::pager(&format!("/room/{}?view=sessions", queue.id), from, found.len(), ROWS)) },
     )
 }
 
-fn priority_badge(number: u8) -> Markup {
+pub(super) fn priority_badge(number: u8) -> Markup {
     html! { @match number { 0 => { span.dim { "0" } } number => { (ui::badge("accent", &number.to_string())) } } }
 }
 

@@ -269,7 +269,7 @@ impl ProxyError {
 fn tries_again(lang: &str) -> &'static str {
     match lang {
         "de" => "Diese Seite versucht es automatisch erneut.",
-        "es" => "Esta página lo vuelve a intentar automáticamente.",
+        "es" => "Esta página volverá a intentarlo automáticamente.",
         _ => "This page will try again automatically.",
     }
 }

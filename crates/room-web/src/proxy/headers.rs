@@ -113,6 +113,16 @@ pub(super) fn to_origin(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) 
     }
 }
 
+/// Tells the site which span its work is part of. Where nothing is recorded here, what the client said
+/// goes through as it is.
+pub(super) fn traced(headers: &mut HeaderMap) {
+    if let Some(context) = store::trace::current()
+        && let Ok(value) = HeaderValue::from_str(&context.to_string())
+    {
+        headers.insert(HeaderName::from_static("traceparent"), value);
+    }
+}
+
 /// HTTP/2 may send cookies in pieces; HTTP/1.1 knows one line of them (RFC 9113, 8.2.3).
 fn one_cookie_line(headers: &mut HeaderMap) {
     let pieces: Vec<&[u8]> =

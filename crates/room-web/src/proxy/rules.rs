@@ -59,7 +59,7 @@ fn is_plain(path: &str) -> bool {
     !path.contains("..") && !path.contains("//") && !path.contains(['%', '\\', ';'])
 }
 
-/// BypassTokens with which programs need no pass. Only their hashes are kept.
+/// Tokens with which programs need no pass. Only their hashes are kept.
 #[derive(Debug, Clone, Default)]
 pub struct BypassTokens(Vec<[u8; 32]>);
 
@@ -109,7 +109,7 @@ pub struct Bypass {
     pub paths: Vec<OpenPath>,
     /// Networks from which anything may be asked for.
     pub networks: Vec<IpNet>,
-    /// BypassTokens with which anything may be asked for.
+    /// Tokens with which anything may be asked for.
     pub tokens: BypassTokens,
 }
 

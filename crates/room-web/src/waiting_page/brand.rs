@@ -63,7 +63,7 @@ impl Brand {
     }
 
     /// The style, as a file.
-    pub(super) fn style(&self) -> Response {
+    pub(crate) fn style(&self) -> Response {
         let css = self.color.as_deref().and_then(Rgb::parse).map(css).unwrap_or_default();
         let mut response = css.into_response();
         for (name, value) in [

@@ -152,9 +152,19 @@ pub(super) struct Frame<'a> {
     pub(super) target: String,
     /// Idempotency key for enqueueing from this page.
     pub(super) fresh_key: String,
+    /// Set in a preview, which does nothing: the address of the colours, if there are any.
+    pub(super) preview: Option<Option<String>>,
 }
 
 impl Frame<'_> {
+    /// The address of the queue's own colours, if it has any.
+    fn style_url(&self) -> Option<String> {
+        match &self.preview {
+            Some(style) => style.clone(),
+            None => self.brand.style_url(&self.base),
+        }
+    }
+
     fn address(&self, path: &str) -> String {
         address(&format!("{}{path}", self.base), &self.carried)
     }
@@ -194,20 +204,20 @@ pub(super) fn page(frame: &Frame<'_>, view: &PageView<'_>) -> Markup {
                 title { (title) @if let Some(name) = name { " · " (name) } }
                 link rel="icon" type="image/svg+xml" href=(assets::url("icon.svg"));
                 link rel="stylesheet" href=(assets::url("waiting.css"));
-                @if let Some(style) = frame.brand.style_url(&frame.base) {
-                    link rel="stylesheet" href=(style);
+                @if let Some(style) = frame.style_url() { link rel="stylesheet" href=(style); }
+                @if frame.preview.is_none() {
+                    @if let Some(seconds) = view.refresh() {
+                        noscript { meta http-equiv="refresh" content=(seconds); }
+                    }
+                    script src=(assets::url("waiting.js")) defer {}
                 }
-                @if let Some(seconds) = view.refresh() {
-                    noscript { meta http-equiv="refresh" content=(seconds); }
-                }
-                script src=(assets::url("waiting.js")) defer {}
             }
             body data-queue=[frame.queue.map(|queue| queue.id.as_str())]
                 data-here=(frame.address("/wait")) data-poll=[poll]
                 data-token=[frame.carried.iter().find(|(name, _)| *name == "t").map(|(_, value)| value)] {
                 a.skip href="#main" { (words.skip) }
                 div.backdrop aria-hidden="true" { (waves()) }
-                div.page {
+                div.page inert[frame.preview.is_some()] {
                     header.top {
                         span.brand {
                             @if let Some(logo) = &frame.brand.logo {

@@ -41,6 +41,49 @@ async fn with_cookie(f: &Fixture, what: &str, cookie: &str) -> Answer {
 }
 
 testkit::each_store! {
+    async fn queues_and_invites_are_made_once_per_idempotency_key(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        for (call, body, other) in [
+            ("POST /api/v1/admin/queues", json!({ "id": "concert" }), json!({ "id": "opera" })),
+            ("PUT /api/v1/admin/queues/ballet", json!({ "name": "Ballet" }), json!({ "name": "Opera" })),
+            ("POST /api/v1/admin/queues/concert/invites", json!({ "priority": 2 }), json!({ "priority": 3 })),
+        ] {
+            let first = f.keyed("one", call, body.clone()).await;
+            assert_eq!(first.status, StatusCode::CREATED, "{call}: {}", first.text);
+            let again = f.keyed("one", call, body).await;
+            assert_eq!((again.status, &again.text), (StatusCode::CREATED, &first.text), "{call}");
+            assert_eq!(again.header("etag"), first.header("etag"), "{call}");
+            let refused = f.keyed("one", call, other).await;
+            assert_eq!((refused.status, refused.code().as_str()), (StatusCode::CONFLICT, "IDEMPOTENCY_KEY_REUSED"), "{call}");
+        }
+        let list = f.admin("GET /api/v1/admin/queues", Value::Null).await.json();
+        assert_eq!(list["items"].as_array().unwrap().len(), 2, "{list}");
+    }
+
+    async fn a_repeated_admission_or_rotation_is_made_once_per_idempotency_key(t: TestStore) {
+        let (f, _) = fixture(&t).await;
+        let made = f.admin("POST /api/v1/admin/queues", json!({ "id": "concert", "admission": { "count": 0 } })).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+        for _ in 0..3 {
+            f.call("", "POST /api/v1/queues/concert/enqueue", json!({})).await;
+        }
+        let admit = "POST /api/v1/admin/queues/concert/admit";
+        let first = f.keyed("one", admit, json!({ "count": 1 })).await;
+        assert_eq!((first.status, &first.json()["admitted"]), (StatusCode::OK, &json!(1)), "{}", first.text);
+        assert_eq!(f.keyed("one", admit, json!({ "count": 1 })).await.text, first.text);
+        assert_eq!(f.keyed("one", admit, json!({ "count": 2 })).await.code(), "IDEMPOTENCY_KEY_REUSED");
+        let queue = f.admin("GET /api/v1/admin/queues/concert", Value::Null).await.json();
+        assert_eq!(queue["waiting"], 2, "{queue}");
+
+        let keys = async || f.get("/.well-known/jwks.json").await.json()["keys"].as_array().unwrap().len();
+        let before = keys().await;
+        for _ in 0..2 {
+            let rotated = f.keyed("two", "POST /api/v1/admin/keys/rotate", json!({})).await;
+            assert_eq!(rotated.status, StatusCode::OK, "{}", rotated.text);
+        }
+        assert_eq!(keys().await, before + 1);
+    }
+
     async fn a_visitor_joins_waits_comes_in_and_goes(t: TestStore) {
         let (f, keeper) = fixture(&t).await;
         queue(&f).await;
@@ -222,7 +265,10 @@ testkit::each_store! {
 
         for (path, body, field) in [
             (base, json!({ "heartbeat_timeout_seconds": 330, "hold_seconds": 150 }), "heartbeat_timeout_seconds"),
-            (base, json!({ "heartbeat_timeout_seconds": 5 }), "hold_seconds"),
+            (base, json!({ "heartbeat_timeout_seconds": 5 }), "heartbeat_timeout_seconds"),
+            (base, json!({ "heartbeat_timeout_seconds": 239 }), "heartbeat_timeout_seconds"),
+            (base, json!({ "hold_seconds": 59 }), "hold_seconds"),
+            (base, json!({ "admission_rate": 1_000_001 }), "admission_rate"),
             ("/api/v1/admin/queues/No%20Name", json!({}), "queue_id"),
         ] {
             let bad = f.admin(&format!("PUT {path}"), body).await;

@@ -5,7 +5,9 @@ extern crate tidegate_room_web as room_web;
 
 mod api;
 mod limits;
+mod metrics;
 mod proxy;
+mod run;
 mod secrets;
 mod stream;
 mod waiting_page;

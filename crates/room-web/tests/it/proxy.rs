@@ -1054,7 +1054,7 @@ async fn sockets_are_counted_and_end_when_nothing_is_sent() {
     assert!((1..=4).contains(&sockets.len()), "{}", sockets.len());
     for mut socket in sockets {
         let ended = async { while socket.read(&mut [0; 256]).await.is_ok_and(|read| read > 0) {} };
-        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("an idle socket ends");
+        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("an idle socket ends");
     }
     until("there is room again", async || open().await.map(drop)).await;
 }

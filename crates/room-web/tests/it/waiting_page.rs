@@ -108,6 +108,40 @@ async fn waiting(f: &Fixture) -> u64 {
 }
 
 testkit::each_store! {
+    async fn the_waiting_page_weighs_at_most_12_kb_cold(t: TestStore) {
+        let (f, _keeper) = still(&t, Value::Null).await;
+        let accepts = "gzip, deflate, br, zstd";
+        let mut browser = Browser::new(&f);
+        let page = browser.open("/_wr/concert").await;
+        assert_eq!(view(&page), "waiting", "{}", page.text);
+        // The visitor's token is the cookie; where it is in the page, the page goes as it is.
+        let cookie = browser.cookie.clone();
+        let ask = |path: &str| Request::get(path).header("host", HOST).header("accept-encoding", accepts);
+        let whole = ask("/_wr/concert/wait").header("cookie", &cookie).body(Body::empty()).unwrap();
+        let whole = f.weigh_request(whole).await;
+        assert_eq!((whole.status, whole.coding.as_str()), (200, "gzip"));
+        let token = cookie.split_once('=').unwrap().1;
+        let carried = ask(&format!("/_wr/concert/wait?t={token}")).body(Body::empty()).unwrap();
+        let carried = f.weigh_request(carried).await;
+        assert_eq!((carried.status, carried.coding.as_str()), (200, ""));
+        let mut sum = whole.bytes;
+        let named = page.text.split('"').filter(|text| text.starts_with("/_wr/assets/"));
+        let files: std::collections::BTreeSet<&str> = named.collect();
+        assert_eq!(files.len(), 3, "style, script and icon: {files:?}");
+        for file in files {
+            let sent = f.weigh(file, "", "gzip, deflate, br, zstd").await;
+            assert_eq!((sent.status, sent.coding.as_str()), (200, "br"), "{file}");
+            assert!(sent.cache.contains("immutable"), "{file}: {}", sent.cache);
+            sum += sent.bytes;
+        }
+        // The first heartbeat, and the heads of the six answers: two redirects, the page, its three files.
+        let beat = Request::post("/_wr/api/v1/queues/concert/heartbeat?lang=en").header("cookie", &cookie);
+        let beat = f.weigh_request(beat.header("host", HOST).body(Body::empty()).unwrap()).await;
+        assert_eq!(beat.status, 200);
+        sum += beat.bytes;
+        assert!(sum <= 8_500, "{sum} bytes without heads, which are at most 3,500");
+    }
+
     async fn a_queue_has_a_look_of_its_own(t: TestStore) {
         let (f, _keeper) = fixture(&t, Value::Null).await;
         let set = async |body: Value| f.admin("PATCH /api/v1/admin/queues/concert", body).await;

@@ -4,9 +4,12 @@ local function count_admitted(state, stats, now_ms, waits)
   if #waits == 0 then
     return
   end
-  local sum, buckets = 0, {}
+  local sum, at_once, buckets = 0, 0, {}
   for _, wait in ipairs(waits) do
     sum = sum + wait
+    if wait < 1 then
+      at_once = at_once + 1
+    end
     local b = math.min(39, math.floor(2 * math.log(wait / 1000 + 1) / math.log(2)))
     buckets[b] = (buckets[b] or 0) + 1
   end
@@ -16,6 +19,9 @@ local function count_admitted(state, stats, now_ms, waits)
   redis.call('HSET', stats, 'avg_wait_time', int(math.floor(total / count / 1000)))
   for b, n in pairs(buckets) do
     redis.call('HINCRBY', stats, 'wait_' .. int(b), int(n))
+  end
+  if at_once > 0 then
+    redis.call('HINCRBY', stats, 'wait_none', int(at_once))
   end
   redis.call('EXPIRE', stats, '86400', 'NX')
   redis.call('HINCRBY', state, 'total_admitted', int(#waits))

@@ -161,6 +161,25 @@ each_store! {
         assert_eq!(b.room.queue(&b.queue).await.unwrap().admitted - before, 500);
     }
 
+    async fn a_high_rate_is_reached_while_admissions_are_taken_back(t: TestStore) {
+        let config = QueueConfig {
+            admission: AdmissionRate::new(500, 1),
+            admission_window: seconds(5),
+            ..open_queue()
+        };
+        let b = Bench::still_with(t, config).await;
+        let crowd = (0..3_600).map(|_| b.room.enqueue(&b.queue, room::NewPosition::default()));
+        futures_util::future::try_join_all(crowd).await.unwrap();
+        let mut no_shows = 0;
+        for round in 0..7 {
+            b.clock.advance(seconds(1));
+            let report = b.keeper.tick().await.unwrap();
+            assert_eq!(report.admitted, 500, "round {round}: all that the rate allows");
+            no_shows += report.no_shows;
+        }
+        assert!(no_shows > 0);
+    }
+
     async fn tokens_and_their_instant_are_stored_together(t: TestStore) {
         let config = QueueConfig { admission: AdmissionRate { count: 1, per_seconds: 1, burst: 10 }, ..open_queue() };
         let b = Bench::new(t, config).await;

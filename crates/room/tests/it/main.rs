@@ -4,6 +4,7 @@ extern crate tidegate_room as room;
 
 mod admit;
 mod enqueue;
+mod find;
 mod model;
 mod order;
 mod pass_check;

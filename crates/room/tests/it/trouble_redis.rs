@@ -1,4 +1,4 @@
-//! On real servers only, because it is their processes, connections and clusters that fail context.
+//! On real servers only, because it is their processes, connections and clusters that fail here.
 
 use std::{
     sync::{
