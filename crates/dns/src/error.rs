@@ -21,6 +21,19 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A part of the policy is invalid; nothing was changed.
+    #[error(transparent)]
+    Policy(#[from] crate::policy::PolicyError),
+    /// The policy was changed since it was read: read it again, make the change again.
+    #[error(
+        "the policy has version {current}, not {expected}; read it again and repeat the change"
+    )]
+    Conflict {
+        /// Version the change was made from.
+        expected: u64,
+        /// Version there is.
+        current: u64,
+    },
     /// The store failed. Names are still resolved, from memory and by the upstreams.
     #[error(transparent)]
     Store(#[from] store::Error),

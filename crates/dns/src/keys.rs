@@ -8,9 +8,16 @@
 
 #![expect(clippy::disallowed_methods, reason = "keys are built here")]
 
-use store::{Key, Layout};
+use store::{
+    Key, Layout,
+    key_map::{KeyMap, Place},
+};
 
-use crate::name::DomainName;
+use crate::name::{DomainName, Question};
+
+/// Keys that hold secrets: of DNS cookies, and of hashed client addresses. Tools that inspect keys must not show
+/// them.
+pub const SECRET_KEYS: [&str; 2] = ["resolver:cookie:secret", "resolver:log:key"];
 
 /// Pattern of the keys that hold answers.
 pub(crate) const ANSWER_PATTERN: &str = "dns:*";
@@ -18,27 +25,14 @@ pub(crate) const ANSWER_PATTERN: &str = "dns:*";
 /// Beginning of the keys that hold answers.
 const ANSWER_PREFIX: &[u8] = b"dns:";
 
-/// Name, type and class of a query: the identity of an answer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Question {
-    /// Name.
-    pub name: DomainName,
-    /// Type, such as 1 for A.
-    pub qtype: u16,
-    /// Class; 1 is IN.
-    pub qclass: u16,
-}
-
-impl Question {
-    /// Reads the name of a key that holds an answer; the name in it may end in a dot. Returns none if
-    /// the key has another shape, or holds another spelling of a name than the resolver writes.
-    pub(crate) fn from_key(key: &[u8]) -> Option<Self> {
-        let rest = key.strip_prefix(ANSWER_PREFIX)?;
-        let (rest, qclass) = split_number(rest)?;
-        let (name, qtype) = split_number(rest)?;
-        let name = DomainName::parse(name).ok()?;
-        Some(Self { name, qtype, qclass })
-    }
+/// Reads the name of a key that holds an answer; the name in it may end in a dot. Returns none if the
+/// key has another shape, or holds another spelling of a name than the resolver writes.
+pub(crate) fn question_from_key(key: &[u8]) -> Option<Question> {
+    let rest = key.strip_prefix(ANSWER_PREFIX)?;
+    let (rest, qclass) = split_number(rest)?;
+    let (name, qtype) = split_number(rest)?;
+    let name = DomainName::parse(name).ok()?;
+    Some(Question { name, qtype, qclass })
 }
 
 /// Splits off the number behind the last colon. The name before it may hold colons.
@@ -128,17 +122,158 @@ pub(crate) struct InstanceKeys {
     /// STRING: number of times the cache was cleared; an instance that sees another number than it
     /// knows drops what it holds in memory.
     pub(crate) generation: Key,
-    /// Channel: the new generation, published after a clear.
+    /// Channel: the new generation, published after a clear; or the key of an answer that was deleted.
     pub(crate) cleared: Key,
+    /// STRING: 16 bytes, the secret of DNS cookies, the same for all instances.
+    pub(crate) cookie_secret: Key,
 }
 
 impl InstanceKeys {
     pub(crate) fn new() -> Self {
         Self {
             generation: Key::raw("resolver:cache:generation"),
+            cookie_secret: Key::raw("resolver:cookie:secret"),
             cleared: Key::raw("resolver:cache:cleared"),
         }
     }
+}
+
+/// Keys of the policy.
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyKeys {
+    /// HASH: the policy. `version` counts its saves, `document` is JSON, `changed_at` Unix
+    /// milliseconds, `request_id` that of the last save.
+    pub(crate) policy: Key,
+    /// Channel: the new version, published after a save.
+    pub(crate) changed: Key,
+}
+
+impl PolicyKeys {
+    pub(crate) fn new() -> Self {
+        Self { policy: Key::raw("resolver:policy"), changed: Key::raw("resolver:policy:changed") }
+    }
+}
+
+/// Keys by which instances find each other and search each other's logs.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedLogKeys {
+    /// HASH: the instances by name, each as JSON with the time of its last announcement.
+    pub(crate) instances: Key,
+    /// STRING: key of hashed client addresses, 64 hexadecimal digits, the same for all instances.
+    pub(crate) hash_key: Key,
+    /// Channel: a request to all instances, as JSON.
+    pub(crate) requests: Key,
+}
+
+impl SharedLogKeys {
+    pub(crate) fn new() -> Self {
+        Self {
+            instances: Key::raw("resolver:instances"),
+            hash_key: Key::raw("resolver:log:key"),
+            requests: Key::raw("resolver:search"),
+        }
+    }
+
+    /// LIST: answers of instances to a request, as JSON. TTL 60 s.
+    pub(crate) fn answers(&self, id: &str) -> Key {
+        Key::raw(format!("resolver:search:{id}"))
+    }
+}
+
+/// Keys of what is known of people and devices that use the resolver.
+#[derive(Clone, Debug)]
+pub(crate) struct PeopleKeys {
+    /// HASH: requests to allow a blocked name by id, each as JSON. At most 500.
+    pub(crate) allow_requests: Key,
+    /// ZSET of the clients that were seen, as the log writes them; score = last time, Unix
+    /// milliseconds. At most 10,000.
+    pub(crate) seen_clients: Key,
+}
+
+impl PeopleKeys {
+    pub(crate) fn new() -> Self {
+        Self {
+            allow_requests: Key::raw("resolver:allow_requests"),
+            seen_clients: Key::raw("resolver:clients"),
+        }
+    }
+}
+
+/// Keys of the statistics.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StatisticsKeys {
+    layout: Layout,
+}
+
+impl StatisticsKeys {
+    pub(crate) fn of(layout: Layout) -> Self {
+        Self { layout }
+    }
+
+    /// HASH: queries of an hour (`h`) or a day (`d`) since 1970, by field: `n` all, then a letter and a
+    /// value: `o` outcome, `c` tier, `t` type, `r` response code, `p` protocol, `a` client, `b` blocked
+    /// by client, `g` group, `l` list, `u` upstream, `d` duration in steps, four to a
+    /// power of two of µs. A day is written once it has been over for a day. TTL 90 days or a year.
+    pub(crate) fn counts(&self, step: &str, bucket: i64) -> Key {
+        match self.layout {
+            Layout::Standalone => Key::raw(format!("resolver:stats:{step}{bucket}")),
+            Layout::Cluster => Key::raw(format!("{{resolver:stats:{step}{bucket}}}")),
+        }
+    }
+
+    /// ZSET of the names asked for in an hour or a day; score = number of queries. TTL 8 days or a year.
+    pub(crate) fn names(&self, step: &str, bucket: i64) -> Key {
+        match self.layout {
+            Layout::Standalone => Key::raw(format!("resolver:stats:{step}{bucket}:names")),
+            Layout::Cluster => Key::raw(format!("{{resolver:stats:{step}{bucket}}}:names")),
+        }
+    }
+
+    /// ZSET of the names blocked in an hour or a day; score = number of queries. TTL 8 days or a year.
+    pub(crate) fn blocked(&self, step: &str, bucket: i64) -> Key {
+        match self.layout {
+            Layout::Standalone => Key::raw(format!("resolver:stats:{step}{bucket}:blocked")),
+            Layout::Cluster => Key::raw(format!("{{resolver:stats:{step}{bucket}}}:blocked")),
+        }
+    }
+}
+
+/// The keys of the resolver in both layouts, for moving from one to the other. Members of the expiry
+/// index are keys of answers, which both spell the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DnsKeyMap;
+
+impl KeyMap for DnsKeyMap {
+    fn place(&self, key: &[u8], to: Layout, _: &[Vec<u8>]) -> Option<Place> {
+        if let Some(place) = place_statistics(key, to) {
+            return Some(place);
+        }
+        if key.starts_with(ANSWER_PREFIX) || key.starts_with(b"resolver:") {
+            return Some(Place::Key(key.to_vec()));
+        }
+        let (from, to): (&[u8], &[u8]) = match to {
+            Layout::Cluster => (b"dnsmeta:", b"{dnsmeta}:"),
+            Layout::Standalone => (b"{dnsmeta}:", b"dnsmeta:"),
+        };
+        Some(Place::Key([to, key.strip_prefix(from)?].concat()))
+    }
+}
+
+/// The place of a key of the statistics, whose hour or day is the hash tag.
+fn place_statistics(key: &[u8], to: Layout) -> Option<Place> {
+    let key = std::str::from_utf8(key).ok()?;
+    let moved = match to {
+        Layout::Cluster => {
+            let rest = key.strip_prefix("resolver:stats:")?;
+            let (bucket, more) = rest.split_at(rest.find(':').unwrap_or(rest.len()));
+            format!("{{resolver:stats:{bucket}}}{more}")
+        }
+        Layout::Standalone => {
+            let (bucket, more) = key.strip_prefix("{resolver:stats:")?.split_once('}')?;
+            format!("resolver:stats:{bucket}{more}")
+        }
+    };
+    Some(Place::Key(moved.into()))
 }
 
 #[cfg(test)]
@@ -190,9 +325,25 @@ mod tests {
     #[test]
     fn nothing_else_is_deleted_by_a_clear() {
         let keys = InstanceKeys::new();
-        for key in [keys.generation, keys.cleared] {
+        let policy = PolicyKeys::new();
+        let log = SharedLogKeys::new();
+        let shared = [log.answers("x"), log.instances, log.hash_key, log.requests];
+        let statistics = StatisticsKeys::of(Layout::Standalone);
+        let counts = ["h", "d"].map(|step| statistics.counts(step, 1));
+        for key in shared.iter().chain(&counts) {
             assert!(key.as_str().starts_with("resolver:"), "{key}");
         }
+        for key in
+            [keys.generation, keys.cleared, keys.cookie_secret, policy.policy, policy.changed]
+        {
+            assert!(key.as_str().starts_with("resolver:"), "{key}");
+        }
+    }
+
+    #[test]
+    fn keys_with_secrets_are_listed_as_such() {
+        let secrets = [InstanceKeys::new().cookie_secret, SharedLogKeys::new().hash_key];
+        assert_eq!(secrets.each_ref().map(Key::as_str), SECRET_KEYS);
     }
 
     #[test]
@@ -202,7 +353,7 @@ mod tests {
         {
             let question = question(name);
             for key in [keys.answer(&question), keys.dotted_answer(&question)] {
-                assert_eq!(Question::from_key(key.as_str().as_bytes()), Some(question.clone()));
+                assert_eq!(question_from_key(key.as_str().as_bytes()), Some(question.clone()));
             }
         }
     }
@@ -212,7 +363,24 @@ mod tests {
         for key in
             ["dns:", "dns:a", "dns:a:1", "dns:a:1:x", "dns:a:1:65536", "dns:a..b:1:1", "x:a:1:1"]
         {
-            assert_eq!(Question::from_key(key.as_bytes()), None, "{key}");
+            assert_eq!(question_from_key(key.as_bytes()), None, "{key}");
         }
+    }
+
+    #[test]
+    fn every_key_has_a_place_in_the_other_layout_and_back() {
+        let pairs = all(Layout::Standalone).into_iter().zip(all(Layout::Cluster));
+        let instance = InstanceKeys::new().generation.to_string();
+        let [hour, hour_tagged] = [Layout::Standalone, Layout::Cluster].map(StatisticsKeys::of);
+        let statistics = [
+            (hour.counts("h", 7).to_string(), hour_tagged.counts("h", 7).to_string()),
+            (hour.names("h", 7).to_string(), hour_tagged.names("h", 7).to_string()),
+        ];
+        for (one, other) in pairs.chain([(instance.clone(), instance)]).chain(statistics) {
+            let place = |key: &str, to| DnsKeyMap.place(key.as_bytes(), to, &[]);
+            assert_eq!(place(&one, Layout::Cluster), Some(Place::Key(other.clone().into())));
+            assert_eq!(place(&other, Layout::Standalone), Some(Place::Key(one.into())));
+        }
+        assert_eq!(DnsKeyMap.place(b"dnsmasq:x", Layout::Cluster, &[]), None);
     }
 }

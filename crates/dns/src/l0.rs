@@ -28,9 +28,10 @@ use parking_lot::RwLock;
 use store::Millis;
 
 use crate::{
-    keys::Question,
     l1::StoredAnswer,
     name::NAME_MAX_BYTES,
+    name::Question,
+    query_record::{Label, QueryBatch, QueryOutcome},
     wire::{AnswerKind, WireQuery},
 };
 
@@ -40,41 +41,59 @@ const SHARDS: usize = 32;
 /// Memory of an entry besides its answer and its key: slot, table, pointers.
 const ENTRY_OVERHEAD_BYTES: usize = 160;
 
+/// Scope of answers that are good for every client; those of a group's own upstreams have the number of
+/// their route.
+pub(crate) const SHARED_SCOPE: u8 = 0;
+
+/// First scope of answers made here for a profile.
+pub(crate) const PROFILE_SCOPE: u8 = 128;
+
 /// Marks the end of the list.
 const NONE: u32 = u32::MAX;
 
 /// Name, type and kind of a query, folded to lower case, on the stack.
 #[derive(Clone, Copy)]
 pub struct L0Key {
-    bytes: [u8; NAME_MAX_BYTES + 3],
+    bytes: [u8; NAME_MAX_BYTES + 4],
     length: usize,
 }
 
 impl L0Key {
     /// Returns the key of a query.
     pub fn of_query(query: &WireQuery<'_>) -> Self {
-        Self::new(query.name(), query.qtype(), query.kind())
+        Self::new(query.name(), query.qtype(), query.kind(), SHARED_SCOPE)
     }
 
     /// Returns the key of a question.
     pub fn of_question(question: &Question, kind: AnswerKind) -> Self {
-        Self::new(question.name.as_wire(), question.qtype, kind)
+        Self::new(question.name.as_wire(), question.qtype, kind, SHARED_SCOPE)
     }
 
-    fn new(name: &[u8], qtype: u16, kind: AnswerKind) -> Self {
-        let mut bytes = [0; NAME_MAX_BYTES + 3];
+    /// Returns the key of an answer that is good for some clients only.
+    pub(crate) fn in_scope(name: &[u8], qtype: u16, kind: AnswerKind, scope: u8) -> Self {
+        Self::new(name, qtype, kind, scope)
+    }
+
+    fn new(name: &[u8], qtype: u16, kind: AnswerKind, scope: u8) -> Self {
+        let mut bytes = [0; NAME_MAX_BYTES + 4];
         let length = name.len().min(NAME_MAX_BYTES);
         // Length bytes are below `A`, so the whole name is folded in one pass.
         for (to, from) in bytes.iter_mut().zip(&name[..length]) {
             *to = from.to_ascii_lowercase();
         }
         let [high, low] = qtype.to_be_bytes();
-        bytes[length..length + 3].copy_from_slice(&[high, low, kind as u8]);
-        Self { bytes, length: length + 3 }
+        bytes[length..length + 4].copy_from_slice(&[high, low, kind as u8, scope]);
+        Self { bytes, length: length + 4 }
     }
 
     fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
+    }
+
+    /// Returns the name in lower case, the kind of answer and the scope.
+    pub(crate) fn parts(&self) -> (&[u8], u8, u8) {
+        let name = self.length.saturating_sub(4);
+        (&self.bytes[..name], self.bytes[name + 2], self.bytes[name + 3])
     }
 }
 
@@ -82,6 +101,26 @@ impl std::fmt::Debug for L0Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "L0Key({})", self.as_bytes().escape_ascii())
     }
+}
+
+/// Facts about an answer that was made here.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalNote {
+    /// Generation of the filter it was made by; no other may serve it.
+    pub(crate) filter_generation: u32,
+    pub(crate) outcome: QueryOutcome,
+    /// List that decided.
+    pub(crate) list: Label,
+    /// Extended error: code and text.
+    pub(crate) error: Option<(u16, Box<str>)>,
+}
+
+/// Facts about an answer besides the answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EntryNote {
+    /// Server that gave it.
+    pub(crate) upstream: Label,
+    pub(crate) local: Option<LocalNote>,
 }
 
 /// An answer in memory.
@@ -94,6 +133,11 @@ pub struct L0Entry {
     pub stored: StoredAnswer,
     /// End of the grace period, Unix seconds.
     pub hard_expiry: i64,
+    pub(crate) note: EntryNote,
+    /// Short text of the answer.
+    pub(crate) summary: Box<str>,
+    /// Profiles that may have the answer as it is: a bit each, below the generation of the filter.
+    passes: [AtomicU64; 2],
     /// Hits since the last decay.
     hits: AtomicU32,
     /// What is left of the hits before it.
@@ -108,7 +152,32 @@ pub struct L0Entry {
 
 impl L0Entry {
     fn size_bytes(&self) -> usize {
-        ENTRY_OVERHEAD_BYTES + self.key.len() + self.stored.answer.size_bytes()
+        ENTRY_OVERHEAD_BYTES + self.key.len() + self.summary.len() + self.stored.answer.size_bytes()
+    }
+
+    /// Returns true if it was decided that a profile may have the answer as it is.
+    pub(crate) fn passes(&self, profile: usize, generation: u32) -> bool {
+        self.passes.get(profile / 32).is_some_and(|word| {
+            let word = word.load(Ordering::Relaxed);
+            (word >> 32) as u32 == generation && word >> (profile % 32) & 1 == 1
+        })
+    }
+
+    /// Notes that a profile may have the answer as it is.
+    pub(crate) fn note_pass(&self, profile: usize, generation: u32) {
+        let Some(word) = self.passes.get(profile / 32) else { return };
+        let bit = 1_u64 << (profile % 32);
+        let noted = |current: u64| match (current >> 32) as u32 == generation {
+            true => Some(current | bit),
+            false => Some(u64::from(generation) << 32 | bit),
+        };
+        // Of two that note at the same time, both succeed in turn.
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, noted);
+    }
+
+    /// Returns true if the answer was made here, or is good for some clients only.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.key.last() == Some(&SHARED_SCOPE)
     }
 
     /// Counts a hit.
@@ -216,8 +285,23 @@ impl L0 {
         grace: Duration,
         generation: u64,
     ) -> Arc<L0Entry> {
+        self.insert_noted(key, stored, grace, generation, EntryNote::default())
+    }
+
+    /// The same, with facts about the answer.
+    pub(crate) fn insert_noted(
+        &self,
+        key: &L0Key,
+        stored: StoredAnswer,
+        grace: Duration,
+        generation: u64,
+        note: EntryNote,
+    ) -> Arc<L0Entry> {
         let hash = self.hash(key);
         let entry = Arc::new(L0Entry {
+            note,
+            summary: stored.answer.summary().into(),
+            passes: [AtomicU64::new(0), AtomicU64::new(0)],
             key: key.as_bytes().into(),
             hash,
             generation,
@@ -296,6 +380,12 @@ impl L0 {
         stats
     }
 
+    /// Returns the number of entries that are stale. Looks at all of them.
+    pub fn count_stale(&self, now: Millis) -> usize {
+        let is_stale = |entry: &&Arc<L0Entry>| entry.stored.remaining(now) <= 0;
+        self.shards.iter().map(|shard| shard.read().entries().filter(is_stale).count()).sum()
+    }
+
     fn hash(&self, key: &L0Key) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key.as_bytes());
@@ -311,18 +401,11 @@ impl L0 {
 impl L0Entry {
     /// Returns the question and the kind of the entry.
     pub fn question(&self) -> Option<(Question, AnswerKind)> {
-        let (name, rest) = self.key.split_at_checked(self.key.len().checked_sub(3)?)?;
-        let [high, low, kind] = *rest else { return None };
+        let (name, rest) = self.key.split_at_checked(self.key.len().checked_sub(4)?)?;
+        let [high, low, kind, _scope] = *rest else { return None };
         let name = crate::DomainName::from_wire(name).ok()?;
         let qtype = u16::from_be_bytes([high, low]);
-        let kind = [
-            AnswerKind::Plain,
-            AnswerKind::Signed,
-            AnswerKind::Unchecked,
-            AnswerKind::SignedUnchecked,
-        ]
-        .into_iter()
-        .find(|known| *known as u8 == kind)?;
+        let kind = AnswerKind::ALL.into_iter().find(|known| *known as u8 == kind)?;
         Some((Question { name, qtype, qclass: crate::wire::CLASS_IN }, kind))
     }
 }
@@ -478,20 +561,33 @@ impl Shard {
 /// A table of one thread in front of the shards: direct mapped, so that a hit is one comparison.
 #[derive(Debug)]
 pub struct FrontTable {
-    slots: Box<[Option<Arc<L0Entry>>]>,
+    pub(crate) entries: FrontEntries,
+    /// Records of queries that were answered and not handed over yet.
+    pub(crate) records: QueryBatch,
 }
 
 impl FrontTable {
     /// Makes an empty table; the number of slots is rounded up to a power of two.
     pub fn new(slots: usize) -> Self {
-        Self { slots: vec![None; slots.next_power_of_two()].into_boxed_slice() }
+        let slots = vec![None; slots.next_power_of_two()].into_boxed_slice();
+        Self { entries: FrontEntries(slots), records: QueryBatch::default() }
     }
 
     /// Returns the entry of a key, fresh or stale, from here or from the shards.
     pub fn get(&mut self, l0: &L0, key: &L0Key, now: Millis) -> Option<&Arc<L0Entry>> {
+        self.entries.get(l0, key, now)
+    }
+}
+
+/// Entries of a front table, by hash.
+#[derive(Debug)]
+pub(crate) struct FrontEntries(Box<[Option<Arc<L0Entry>>]>);
+
+impl FrontEntries {
+    pub(crate) fn get(&mut self, l0: &L0, key: &L0Key, now: Millis) -> Option<&Arc<L0Entry>> {
         let hash = l0.hash(key);
-        let index = hash as usize & (self.slots.len() - 1);
-        let slot = self.slots.get_mut(index)?;
+        let index = hash as usize & (self.0.len() - 1);
+        let slot = self.0.get_mut(index)?;
         let is_hit = slot.as_ref().is_some_and(|entry| {
             entry.hash == hash
                 && *entry.key == *key.as_bytes()

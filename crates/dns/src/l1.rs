@@ -17,14 +17,15 @@ mod lock;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use store::{
-    Key, Layout, Millis, Store,
+    Key, Layout, Millis, Store, StoreKind,
+    batcher::{Batchable, Batcher},
     counter::{CounterTarget, Counters, Missing},
     redis::{self, Pipeline},
 };
@@ -32,12 +33,19 @@ use store::{
 pub use self::{index::DueAnswer, lock::RefreshLock};
 use crate::{
     Error,
-    keys::{CacheKeys, InstanceKeys, Question},
+    keys::{CacheKeys, InstanceKeys, question_from_key},
+    name::Question,
     wire::{AnswerKind, CachedAnswer, TtlBounds},
 };
 
 /// Different answers whose hits wait to be written.
 const COUNTERS_MAX: usize = 20_000;
+
+/// Least time between two writes of hits by the sweep: each counter costs a write of its own.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Batches of reads under way at the same time: one is answered while the next is collected and sent.
+const READ_BATCHES: usize = 2;
 
 /// Members of the expiry index looked at to find out whether another writer ends names in a dot.
 const DOTTED_SAMPLE: isize = 100;
@@ -61,8 +69,9 @@ pub struct L1Options {
     pub lock_ttl: Duration,
     /// Window in which hits are counted. Default 5 min.
     pub hit_window: Duration,
-    /// Window in which hits are counted for the sweeper; without one it refreshes every answer that is
-    /// about to expire. Default none.
+    /// Window in which hits are counted for the sweeper, which deletes answers without any. Without one it
+    /// refreshes the answers that have hits within `hit_window`, and leaves the others to expire. Default
+    /// none.
     pub sweep_hit_window: Option<Duration>,
 }
 
@@ -85,13 +94,20 @@ pub struct L1(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     store: Store,
+    /// For answers and hits: what a power cut takes is asked for again.
+    relaxed: Store,
     keys: CacheKeys,
     instance: InstanceKeys,
     options: L1Options,
+    /// The cap, which may change while the process runs.
+    max_keys: AtomicU64,
     hits: Counters,
     /// True once a key was seen whose name ends in a dot; such spellings are then read too.
     has_dotted: AtomicBool,
+    reads: Batcher<AnswerRead>,
     count: Mutex<Option<index::KeyCount>>,
+    /// Time of the last write of hits by the sweep.
+    flushed_at: Mutex<Option<Millis>>,
 }
 
 /// An answer from the store.
@@ -212,13 +228,27 @@ impl L1 {
     pub fn new(store: &Store, options: L1Options) -> Self {
         Self(Arc::new(Inner {
             store: store.clone(),
+            relaxed: store.relaxed(),
             keys: CacheKeys::of(store.layout()),
             instance: InstanceKeys::new(),
+            max_keys: AtomicU64::new(options.max_keys),
             options,
-            hits: Counters::new(store, COUNTERS_MAX),
+            hits: Counters::new(&store.relaxed(), COUNTERS_MAX),
             has_dotted: AtomicBool::new(false),
+            reads: Batcher::new(READ_BATCHES),
             count: Mutex::new(None),
+            flushed_at: Mutex::new(None),
         }))
+    }
+
+    /// Returns the most answers that are kept; 0 for no cap.
+    pub fn max_keys(&self) -> u64 {
+        self.0.max_keys.load(Ordering::Relaxed)
+    }
+
+    /// Changes the cap; the next sweep keeps it.
+    pub fn set_max_keys(&self, max_keys: u64) {
+        self.0.max_keys.store(max_keys, Ordering::Relaxed);
     }
 
     /// Returns the options.
@@ -241,7 +271,7 @@ impl L1 {
 
     /// Remembers that some writer ends names in a dot, if this key says so.
     fn note_spelling(&self, key: &[u8]) {
-        if let Some(question) = Question::from_key(key)
+        if let Some(question) = question_from_key(key)
             && self.0.keys.dotted_answer(&question).as_str().as_bytes() == key
         {
             self.0.has_dotted.store(true, Ordering::Relaxed);
@@ -263,16 +293,19 @@ impl L1 {
         question: &Question,
         now: Millis,
     ) -> Result<StoredEntry, Error> {
-        let mut store = self.0.store.clone();
-        let mut read = redis::cmd("HMGET");
-        read.arg(key).arg(&PLAIN.all()).arg(&SIGNED.all()).arg(CREATED_AT);
-        let values: Vec<Option<Vec<u8>>> =
-            match read.query_async(&mut store).await.map_err(store::Error::from) {
-                Err(store::Error::WrongType { .. }) => {
-                    return self.read_legacy(key, question, now).await;
-                }
-                values => values?,
-            };
+        let store = &self.0.store;
+        let read = AnswerRead(key.clone());
+        let values = match store.kind() {
+            // In this process there is no way that calls could share.
+            StoreKind::Embedded => read.send(store).await,
+            _ => self.0.reads.call(store, read).await,
+        };
+        let values = match values {
+            Err(store::Error::WrongType { .. }) => {
+                return Box::pin(self.read_legacy(key, question, now)).await;
+            }
+            values => values?,
+        };
         let (plain, rest) = values.split_at(values.len().min(4));
         let (signed, created) = rest.split_at(rest.len().min(4));
         let mut entry = StoredEntry {
@@ -296,13 +329,25 @@ impl L1 {
         }
         if !damaged.is_empty() {
             tracing::debug!(%key, "a damaged answer in the store is removed");
-            if entry.is_empty() {
-                self.remove(std::slice::from_ref(key)).await?;
-            } else {
-                redis::cmd("HDEL").arg(key).arg(damaged).query_async::<()>(&mut store).await?;
-            }
+            // Boxed as the above: most answers are sound, and many queries wait here.
+            Box::pin(self.remove_damaged(key, &entry, damaged)).await?;
         }
         Ok(entry)
+    }
+
+    /// Removes fields of an answer, or all of it if nothing else is left.
+    async fn remove_damaged(
+        &self,
+        key: &Key,
+        entry: &StoredEntry,
+        damaged: Vec<&'static str>,
+    ) -> Result<(), Error> {
+        if entry.is_empty() {
+            return self.remove(std::slice::from_ref(key)).await;
+        }
+        let mut store = self.0.store.clone();
+        redis::cmd("HDEL").arg(key).arg(damaged).query_async::<()>(&mut store).await?;
+        Ok(())
     }
 
     /// Reads an answer of the time before hashes, a string whose TTL is the key's, and rewrites it.
@@ -349,9 +394,66 @@ impl L1 {
         known: &StoredEntry,
         now: Millis,
     ) -> Result<(), Error> {
-        let Some(fields) = Fields::of(kind) else { return Ok(()) };
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        match self.add_put(&mut pipe, question, kind, stored, known, now) {
+            Some((key, score)) => self.write_with_index(pipe, &key, score).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Stores answers, all with one call where they share a server. Returns the first failure, and stores
+    /// the others all the same.
+    pub(crate) async fn put_all(
+        &self,
+        answers: &[PendingAnswer],
+        now: Millis,
+    ) -> Result<(), Error> {
+        if answers.len() > 1 && self.0.store.layout() == Layout::Standalone {
+            let mut pipe = redis::pipe();
+            pipe.atomic();
+            let mut entries = Vec::with_capacity(answers.len());
+            for PendingAnswer { question, kind, stored, known, .. } in answers {
+                entries.extend(self.add_put(&mut pipe, question, *kind, stored, known, now));
+            }
+            if entries.is_empty() {
+                return Ok(());
+            }
+            let mut index = redis::cmd("ZADD");
+            index.arg(&self.0.keys.expiry_index);
+            for (key, score) in &entries {
+                index.arg(*score).arg(key);
+            }
+            pipe.add_command(index).ignore();
+            let mut store = self.0.relaxed.clone();
+            match pipe.query_async::<()>(&mut store).await.map_err(store::Error::from) {
+                // One of them found something else in its place: each by itself.
+                Err(store::Error::Refused(_) | store::Error::WrongType { .. }) => {}
+                written => return Ok(written?),
+            }
+        }
+        let mut result = Ok(());
+        for PendingAnswer { question, kind, stored, known, .. } in answers {
+            let written = self.put(question, *kind, stored, known, now).await;
+            result = result.and(written);
+        }
+        result
+    }
+
+    /// Adds the commands that store an answer; returns its key and its score in the expiry index. None
+    /// if it is not stored.
+    fn add_put(
+        &self,
+        pipe: &mut Pipeline,
+        question: &Question,
+        kind: AnswerKind,
+        stored: &StoredAnswer,
+        known: &StoredEntry,
+        now: Millis,
+    ) -> Option<(Key, i64)> {
+        let fields = Fields::of(kind)?;
         if stored.stored_ttl == 0 {
-            return Ok(());
+            return None;
         }
         let grace = self.0.options.grace;
         let other = match kind {
@@ -366,8 +468,6 @@ impl L1 {
             other.map_or(stored.soft_expiry, |other| other.soft_expiry.min(stored.soft_expiry));
 
         let key = self.0.keys.answer(question);
-        let mut pipe = redis::pipe();
-        pipe.atomic();
         let mut set = redis::cmd("HSET");
         set.arg(&key).arg(fields.msg).arg(stored.answer.as_wire());
         set.arg(fields.soft_expiry).arg(stored.soft_expiry);
@@ -378,7 +478,7 @@ impl L1 {
         pipe.add_command(set).ignore();
         pipe.hset_nx(&key, CREATED_AT, now.as_secs()).ignore();
         pipe.expire(&key, hard_expiry.saturating_sub(now.as_secs()).max(1)).ignore();
-        self.write_with_index(pipe, &key, index_score).await
+        Some((key, index_score))
     }
 
     /// Runs a transaction on an answer and puts its key into the expiry index. On a Cluster the two
@@ -390,7 +490,7 @@ impl L1 {
         key: &Key,
         score: i64,
     ) -> Result<(), Error> {
-        let mut store = self.0.store.clone();
+        let mut store = self.0.relaxed.clone();
         let index = &self.0.keys.expiry_index;
         let written = match store.layout() {
             Layout::Standalone => {
@@ -435,6 +535,23 @@ impl L1 {
         counted
     }
 
+    /// Writes the hits that wait, if there are any and none were written within the last minute.
+    pub(crate) async fn flush_hits_if_due(&self, now: Millis) -> Result<(), Error> {
+        let is_due = self.0.hits.waiting() > 0 && {
+            let mut flushed_at = self.0.flushed_at.lock();
+            // A clock that was set back makes it due, too.
+            let is_due = flushed_at.is_none_or(|at| now < at || now.since(at) >= FLUSH_INTERVAL);
+            if is_due {
+                *flushed_at = Some(now);
+            }
+            is_due
+        };
+        if is_due {
+            self.flush_hits().await?;
+        }
+        Ok(())
+    }
+
     /// Writes the hits that wait.
     pub async fn flush_hits(&self) -> Result<usize, Error> {
         Ok(self.0.hits.flush().await?)
@@ -457,6 +574,63 @@ impl L1 {
     pub async fn delete(&self, question: &Question) -> Result<(), Error> {
         let keys = &self.0.keys;
         self.remove(&[keys.answer(question), keys.dotted_answer(question)]).await
+    }
+}
+
+/// An answer on its way to the store.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingAnswer {
+    pub(crate) question: Question,
+    pub(crate) kind: AnswerKind,
+    pub(crate) stored: StoredAnswer,
+    /// The entry as it was read before.
+    pub(crate) known: StoredEntry,
+    /// Generation of the cache in memory at that time.
+    pub(crate) generation: u64,
+}
+
+/// A read of all fields of an answer.
+#[derive(Clone, Debug)]
+struct AnswerRead(Key);
+
+/// Values of the fields of both kinds, and the time of the first store.
+type FieldValues = Vec<Option<Vec<u8>>>;
+
+impl AnswerRead {
+    fn command(&self) -> redis::Cmd {
+        let mut read = redis::cmd("HMGET");
+        read.arg(&self.0).arg(&PLAIN.all()).arg(&SIGNED.all()).arg(CREATED_AT);
+        read
+    }
+
+    async fn send(&self, store: &Store) -> Result<FieldValues, store::Error> {
+        Ok(self.command().query_async(&mut store.clone()).await?)
+    }
+}
+
+impl Batchable for AnswerRead {
+    type Context = Store;
+    type Answer = FieldValues;
+    type Error = store::Error;
+
+    fn size(&self) -> usize {
+        self.0.as_str().len()
+    }
+
+    async fn send_batch(store: &Store, calls: &[Self]) -> Result<Vec<FieldValues>, store::Error> {
+        if let [call] = calls {
+            return Ok(vec![call.send(store).await?]);
+        }
+        let mut pipe = redis::pipe();
+        for call in calls {
+            pipe.add_command(call.command());
+        }
+        Ok(pipe.query_async(&mut store.clone()).await?)
+    }
+
+    /// What another writer left under one key fails the call for all.
+    fn should_retry_individually(error: &store::Error) -> bool {
+        matches!(error, store::Error::WrongType { .. } | store::Error::Refused(_))
     }
 }
 

@@ -24,6 +24,17 @@ const LABEL_MAX_BYTES: usize = 63;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DomainName(Box<[u8]>);
 
+/// Name, type and class of a query: the identity of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Question {
+    /// Name.
+    pub name: DomainName,
+    /// Type, such as 1 for A.
+    pub qtype: u16,
+    /// Class; 1 is IN.
+    pub qclass: u16,
+}
+
 /// Error of text or bytes that are not a domain name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
@@ -174,18 +185,54 @@ fn has_a_meaning(byte: u8) -> bool {
     matches!(byte, b'.' | b' ' | b'\'' | b'@' | b';' | b'(' | b')' | b'"' | b'\\')
 }
 
+impl DomainName {
+    /// Writes the text of a name without special characters, which nearly all are, and returns its
+    /// length; none for others.
+    fn write_plain(&self, text: &mut [u8; NAME_MAX_BYTES]) -> Option<usize> {
+        let mut end = 0;
+        for label in self.labels() {
+            if end > 0 {
+                *text.get_mut(end)? = b'.';
+                end += 1;
+            }
+            if !label.iter().all(is_plain) {
+                return None;
+            }
+            text.get_mut(end..end + label.len())?.copy_from_slice(label);
+            end += label.len();
+        }
+        Some(end)
+    }
+}
+
+/// Tells whether a byte stands for itself in text.
+fn is_plain(byte: &u8) -> bool {
+    matches!(byte, b' '..=b'~') && !has_a_meaning(*byte)
+}
+
 impl fmt::Display for DomainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // In one piece: names are written into keys, rules and every row of the query log.
+        let mut text = [0; NAME_MAX_BYTES];
+        if let Some(end) = self.write_plain(&mut text)
+            && let Some(Ok(text)) = text.get(..end).map(std::str::from_utf8)
+        {
+            return f.write_str(text);
+        }
         for (index, label) in self.labels().enumerate() {
             if index > 0 {
                 f.write_str(".")?;
             }
-            for &byte in label {
-                match byte {
+            let mut rest = label;
+            while let Some(&byte) = rest.first() {
+                let plain = rest.iter().position(|byte| !is_plain(byte)).unwrap_or(rest.len());
+                let (run, behind) = rest.split_at(plain.max(1));
+                match std::str::from_utf8(run) {
+                    Ok(run) if plain > 0 => f.write_str(run)?,
                     _ if has_a_meaning(byte) => write!(f, "\\{}", char::from(byte))?,
-                    b' '..=b'~' => write!(f, "{}", char::from(byte))?,
                     _ => write!(f, "\\{byte:03}")?,
                 }
+                rest = behind;
             }
         }
         Ok(())

@@ -6,15 +6,19 @@
 //! counts, so that a spoofed one changes nothing; a query is never refused because all servers are in
 //! backoff, they are only asked last.
 //!
-//! Read on in `upstream/exchange.rs` (one query to one server).
+//! Read on in `upstream/address.rs`, `upstream/exchange.rs` (one query to one server),
+//! `upstream/bootstrap.rs` (names of servers), `upstream/route.rs` (which servers a query goes to).
 
+mod address;
+mod bootstrap;
 mod exchange;
+mod route;
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -23,11 +27,16 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::exchange::TcpPool;
+use self::exchange::{ConnectionPool, SocketPool};
+pub use self::{
+    address::{UpstreamAddress, UpstreamProtocol},
+    route::{UpstreamNeeds, UpstreamRoutes},
+};
+pub(crate) use self::{bootstrap::Bootstrap, route::RouteNumber};
 use crate::{
-    Error,
-    keys::Question,
-    wire::{AnswerKind, CachedAnswer, TtlBounds},
+    name::Question,
+    query_record::Label,
+    wire::{AnswerKind, CachedAnswer, TtlBounds, rcode},
 };
 
 /// Response time that is assumed of a server before it is measured.
@@ -42,62 +51,11 @@ const SAMPLES: usize = 32;
 /// Bounds of the wait before a hedged query.
 const HEDGE_FLOOR: Duration = Duration::from_millis(10);
 
+/// Time for which it is remembered that a server does without something. As long as Unbound does.
+const HABIT_KEEP: Duration = Duration::from_secs(900);
+
 /// One query in so many asks the second server first, so that a server that has become fast is noticed.
 const EXPLORE_ONE_IN: usize = 64;
-
-/// Transport to an upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamProtocol {
-    /// UDP, and TCP for answers that are too long.
-    Udp,
-    /// TCP only.
-    Tcp,
-}
-
-/// Address of an upstream.
-///
-/// ```
-/// use tidegate_dns::{UpstreamAddress, UpstreamProtocol};
-/// let upstream: UpstreamAddress = "tcp://192.0.2.1".parse()?;
-/// assert_eq!(upstream.protocol, UpstreamProtocol::Tcp);
-/// assert_eq!(upstream.address.to_string(), "192.0.2.1:53");
-/// # Ok::<(), tidegate_dns::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UpstreamAddress {
-    /// Transport.
-    pub protocol: UpstreamProtocol,
-    /// Address and port.
-    pub address: SocketAddr,
-}
-
-impl std::str::FromStr for UpstreamAddress {
-    type Err = Error;
-
-    /// Reads `ADDRESS[:PORT]`, with `udp://` or `tcp://` before it. Host names are refused: resolving
-    /// them would need an upstream.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let (protocol, rest) = match text.split_once("://") {
-            None => (UpstreamProtocol::Udp, text),
-            Some(("udp", rest)) => (UpstreamProtocol::Udp, rest),
-            Some(("tcp", rest)) => (UpstreamProtocol::Tcp, rest),
-            Some((scheme, _)) => {
-                let message = format!("{scheme}:// is not known; use udp:// or tcp://");
-                return Err(Error::Invalid { field: "upstream", message });
-            }
-        };
-        let bare = rest.trim_start_matches('[').trim_end_matches(']');
-        let address = rest.parse::<SocketAddr>().ok();
-        let address = address.or_else(|| Some(SocketAddr::new(bare.parse::<IpAddr>().ok()?, 53)));
-        match address {
-            Some(address) if address.port() != 0 => Ok(Self { protocol, address }),
-            _ => {
-                let message = format!("{text:?} is not an address; write one such as 192.0.2.1:53");
-                Err(Error::Invalid { field: "upstream", message })
-            }
-        }
-    }
-}
 
 /// Order in which servers are asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,6 +99,15 @@ impl Default for UpstreamOptions {
     }
 }
 
+/// An answer and the server that gave it.
+#[derive(Clone, Debug)]
+pub struct UpstreamAnswer {
+    /// The answer.
+    pub answer: CachedAnswer,
+    /// Address of the server.
+    pub server: Label,
+}
+
 /// Failure of all servers, or of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
@@ -150,30 +117,45 @@ pub enum UpstreamError {
     /// The server cannot be reached.
     #[error("the upstream cannot be reached")]
     Unreachable,
+    /// The server's certificate is not good for its name.
+    #[error("the upstream's certificate is not accepted")]
+    Untrusted,
     /// The server answered that it cannot answer.
     #[error("the upstream answered with response code {0}")]
     Rcode(u16),
     /// The answer is damaged or truncated even over TCP.
     #[error("the upstream's answer cannot be used")]
     Unusable,
+    /// The name of the server cannot be resolved.
+    #[error("no bootstrap server knows the upstream's name")]
+    UnknownHost,
+    /// The program brought no way to speak this protocol.
+    #[error("the upstream's protocol is not available in this program")]
+    NoTransport,
     /// There are no servers.
     #[error("no upstream is configured")]
     NoServers,
 }
 
 /// Figures of one server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct UpstreamStats {
     /// The server.
     pub server: UpstreamAddress,
+    /// Name on pages, empty if it has none.
+    pub name: String,
     /// Queries sent.
     pub queries: u64,
     /// Attempts that failed.
     pub failures: u64,
     /// Messages that did not fit the query: another id, question or shape.
     pub dropped: u64,
-    /// Mean response time.
-    pub response: Duration,
+    /// Mean response time of the answers that were used; none before the first.
+    pub response: Option<Duration>,
+    /// 95th percentile of the last response times.
+    pub response_p95: Option<Duration>,
+    /// Last failure, if the last attempt failed.
+    pub last_failure: Option<UpstreamError>,
     /// True while the server is asked last.
     pub is_in_backoff: bool,
 }
@@ -184,49 +166,88 @@ pub struct Upstreams(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    servers: Vec<Server>,
+    servers: Vec<Arc<Server>>,
     options: UpstreamOptions,
+    needs: Arc<UpstreamNeeds>,
     turn: AtomicUsize,
 }
 
 /// One server.
-#[derive(Debug)]
-struct Server {
+pub(crate) struct Server {
     address: UpstreamAddress,
-    pool: TcpPool,
-    /// The server repeats the spelling of names.
-    keeps_case: AtomicBool,
-    /// The server takes OPT records.
-    takes_edns: AtomicBool,
+    name: String,
+    label: Label,
+    needs: Arc<UpstreamNeeds>,
+    pool: ConnectionPool,
+    sockets: SocketPool,
+    /// The server does not repeat the spelling of names.
+    changes_case: Habit,
+    /// The server does not take OPT records.
+    refuses_edns: Habit,
     queries: AtomicU64,
     failures: AtomicU64,
     dropped: AtomicU64,
     measured: Mutex<Measurements>,
 }
 
+/// Habit of a server, remembered for a while: it may be replaced or mended.
+#[derive(Debug, Default)]
+struct Habit(Mutex<Option<Instant>>);
+
+impl Habit {
+    fn note(&self) {
+        *self.0.lock() = Some(Instant::now() + HABIT_KEEP);
+    }
+
+    fn is_known(&self) -> bool {
+        self.0.lock().is_some_and(|until| Instant::now() < until)
+    }
+}
+
 #[derive(Debug)]
 struct Measurements {
+    /// Mean of the answers that were used.
     mean_seconds: f64,
+    /// The same with what useless and overtaken attempts cost. It decides the order only.
+    rank_seconds: f64,
     samples: [Duration; SAMPLES],
     count: usize,
     backoff_until: Option<Instant>,
+    last_failure: Option<UpstreamError>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({})", self.address)
+    }
 }
 
 impl Server {
-    fn new(address: UpstreamAddress) -> Self {
+    fn new(
+        address: UpstreamAddress,
+        name: String,
+        label: Label,
+        needs: &Arc<UpstreamNeeds>,
+    ) -> Self {
         Self {
             address,
-            pool: TcpPool::default(),
-            keeps_case: AtomicBool::new(true),
-            takes_edns: AtomicBool::new(true),
+            name,
+            label,
+            needs: Arc::clone(needs),
+            pool: ConnectionPool::default(),
+            sockets: SocketPool::default(),
+            changes_case: Habit::default(),
+            refuses_edns: Habit::default(),
             queries: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             measured: Mutex::new(Measurements {
-                mean_seconds: INITIAL_RESPONSE.as_secs_f64(),
+                mean_seconds: 0.0,
+                rank_seconds: INITIAL_RESPONSE.as_secs_f64(),
                 samples: [Duration::ZERO; SAMPLES],
                 count: 0,
                 backoff_until: None,
+                last_failure: None,
             }),
         }
     }
@@ -234,23 +255,40 @@ impl Server {
     fn note_response(&self, response: Duration) {
         let mut measured = self.measured.lock();
         measured.backoff_until = None;
-        let mean = measured.mean_seconds;
-        measured.mean_seconds = mean + EWMA_SHARE * (response.as_secs_f64() - mean);
+        measured.last_failure = None;
+        let (seconds, rank) = (response.as_secs_f64(), measured.rank_seconds);
+        measured.rank_seconds = rank + EWMA_SHARE * (seconds - rank);
+        let mean = if measured.count == 0 { seconds } else { measured.mean_seconds };
+        measured.mean_seconds = mean + EWMA_SHARE * (seconds - mean);
         let at = measured.count % SAMPLES;
         measured.samples[at] = response;
         measured.count += 1;
     }
 
+    /// Notes a response that helps nobody. In the order it counts as slow, because another server has to be asked: a
+    /// server that refuses everything at once would be the fastest of all.
+    fn note_useless(&self, error: UpstreamError, next_after: Duration) {
+        let mut measured = self.measured.lock();
+        measured.backoff_until = None;
+        // SERVFAIL is about the name more often than about the server.
+        let is_of_name = error == UpstreamError::Rcode(rcode::SERVFAIL);
+        measured.last_failure = (!is_of_name).then_some(error);
+        drop(measured);
+        self.note_slower_than(next_after);
+    }
+
     /// Notes that a response takes longer than this, if that is news.
     fn note_slower_than(&self, elapsed: Duration) {
         let mut measured = self.measured.lock();
-        let mean = measured.mean_seconds;
-        measured.mean_seconds = mean + EWMA_SHARE * (elapsed.as_secs_f64() - mean).max(0.0);
+        let rank = measured.rank_seconds;
+        measured.rank_seconds = rank + EWMA_SHARE * (elapsed.as_secs_f64() - rank).max(0.0);
     }
 
-    fn note_failure(&self, backoff: Duration) {
+    fn note_failure(&self, error: UpstreamError, backoff: Duration) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        self.measured.lock().backoff_until = Some(Instant::now() + backoff);
+        let mut measured = self.measured.lock();
+        measured.backoff_until = Some(Instant::now() + backoff);
+        measured.last_failure = Some(error);
     }
 
     fn is_in_backoff(&self) -> bool {
@@ -270,8 +308,22 @@ impl Server {
 impl Upstreams {
     /// Makes the servers known; none is asked yet.
     pub fn new(options: UpstreamOptions) -> Self {
-        let servers = options.servers.iter().copied().map(Server::new).collect();
-        Self(Arc::new(Inner { servers, options, turn: AtomicUsize::new(0) }))
+        Self::with_needs(options, UpstreamNeeds::default())
+    }
+
+    /// The same, for servers that are spoken to over TLS or HTTPS.
+    pub fn with_needs(options: UpstreamOptions, needs: UpstreamNeeds) -> Self {
+        let needs = Arc::new(needs);
+        let new = |address: &UpstreamAddress| {
+            Arc::new(Server::new(address.clone(), String::new(), Label::NONE, &needs))
+        };
+        let servers = options.servers.iter().map(new).collect();
+        Self::of(servers, options, &needs)
+    }
+
+    fn of(servers: Vec<Arc<Server>>, options: UpstreamOptions, needs: &Arc<UpstreamNeeds>) -> Self {
+        let needs = Arc::clone(needs);
+        Self(Arc::new(Inner { servers, options, needs, turn: AtomicUsize::new(0) }))
     }
 
     /// Asks the servers. Returns the first good answer, or the last failure once every server failed.
@@ -280,8 +332,12 @@ impl Upstreams {
         question: &Question,
         kind: AnswerKind,
         bounds: TtlBounds,
-    ) -> Result<CachedAnswer, UpstreamError> {
+    ) -> Result<UpstreamAnswer, UpstreamError> {
         let inner = &self.0;
+        if let [server] = inner.servers.as_slice() {
+            let answer = inner.attempt(server, question, kind, bounds).await?;
+            return Ok(UpstreamAnswer { answer, server: server.label });
+        }
         let mut waiting = inner.order().into_iter();
         let mut asked = FuturesUnordered::new();
         // Servers whose answer is still waited for, and since when.
@@ -311,7 +367,8 @@ impl Upstreams {
             match result {
                 Ok(answer) => {
                     inner.note_overtaken(&pending);
-                    return Ok(answer);
+                    let server = inner.servers.get(index).map_or(Label::NONE, |s| s.label);
+                    return Ok(UpstreamAnswer { answer, server });
                 }
                 Err(error) => failure = error,
             }
@@ -334,14 +391,21 @@ impl Upstreams {
     /// Returns figures by server.
     pub fn stats(&self) -> Vec<UpstreamStats> {
         let stats = self.0.servers.iter().map(|server| {
-            // On its own, because the lock is held to the end of the statement.
-            let mean_seconds = server.measured.lock().mean_seconds;
+            // On their own, because the lock is held to the end of the statement.
+            let (mean_seconds, last_failure) = {
+                let measured = server.measured.lock();
+                let mean_seconds = (measured.count > 0).then_some(measured.mean_seconds);
+                (mean_seconds, measured.last_failure)
+            };
             UpstreamStats {
-                server: server.address,
+                server: server.address.clone(),
+                name: server.name.clone(),
+                response_p95: server.p95(),
+                last_failure,
                 queries: server.queries.load(Ordering::Relaxed),
                 failures: server.failures.load(Ordering::Relaxed),
                 dropped: server.dropped.load(Ordering::Relaxed),
-                response: Duration::from_secs_f64(mean_seconds),
+                response: mean_seconds.map(Duration::from_secs_f64),
                 is_in_backoff: server.is_in_backoff(),
             }
         });
@@ -359,15 +423,18 @@ impl Inner {
     ) -> Result<CachedAnswer, UpstreamError> {
         server.queries.fetch_add(1, Ordering::Relaxed);
         let started = Instant::now();
-        let exchange = server.exchange(question, kind, bounds);
+        // Boxed, because a future that is moved into a timeout takes its memory twice.
+        let exchange =
+            Box::pin(server.exchange(question, kind, bounds, Some(self.needs.bootstrap())));
         let result = tokio::time::timeout(self.options.timeout, exchange).await;
         let result = result.unwrap_or(Err(UpstreamError::Timeout));
         match &result {
+            Ok(_) => server.note_response(started.elapsed()),
             // It answered, though not with what was hoped for: of one name this says little.
-            Ok(_) | Err(UpstreamError::Rcode(_) | UpstreamError::Unusable) => {
-                server.note_response(started.elapsed());
+            Err(error @ (UpstreamError::Rcode(_) | UpstreamError::Unusable)) => {
+                server.note_useless(*error, self.options.next_after);
             }
-            Err(_) => server.note_failure(self.options.backoff),
+            Err(error) => server.note_failure(*error, self.options.backoff),
         }
         result
     }
@@ -378,7 +445,7 @@ impl Inner {
         for (index, since) in pending {
             let server = &self.servers[*index];
             if since.elapsed() >= self.options.next_after {
-                server.note_failure(self.options.backoff);
+                server.note_failure(UpstreamError::Timeout, self.options.backoff);
             } else {
                 server.note_slower_than(since.elapsed());
             }
@@ -396,8 +463,8 @@ impl Inner {
                 order.rotate_left(turn % count);
             }
             UpstreamStrategy::Weighted | UpstreamStrategy::Fastest => {
-                let mean = |index: &usize| self.servers[*index].measured.lock().mean_seconds;
-                order.sort_by(|a, b| mean(a).total_cmp(&mean(b)));
+                let rank = |index: &usize| self.servers[*index].measured.lock().rank_seconds;
+                order.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
                 let others = order.len().saturating_sub(1);
                 if turn % EXPLORE_ONE_IN == EXPLORE_ONE_IN - 1 && others > 0 {
                     order.swap(0, 1 + turn / EXPLORE_ONE_IN % others);
@@ -421,28 +488,13 @@ impl Inner {
 mod tests {
     use super::*;
 
-    #[test]
-    fn addresses_are_read_and_names_refused() {
-        for (text, address) in [
-            ("192.0.2.1", "192.0.2.1:53"),
-            ("192.0.2.1:5353", "192.0.2.1:5353"),
-            ("udp://[2001:db8::1]:54", "[2001:db8::1]:54"),
-            ("2001:db8::1", "[2001:db8::1]:53"),
-            ("tcp://[2001:db8::1]", "[2001:db8::1]:53"),
-        ] {
-            let parsed: UpstreamAddress = text.parse().unwrap();
-            assert_eq!(parsed.address.to_string(), address);
-        }
-        for text in ["", "dns.example", "https://192.0.2.1", "192.0.2.1:0", "192.0.2.1:99999"] {
-            assert!(text.parse::<UpstreamAddress>().is_err(), "{text}");
-        }
-    }
-
     fn servers(strategy: UpstreamStrategy) -> Inner {
-        let servers = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|text| text.parse().unwrap());
-        let options = UpstreamOptions { servers: servers.into(), strategy, ..Default::default() };
-        let servers = servers.map(Server::new).into();
-        Inner { servers, options, turn: AtomicUsize::new(0) }
+        let needs = Arc::new(UpstreamNeeds::default());
+        let servers = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|text| {
+            Arc::new(Server::new(text.parse().unwrap(), String::new(), Label::NONE, &needs))
+        });
+        let options = UpstreamOptions { strategy, ..Default::default() };
+        Inner { servers: servers.into(), options, needs, turn: AtomicUsize::new(0) }
     }
 
     #[test]
@@ -464,12 +516,51 @@ mod tests {
     #[tokio::test]
     async fn servers_in_backoff_are_asked_last_but_never_left_out() {
         let inner = servers(UpstreamStrategy::Failover);
-        inner.servers[0].note_failure(Duration::from_secs(30));
+        inner.servers[0].note_failure(UpstreamError::Timeout, Duration::from_secs(30));
         assert_eq!(inner.order(), [1, 2, 0]);
-        inner.servers.iter().for_each(|server| server.note_failure(Duration::from_secs(30)));
+        let fail = |server: &Arc<Server>| {
+            server.note_failure(UpstreamError::Timeout, Duration::from_secs(30));
+        };
+        inner.servers.iter().for_each(fail);
         assert_eq!(inner.order(), [0, 1, 2]);
         inner.servers[1].note_response(Duration::from_millis(5));
         assert_eq!(inner.order(), [1, 0, 2]);
+    }
+
+    #[test]
+    fn a_server_that_refuses_at_once_is_not_the_fastest() {
+        let inner = servers(UpstreamStrategy::Fastest);
+        inner.servers.iter().for_each(|server| server.note_response(Duration::from_millis(20)));
+        inner.servers[0].note_useless(UpstreamError::Rcode(5), inner.options.next_after);
+        assert_eq!(inner.order(), [1, 2, 0]);
+        assert!(!inner.servers[0].is_in_backoff());
+    }
+
+    #[test]
+    fn the_mean_is_that_of_the_answers_that_were_used() {
+        let inner = servers(UpstreamStrategy::Fastest);
+        let needs = Arc::clone(&inner.needs);
+        let upstreams = Upstreams::of(inner.servers.clone(), inner.options.clone(), &needs);
+        let mean = || upstreams.stats()[0].response;
+        inner.servers[0].note_useless(UpstreamError::Rcode(2), inner.options.next_after);
+        assert_eq!(mean(), None, "nothing was answered");
+        inner.servers[0].note_response(Duration::from_millis(20));
+        assert_eq!(mean(), Some(Duration::from_millis(20)));
+        inner.servers[0].note_useless(UpstreamError::Rcode(2), inner.options.next_after);
+        inner.servers[0].note_slower_than(Duration::from_millis(500));
+        assert_eq!(mean(), Some(Duration::from_millis(20)));
+        inner.servers[0].note_response(Duration::from_millis(30));
+        assert_eq!(mean(), Some(Duration::from_millis(22)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_habit_is_forgotten_after_a_while() {
+        let habit = Habit::default();
+        assert!(!habit.is_known());
+        habit.note();
+        assert!(habit.is_known());
+        tokio::time::advance(HABIT_KEEP).await;
+        assert!(!habit.is_known());
     }
 
     #[test]

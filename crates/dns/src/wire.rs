@@ -6,17 +6,19 @@
 //! answer, building records) is done with the `domain` crate.
 //!
 //! Read in this order: the helpers here, `query.rs` (what clients send), `answer.rs` (what the cache
-//! holds and replays), `reply.rs` (replies without records).
+//! holds and replays), `reply.rs` (replies without records), `local.rs` (answers made here).
 
 mod answer;
+mod local;
 mod query;
 mod reply;
 
 pub use self::{
     answer::{AnswerError, CachedAnswer, ReplayTtl, TtlBounds},
     query::{AnswerKind, Edns, Rejection, WireQuery},
-    reply::{ExtendedError, write_error, write_reply},
+    reply::{ExtendedError, ReplyOptions, write_error, write_reply, write_truncated},
 };
+pub(crate) use self::{local::PlainRecord, reply::KEEPALIVE_OPTION};
 
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 12;
@@ -46,12 +48,18 @@ pub mod rcode {
     pub const REFUSED: u16 = 5;
     /// The EDNS version is not supported.
     pub const BADVERS: u16 = 16;
+    /// The server's cookie is absent or not good.
+    pub const BADCOOKIE: u16 = 23;
 }
 
 /// Record types that the resolver treats in a way of their own.
 pub mod rtype {
     /// An IPv4 address.
     pub const A: u16 = 1;
+    /// A host's name by its address.
+    pub const PTR: u16 = 12;
+    /// A host's hardware and system; the reply to ANY (RFC 8482).
+    pub const HINFO: u16 = 13;
     /// An alias.
     pub const CNAME: u16 = 5;
     /// The start of a zone.
@@ -68,6 +76,10 @@ pub mod rtype {
     pub const NSEC: u16 = 47;
     /// Hashed denial of existence.
     pub const NSEC3: u16 = 50;
+    /// A service binding.
+    pub const SVCB: u16 = 64;
+    /// A service binding of HTTPS.
+    pub const HTTPS: u16 = 65;
     /// A signature of the message.
     pub const TSIG: u16 = 250;
     /// Incremental zone transfer.
@@ -86,6 +98,8 @@ pub(crate) mod flag {
     /// A response.
     pub(crate) const QR: u16 = 0x8000;
     pub(crate) const OPCODE: u16 = 0x7800;
+    /// Authoritative.
+    pub(crate) const AA: u16 = 0x0400;
     /// Truncated.
     pub(crate) const TC: u16 = 0x0200;
     /// Recursion desired.

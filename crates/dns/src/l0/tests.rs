@@ -157,6 +157,9 @@ fn a_shard_evicts_as_the_model_of_sieve() {
         // All of one size, so that bytes are a number of entries.
         let key: Box<[u8]> = name.to_be_bytes().into();
         L0Entry {
+            note: EntryNote::default(),
+            summary: "".into(),
+            passes: [AtomicU64::new(0), AtomicU64::new(0)],
             key,
             hash: u64::from(name % 7),
             generation: 0,

@@ -12,7 +12,11 @@ use store::{
 };
 
 use super::L1;
-use crate::{Error, keys, keys::Question};
+use crate::{
+    Error,
+    keys::{self, question_from_key},
+    name::Question,
+};
 
 /// Time for which a count of keys is good enough.
 const COUNT_MEMO: Duration = Duration::from_secs(30);
@@ -46,23 +50,27 @@ pub struct DueAnswer {
 }
 
 impl L1 {
-    /// Returns the questions whose answers expire within the window, soonest first. Members that name
-    /// no answer are removed from the index.
+    /// Returns the questions whose answers expire until then, soonest first; not those that expired before
+    /// the earliest time, if one is given. Members that name no answer are removed from the index.
     pub async fn due(
         &self,
-        now: Millis,
-        window: Duration,
+        earliest: Option<Millis>,
+        latest: Millis,
         limit: usize,
     ) -> Result<Vec<DueAnswer>, Error> {
         let mut store = self.0.store.clone();
-        let until = (now + window).as_secs();
         let mut find = redis::cmd("ZRANGEBYSCORE");
-        find.arg(&self.0.keys.expiry_index).arg("-inf").arg(until).arg("LIMIT").arg(0).arg(limit);
+        find.arg(&self.0.keys.expiry_index);
+        match earliest {
+            Some(earliest) => find.arg(earliest.as_secs()),
+            None => find.arg("-inf"),
+        };
+        find.arg(latest.as_secs()).arg("LIMIT").arg(0).arg(limit);
         let members: Vec<Vec<u8>> = find.query_async(&mut store).await?;
         let (mut found, mut strange) = (Vec::new(), Vec::new());
         for member in members {
             self.note_spelling(&member);
-            match (Question::from_key(&member), self.0.keys.listed_answer(&member)) {
+            match (question_from_key(&member), self.0.keys.listed_answer(&member)) {
                 (Some(question), Some(key)) => found.push((question, key)),
                 _ => strange.push(member),
             }
@@ -121,7 +129,7 @@ impl L1 {
     /// Removes answers above the cap: those with the fewest hits, of these the oldest. At most 5,000 in
     /// one call. Returns their questions, so that they can be dropped from memory too.
     pub async fn evict(&self, now: Millis) -> Result<Vec<Question>, Error> {
-        let max_keys = self.0.options.max_keys;
+        let max_keys = self.max_keys();
         let excess = self.count_keys(now).await?.saturating_sub(max_keys);
         if max_keys == 0 || excess == 0 {
             return Ok(Vec::new());
@@ -161,11 +169,11 @@ impl L1 {
         if let Some(count) = self.0.count.lock().as_mut() {
             count.keys = count.keys.saturating_sub(evicted.len() as u64);
         }
-        Ok(evicted.iter().filter_map(|key| Question::from_key(key.as_str().as_bytes())).collect())
+        Ok(evicted.iter().filter_map(|key| question_from_key(key.as_str().as_bytes())).collect())
     }
 
     /// Deletes every answer with its metadata, and tells all instances to drop what they hold in
-    /// memory. Returns the number of keys deleted.
+    /// memory. Returns the number of answers deleted, their metadata not counted.
     pub async fn clear(&self) -> Result<u64, Error> {
         let mut deleted = 0;
         for pattern in [keys::ANSWER_PATTERN, self.0.keys.metadata_pattern()] {
@@ -177,7 +185,9 @@ impl L1 {
                     delete
                 });
                 let counts: Vec<Option<u64>> = self.each(deletes.collect()).await?;
-                deleted += counts.into_iter().flatten().sum::<u64>();
+                if pattern == keys::ANSWER_PATTERN {
+                    deleted += counts.into_iter().flatten().sum::<u64>();
+                }
             }
         }
         *self.0.count.lock() = None;
@@ -190,6 +200,17 @@ impl L1 {
             .query_async::<()>(&mut store)
             .await?;
         Ok(deleted)
+    }
+
+    /// Tells all instances that the answers of a question were deleted.
+    pub(crate) async fn announce_delete(&self, question: &Question) -> Result<(), Error> {
+        let mut store = self.0.store.clone();
+        redis::cmd("PUBLISH")
+            .arg(&self.0.instance.cleared)
+            .arg(self.0.keys.answer(question).as_str())
+            .query_async::<()>(&mut store)
+            .await?;
+        Ok(())
     }
 
     /// Returns the number of clears so far.
@@ -232,7 +253,7 @@ impl L1 {
     }
 
     async fn remove_from_index(&self, members: &[impl AsRef<[u8]>]) -> Result<(), Error> {
-        let mut store = self.0.store.clone();
+        let mut store = self.0.relaxed.clone();
         for batch in members.chunks(BATCH) {
             let mut remove = redis::cmd("ZREM");
             remove.arg(&self.0.keys.expiry_index);

@@ -8,7 +8,7 @@ use store::{Key, redis};
 use tokio::time::Instant;
 
 use super::L1;
-use crate::{Error, keys::Question};
+use crate::{Error, name::Question};
 
 /// A lock that this instance took.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl L1 {
         let ends = Instant::now() + ttl;
         let mut take = redis::cmd("SET");
         take.arg(&key).arg("1").arg("NX").arg("EX").arg(ttl.as_secs().max(1));
-        let mut store = self.0.store.clone();
+        let mut store = self.0.relaxed.clone();
         let taken: Option<String> = take.query_async(&mut store).await?;
         Ok(taken.map(|_| RefreshLock { key, ends }))
     }
@@ -36,7 +36,7 @@ impl L1 {
         if Instant::now() >= lock.ends {
             return Ok(false);
         }
-        let mut store = self.0.store.clone();
+        let mut store = self.0.relaxed.clone();
         let deleted: u64 = redis::cmd("DEL").arg(&lock.key).query_async(&mut store).await?;
         Ok(deleted > 0)
     }

@@ -1,8 +1,8 @@
 //! UDP: a thread per socket, datagrams in batches.
 //!
 //! A thread waits in `recvmmsg`, answers what is in memory at once and sends all replies of a batch
-//! with one `sendmmsg` per local address; misses go to the runtime over a bounded channel and are
-//! answered on the same socket. Invariant: a reply leaves from the address the query came to, also on
+//! with one `sendmmsg` per local address; each miss becomes a task of the runtime, so many at most, and
+//! is answered on the same socket. Invariant: a reply leaves from the address the query came to, also on
 //! a wildcard bind (`IP_PKTINFO`).
 //!
 //! Two traps of nix 0.31: `sendmmsg` takes one set of control messages for a whole call, hence the
@@ -23,19 +23,25 @@ use nix::{
     libc,
     sys::{
         socket::{
-            AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockFlag,
-            SockType, SockaddrLike as _, SockaddrStorage, bind, recvmmsg, sendmmsg, sendmsg,
-            setsockopt, socket, sockopt,
+            ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockType, SockaddrIn,
+            SockaddrIn6, SockaddrLike, SockaddrStorage, recvmmsg, sendmmsg, sendmsg, setsockopt,
+            sockopt,
         },
         time::{TimeVal, TimeValLike as _},
     },
 };
 use smallvec::SmallVec;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Counts, add};
-use crate::{FrontTable, HitResult, Resolver, Transport, wire::UDP_MAX_BYTES};
+use super::{Bind, Counts, add, proxy};
+use crate::{
+    FrontTable, HitResult, QueryClient, QueryProtocol, Resolver, filter::NetworkMap,
+    wire::UDP_MAX_BYTES,
+};
 
 /// Datagrams of one call. 8, 32 and 64 could not be told apart; 1 costs 30 %.
 const BATCH: usize = 32;
@@ -46,9 +52,6 @@ const FRONT_SLOTS: usize = 4_096;
 /// Socket buffers; the system may grant less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// Misses that wait to be taken up.
-const MISS_QUEUE: usize = 4_096;
-
 /// Misses being answered, per socket.
 const MISSES_MAX: usize = 10_000;
 
@@ -56,9 +59,9 @@ const MISSES_MAX: usize = 10_000;
 const RECEIVE_TIMEOUT_MS: i64 = 200;
 
 /// Opens a socket that shares its port with those of the other threads.
-pub(super) fn open_socket(address: SocketAddr) -> io::Result<UdpSocket> {
-    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let socket = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+pub(super) fn open_socket(bind: Bind) -> io::Result<UdpSocket> {
+    let address = bind.address;
+    let socket = bind.socket(SockType::Datagram)?;
     setsockopt(&socket, sockopt::ReusePort, &true)?;
     if address.ip().is_unspecified() {
         match address {
@@ -71,7 +74,7 @@ pub(super) fn open_socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let _ = setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER_BYTES);
     let timeout = TimeVal::milliseconds(RECEIVE_TIMEOUT_MS);
     setsockopt(&socket, sockopt::ReceiveTimeout, &timeout)?;
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+    bind.bind(&socket)?;
     Ok(socket.into())
 }
 
@@ -87,27 +90,51 @@ struct LocalAddress {
 #[derive(Debug)]
 struct Miss {
     packet: Vec<u8>,
-    client: SockaddrStorage,
+    client: SocketAddr,
+    /// Address behind a trusted proxy.
+    behind: Option<IpAddr>,
     local: Option<LocalAddress>,
 }
 
-/// What a thread owns.
+/// Parts that a miss needs on the runtime.
+#[derive(Clone, Debug)]
+struct MissAnswerer {
+    resolver: Resolver,
+    socket: Arc<UdpSocket>,
+    counts: Arc<Counts>,
+    cancel: CancellationToken,
+}
+
+impl MissAnswerer {
+    async fn answer(self, miss: Miss, permit: OwnedSemaphorePermit) {
+        let mut client = client_of(miss.client.ip());
+        client.address = miss.behind.unwrap_or(client.address);
+        // On its own: a task is moved several times until it runs.
+        let answering = Box::pin(self.resolver.answer_miss(&miss.packet, client));
+        let answer = tokio::select! {
+            () = self.cancel.cancelled() => None,
+            answer = answering => answer,
+        };
+        if let Some(reply) = answer
+            && !send_one(&self.socket, &reply, &miss)
+        {
+            add(&self.counts.dropped_replies, 1);
+        }
+        drop(permit);
+    }
+}
+
+/// Parts of a thread.
 #[derive(Debug)]
 pub(super) struct Receiver {
     resolver: Resolver,
     socket: Arc<UdpSocket>,
     is_wildcard: bool,
-    misses: mpsc::Sender<Miss>,
-    counts: Arc<Counts>,
-    cancel: CancellationToken,
-}
-
-/// The runtime's side: answers misses.
-#[derive(Debug)]
-pub(super) struct MissTask {
-    resolver: Resolver,
-    socket: Arc<UdpSocket>,
-    misses: mpsc::Receiver<Miss>,
+    proxies: Arc<NetworkMap<()>>,
+    /// Free places for misses.
+    permits: Arc<Semaphore>,
+    tasks: TaskTracker,
+    runtime: Handle,
     counts: Arc<Counts>,
     cancel: CancellationToken,
 }
@@ -117,45 +144,48 @@ impl Receiver {
         resolver: &Resolver,
         socket: UdpSocket,
         is_wildcard: bool,
+        proxies: &Arc<NetworkMap<()>>,
+        tasks: &TaskTracker,
         counts: &Arc<Counts>,
         cancel: &CancellationToken,
-    ) -> (Self, MissTask) {
-        let socket = Arc::new(socket);
-        let (sender, misses) = mpsc::channel(MISS_QUEUE);
-        let task = MissTask {
+    ) -> Self {
+        Self {
             resolver: resolver.clone(),
-            socket: Arc::clone(&socket),
-            misses,
-            counts: Arc::clone(counts),
-            cancel: cancel.clone(),
-        };
-        let receiver = Self {
-            resolver: resolver.clone(),
-            socket,
+            socket: Arc::new(socket),
             is_wildcard,
-            misses: sender,
+            proxies: Arc::clone(proxies),
+            permits: Arc::new(Semaphore::new(MISSES_MAX)),
+            tasks: tasks.clone(),
+            // Listeners are opened on the runtime; the thread is not of it.
+            runtime: Handle::current(),
             counts: Arc::clone(counts),
             cancel: cancel.clone(),
-        };
-        (receiver, task)
+        }
     }
 
     /// Receives and answers until cancelled.
     pub(super) fn run(self) {
+        match self.socket.local_addr() {
+            Ok(SocketAddr::V6(_)) => self.run_as::<SockaddrIn6>(),
+            _ => self.run_as::<SockaddrIn>(),
+        }
+    }
+
+    fn run_as<A: FamilyAddress>(self) {
         let control = self.is_wildcard.then(|| nix::cmsg_space!(libc::in6_pktinfo));
-        let mut receiving = MultiHeaders::<SockaddrStorage>::preallocate(BATCH, control);
+        let mut receiving = MultiHeaders::<A>::preallocate(BATCH, control);
         // With room for exactly the control message that is sent: more would be refused.
-        let control = self.is_wildcard.then(|| match self.socket.local_addr() {
-            Ok(SocketAddr::V6(_)) => nix::cmsg_space!(libc::in6_pktinfo),
-            _ => nix::cmsg_space!(libc::in_pktinfo),
-        });
-        let mut sending = MultiHeaders::<SockaddrStorage>::preallocate(BATCH, control);
+        let control = self.is_wildcard.then(A::control_space);
+        let mut sending = MultiHeaders::<A>::preallocate(BATCH, control);
         let mut front = FrontTable::new(FRONT_SLOTS);
         let mut inbox = vec![0; BATCH * UDP_MAX_BYTES];
         let mut outbox = vec![0; BATCH * UDP_MAX_BYTES];
+        let mut received = Vec::<Incoming<A>>::with_capacity(BATCH);
+        let mut replies = Vec::<Outgoing<A>>::with_capacity(BATCH);
+        let mut misses = Vec::<Miss>::new();
         while !self.cancel.is_cancelled() {
-            let received = match self.receive(&mut receiving, &mut inbox) {
-                Ok(received) => received,
+            match self.receive(&mut receiving, &mut inbox, &mut received) {
+                Ok(()) => {}
                 Err(Errno::EAGAIN | Errno::EINTR) => continue,
                 Err(error) => {
                     // Such as an ICMP error on its way to the socket; not to spin on one that stays.
@@ -163,15 +193,22 @@ impl Receiver {
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 }
-            };
+            }
             add(&self.counts.udp_queries, received.len());
             let now = self.resolver.now();
-            let mut replies = SmallVec::<[Outgoing; BATCH]>::new();
+            replies.clear();
             let slots = outbox.chunks_exact_mut(UDP_MAX_BYTES).enumerate();
             for ((slot, out), incoming) in slots.zip(&received) {
                 let start = incoming.slot * UDP_MAX_BYTES;
                 let packet = inbox.get(start..start + incoming.length).unwrap_or_default();
-                match self.resolver.answer_hit(&mut front, packet, Transport::Udp, now, out) {
+                let mut client = client_of(incoming.client.ip());
+                let (mut behind, mut packet) = (None, packet);
+                if self.proxies.contains(client.address) {
+                    let Some(stripped) = proxy::strip(packet) else { continue };
+                    (behind, packet) = stripped;
+                    client.address = behind.unwrap_or(client.address);
+                }
+                match self.resolver.answer_hit(&mut front, packet, client, now, out) {
                     HitResult::Reply(length) => replies.push(Outgoing {
                         slot,
                         length,
@@ -180,23 +217,58 @@ impl Receiver {
                     }),
                     HitResult::Drop => {}
                     HitResult::Miss => {
-                        let (client, local) = (incoming.client, incoming.local);
-                        let miss = Miss { packet: packet.to_vec(), client, local };
-                        if self.misses.try_send(miss).is_err() {
-                            add(&self.counts.dropped_queries, 1);
-                        }
+                        let (client, local) = (incoming.client.to_std(), incoming.local);
+                        misses.push(Miss { packet: packet.to_vec(), client, behind, local });
                     }
                 }
             }
             self.send(&mut sending, &outbox, &replies);
+            self.hand_on(&mut misses);
+            self.resolver.hand_over(&mut front);
         }
     }
 
-    fn receive(
+    /// Lets the runtime answer misses; those without a free place are dropped and counted.
+    fn hand_on(&self, misses: &mut Vec<Miss>) {
+        let mut admitted = SmallVec::<[_; 1]>::new();
+        for miss in misses.drain(..) {
+            match Arc::clone(&self.permits).try_acquire_owned() {
+                Ok(permit) => admitted.push((miss, permit)),
+                Err(_) => add(&self.counts.dropped_queries, 1),
+            }
+        }
+        let answerer = MissAnswerer {
+            resolver: self.resolver.clone(),
+            socket: Arc::clone(&self.socket),
+            counts: Arc::clone(&self.counts),
+            cancel: self.cancel.clone(),
+        };
+        if let [_] = admitted.as_slice()
+            && let Some((miss, permit)) = admitted.pop()
+        {
+            self.tasks.spawn_on(answerer.answer(miss, permit), &self.runtime);
+            return;
+        }
+        if admitted.is_empty() {
+            return;
+        }
+        // A thread of the runtime starts the tasks: each one started from here would wake another.
+        let tasks = self.tasks.clone();
+        let starting = async move {
+            for (miss, permit) in admitted {
+                tasks.spawn(answerer.clone().answer(miss, permit));
+            }
+        };
+        self.tasks.spawn_on(starting, &self.runtime);
+    }
+
+    fn receive<A: FamilyAddress>(
         &self,
-        headers: &mut MultiHeaders<SockaddrStorage>,
+        headers: &mut MultiHeaders<A>,
         inbox: &mut [u8],
-    ) -> nix::Result<SmallVec<[Incoming; BATCH]>> {
+        received: &mut Vec<Incoming<A>>,
+    ) -> nix::Result<()> {
+        received.clear();
         let mut slots = inbox.chunks_exact_mut(UDP_MAX_BYTES);
         // As many as there are slots, so none is empty.
         let mut slices: [[IoSliceMut<'_>; 1]; BATCH] =
@@ -204,11 +276,10 @@ impl Receiver {
         let fd = self.socket.as_raw_fd();
         let flags = MsgFlags::MSG_WAITFORONE;
         let results = recvmmsg(fd, headers, slices.iter_mut(), flags, None)?;
-        let mut received = SmallVec::new();
         for (slot, message) in results.enumerate() {
             let Some(client) = message.address else { continue };
             // A query longer than any answer is not one.
-            if message.flags.contains(MsgFlags::MSG_TRUNC) || client.family().is_none() {
+            if message.flags.contains(MsgFlags::MSG_TRUNC) {
                 continue;
             }
             let local = if self.is_wildcard {
@@ -218,15 +289,15 @@ impl Receiver {
             };
             received.push(Incoming { slot, length: message.bytes, client, local });
         }
-        Ok(received)
+        Ok(())
     }
 
     /// Sends replies, one call per local address. What the socket does not take is dropped.
-    fn send(
+    fn send<A: FamilyAddress>(
         &self,
-        headers: &mut MultiHeaders<SockaddrStorage>,
+        headers: &mut MultiHeaders<A>,
         outbox: &[u8],
-        replies: &[Outgoing],
+        replies: &[Outgoing<A>],
     ) {
         let mut sent = 0;
         let mut done = SmallVec::<[Option<LocalAddress>; 4]>::new();
@@ -242,7 +313,7 @@ impl Receiver {
                     [IoSlice::new(outbox.get(start..start + reply.length).unwrap_or_default())]
                 })
                 .collect();
-            let clients: SmallVec<[Option<SockaddrStorage>; BATCH]> =
+            let clients: SmallVec<[Option<A>; BATCH]> =
                 group().map(|reply| Some(reply.client)).collect();
             // The headers have room for a control message, and one that is not there is refused.
             if self.is_wildcard && local.is_none() {
@@ -258,21 +329,63 @@ impl Receiver {
     }
 }
 
+/// Address of a client on a socket of one family. A storage for all families would be eight times as
+/// long, and is copied several times on the way of each query.
+trait FamilyAddress: SockaddrLike + Copy {
+    fn ip(self) -> IpAddr;
+    fn to_std(self) -> SocketAddr;
+    /// Returns room for the control message that sets the source of a reply.
+    fn control_space() -> Vec<u8>;
+}
+
+impl FamilyAddress for SockaddrIn {
+    fn ip(self) -> IpAddr {
+        IpAddr::V4(SockaddrIn::ip(&self))
+    }
+
+    fn to_std(self) -> SocketAddr {
+        SocketAddr::V4(self.into())
+    }
+
+    fn control_space() -> Vec<u8> {
+        nix::cmsg_space!(libc::in_pktinfo)
+    }
+}
+
+impl FamilyAddress for SockaddrIn6 {
+    fn ip(self) -> IpAddr {
+        IpAddr::V6(SockaddrIn6::ip(&self))
+    }
+
+    fn to_std(self) -> SocketAddr {
+        SocketAddr::V6(self.into())
+    }
+
+    fn control_space() -> Vec<u8> {
+        nix::cmsg_space!(libc::in6_pktinfo)
+    }
+}
+
 /// A datagram in the inbox.
 #[derive(Clone, Copy, Debug)]
-struct Incoming {
+struct Incoming<A> {
     slot: usize,
     length: usize,
-    client: SockaddrStorage,
+    client: A,
     local: Option<LocalAddress>,
+}
+
+/// Returns the client at an address.
+fn client_of(address: IpAddr) -> QueryClient<'static> {
+    QueryClient { address, id: None, protocol: QueryProtocol::Udp }
 }
 
 /// A reply in the outbox.
 #[derive(Clone, Copy, Debug)]
-struct Outgoing {
+struct Outgoing<A> {
     slot: usize,
     length: usize,
-    client: SockaddrStorage,
+    client: A,
     local: Option<LocalAddress>,
 }
 
@@ -315,42 +428,11 @@ fn with_control<T>(
     }
 }
 
-impl MissTask {
-    /// Answers misses until cancelled.
-    pub(super) async fn run(mut self, tasks: TaskTracker) {
-        let permits = Arc::new(Semaphore::new(MISSES_MAX));
-        loop {
-            let miss = tokio::select! {
-                () = self.cancel.cancelled() => return,
-                miss = self.misses.recv() => miss,
-            };
-            let Some(miss) = miss else { return };
-            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-                add(&self.counts.dropped_queries, 1);
-                continue;
-            };
-            let (resolver, socket) = (self.resolver.clone(), Arc::clone(&self.socket));
-            let (counts, cancel) = (Arc::clone(&self.counts), self.cancel.clone());
-            tasks.spawn(async move {
-                let answer = tokio::select! {
-                    () = cancel.cancelled() => None,
-                    answer = resolver.answer(&miss.packet, Transport::Udp) => answer,
-                };
-                if let Some(reply) = answer
-                    && !send_one(&socket, &reply, &miss)
-                {
-                    add(&counts.dropped_replies, 1);
-                }
-                drop(permit);
-            });
-        }
-    }
-}
-
 fn send_one(socket: &UdpSocket, reply: &[u8], miss: &Miss) -> bool {
     let sent = with_control(miss.local, |control| {
         let (fd, slices) = (socket.as_raw_fd(), [IoSlice::new(reply)]);
-        sendmsg(fd, &slices, control, MsgFlags::MSG_DONTWAIT, Some(&miss.client))
+        let client = SockaddrStorage::from(miss.client);
+        sendmsg(fd, &slices, control, MsgFlags::MSG_DONTWAIT, Some(&client))
     });
     sent.is_ok()
 }

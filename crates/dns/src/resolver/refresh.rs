@@ -5,18 +5,28 @@
 //! as is set; of all instances one refreshes an answer (the lock in the store), the others take over
 //! what it stored; a refresh asks for the same kind of answer.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use store::Millis;
 use tokio::sync::Semaphore;
 
-use super::{FlightKey, Resolver};
+use super::{
+    FlightKey, Resolver,
+    flight::{RefreshTurn, denial_key},
+};
 use crate::{
     Error,
-    keys::Question,
-    l0::{L0Entry, L0Key},
+    l0::{EntryNote, L0Entry, L0Key},
     l1::{RefreshLock, StoredEntry},
+    name::Question,
     wire::AnswerKind,
 };
 
@@ -25,6 +35,9 @@ const SWEEP_WINDOW: Duration = Duration::from_secs(60);
 
 /// Most answers that one sweep looks at.
 const SWEEP_MAX: usize = 2_000;
+
+/// Wait before an answer that another instance refreshes is looked at again. Hits come faster than that.
+const LOCKED_RETRY: Duration = Duration::from_secs(1);
 
 /// Fewest hits since the last sweep for which they are written to the store.
 const WRITTEN_HITS_MIN: u32 = 2;
@@ -89,6 +102,60 @@ pub(super) struct Refreshes {
     pub(super) permits: Arc<Semaphore>,
     /// Questions being refreshed by this instance, for when the store's lock is out of reach.
     pub(super) running: Mutex<HashSet<FlightKey>>,
+    pub(super) counts: RefreshCounts,
+}
+
+/// Cause of a refresh.
+#[derive(Clone, Copy, Debug)]
+enum RefreshCause {
+    /// A hit on an answer with at least 2 hits of late.
+    Hot,
+    /// The first hit of late.
+    Warm,
+    /// The sweep.
+    Sweep,
+}
+
+/// Result of a refresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RefreshResult {
+    /// The upstreams gave a new answer.
+    Refreshed,
+    /// It was not needed any more, or no upstream answered.
+    NotRefreshed,
+    /// Another instance has the lock.
+    LockedElsewhere,
+}
+
+/// Counters of refreshes.
+#[derive(Debug, Default)]
+pub(super) struct RefreshCounts {
+    hot: AtomicU64,
+    warm: AtomicU64,
+    sweep: AtomicU64,
+}
+
+impl RefreshCounts {
+    fn add(&self, cause: RefreshCause) {
+        let counter = match cause {
+            RefreshCause::Hot => &self.hot,
+            RefreshCause::Warm => &self.warm,
+            RefreshCause::Sweep => &self.sweep,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Answers that this instance refreshed since its start, by cause. What another instance had refreshed
+/// already is not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefreshStats {
+    /// By a hit on an answer with at least 2 hits of late.
+    pub hot: u64,
+    /// By the first hit of late.
+    pub warm: u64,
+    /// By the sweep.
+    pub sweep: u64,
 }
 
 /// Results of one sweep.
@@ -109,9 +176,11 @@ pub struct SweepReport {
 impl Resolver {
     /// Starts a refresh in the background if the entry is due and there is room for one more.
     pub(super) fn refresh_ahead(&self, entry: &Arc<L0Entry>, now: Millis) {
-        if !self.0.options.refresh.is_due(entry, entry.hits(), now) {
+        let hits = entry.hits();
+        if !self.0.options.refresh.is_due(entry, hits, now) {
             return;
         }
+        let cause = if hits > 1 { RefreshCause::Hot } else { RefreshCause::Warm };
         // One attempt per entry; the answer that replaces it has a mark of its own.
         if !entry.claim_refresh() {
             return;
@@ -121,42 +190,83 @@ impl Resolver {
             entry.release_refresh();
             return;
         };
-        let (resolver, soft_expiry) = (self.clone(), entry.stored.soft_expiry);
+        let (resolver, entry) = (self.clone(), Arc::clone(entry));
+        let cancel = self.0.cancel.clone();
+        let refreshing = Box::pin(async move {
+            let result = resolver.refresh(&question, kind, entry.stored.soft_expiry).await;
+            drop(permit);
+            match result {
+                RefreshResult::Refreshed => resolver.0.refreshes.counts.add(cause),
+                RefreshResult::NotRefreshed => {}
+                // What the other one stores is taken over with a later hit.
+                RefreshResult::LockedElsewhere => {
+                    tokio::time::sleep(LOCKED_RETRY).await;
+                    entry.release_refresh();
+                }
+            }
+        });
         self.0.tasks.spawn_on(
             async move {
-                let cancel = resolver.0.cancel.clone();
                 tokio::select! {
                     () = cancel.cancelled() => {}
-                    _ = resolver.refresh(&question, kind, soft_expiry) => {}
+                    () = refreshing => {}
                 }
-                drop(permit);
             },
             &self.0.runtime,
         );
     }
 
-    /// Refreshes an answer unless another instance does or did. Returns true if the upstreams gave a
-    /// new one.
-    async fn refresh(&self, question: &Question, kind: AnswerKind, soft_expiry: i64) -> bool {
-        let running = (question.clone(), kind);
+    /// Returns the number of refreshes since the start, by cause.
+    pub fn refresh_stats(&self) -> RefreshStats {
+        let counts = &self.0.refreshes.counts;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RefreshStats {
+            hot: read(&counts.hot),
+            warm: read(&counts.warm),
+            sweep: read(&counts.sweep),
+        }
+    }
+
+    /// Refreshes what is kept of a question now, however fresh it is. Returns true if the upstreams gave a
+    /// new answer.
+    pub async fn refresh_answer(&self, question: &Question) -> bool {
+        let now = self.now();
+        let known = self.0.flights.read_store(question, AnswerKind::Plain, now).await;
+        let mut is_refreshed = false;
+        for kind in [AnswerKind::Plain, AnswerKind::Signed] {
+            let in_memory = self.0.l0.get(&L0Key::of_question(question, kind), now).is_some();
+            if known.of_kind(kind).is_some() || in_memory {
+                let result = self.refresh(question, kind, i64::MAX).await;
+                is_refreshed |= result == RefreshResult::Refreshed;
+            }
+        }
+        is_refreshed
+    }
+
+    /// Refreshes an answer unless another instance does or did.
+    async fn refresh(
+        &self,
+        question: &Question,
+        kind: AnswerKind,
+        soft_expiry: i64,
+    ) -> RefreshResult {
+        let running = (question.clone(), kind, 0);
         if !self.0.refreshes.running.lock().insert(running.clone()) {
-            return false;
+            return RefreshResult::NotRefreshed;
         }
         let _ended = RefreshEnd { resolver: self, key: running };
         let lock = match kind.is_unchecked() {
             true => None,
-            false => match self.0.l1.lock_refresh(question).await {
-                Ok(Some(lock)) => Some(lock),
-                Ok(None) => return false,
-                // Without the store each instance refreshes for itself.
-                Err(_) => None,
+            false => match self.0.flights.lock_refresh(question).await {
+                RefreshTurn::Ours(lock) => lock,
+                RefreshTurn::Others => return RefreshResult::LockedElsewhere,
             },
         };
-        let refreshed = self.refresh_locked(question, kind, soft_expiry).await;
+        let result = self.refresh_locked(question, kind, soft_expiry).await;
         if let Some(lock) = lock {
             self.unlock(lock).await;
         }
-        refreshed
+        result
     }
 
     async fn refresh_locked(
@@ -164,23 +274,23 @@ impl Resolver {
         question: &Question,
         kind: AnswerKind,
         soft_expiry: i64,
-    ) -> bool {
+    ) -> RefreshResult {
         let (now, generation) = (self.now(), self.0.l0.generation());
-        let known = self.read_store(question, kind, now).await;
+        let known = self.0.flights.read_store(question, kind, now).await;
         if let Some(stored) = known.of_kind(kind)
             && stored.soft_expiry > soft_expiry
             && stored.remaining(now) > 0
         {
             let key = L0Key::of_question(question, kind);
-            self.0.l0.insert(&key, stored.clone(), self.0.options.l1.grace, generation);
-            return false;
+            self.0.flights.remember(&key, stored.clone(), generation, EntryNote::default());
+            return RefreshResult::NotRefreshed;
         }
-        let Some((_, stored)) = self.ask_once(question, kind, generation).await else {
-            return false;
+        let Some((_, stored)) = self.0.flights.ask_once(question, kind, 0, generation).await else {
+            return RefreshResult::NotRefreshed;
         };
         // Before the lock is given back, so that the next instance finds it.
-        self.store_answer(question, kind, &stored, &known, generation).await;
-        true
+        self.0.flights.store_answer(question, kind, &stored, &known, generation).await;
+        RefreshResult::Refreshed
     }
 
     async fn unlock(&self, lock: RefreshLock) {
@@ -206,8 +316,8 @@ impl Resolver {
     pub async fn sweep(&self) -> Result<SweepReport, Error> {
         let now = self.now();
         let mut report = SweepReport { dropped: self.collect_hits(), ..SweepReport::default() };
-        self.0.upstreams.probe().await;
-        self.0.l1.flush_hits().await?;
+        self.upstreams().probe().await;
+        self.0.l1.flush_hits_if_due(now).await?;
         report.reconciled = self.0.l1.reconcile().await?;
         for question in self.0.l1.evict(now).await? {
             self.drop_from_memory(&question);
@@ -216,10 +326,17 @@ impl Resolver {
         if self.0.options.refresh == RefreshPreset::Off {
             return Ok(report);
         }
-        let due = self.0.l1.due(now, SWEEP_WINDOW, SWEEP_MAX).await?;
+        // Without a window of its own the sweep leaves answers to expire that have no hits. They stay in the
+        // index for a while and must not keep it from those that have some.
+        let has_window = self.0.options.l1.sweep_hit_window.is_some();
+        let earliest = (!has_window).then(|| now - SWEEP_WINDOW);
+        let due = self.0.l1.due(earliest, now + SWEEP_WINDOW, SWEEP_MAX).await?;
         let mut refreshing = Vec::new();
         for due in due {
-            let known = self.read_store(&due.question, AnswerKind::Plain, now).await;
+            if !has_window && due.hits == 0 {
+                continue;
+            }
+            let known = self.0.flights.read_store(&due.question, AnswerKind::Plain, now).await;
             if self.is_cold(&known, due.hits, now) {
                 self.0.l1.delete(&due.question).await?;
                 self.drop_from_memory(&due.question);
@@ -229,7 +346,9 @@ impl Resolver {
             let window = i64::try_from(SWEEP_WINDOW.as_secs()).unwrap_or(i64::MAX);
             for kind in [AnswerKind::Plain, AnswerKind::Signed] {
                 let Some(stored) = known.of_kind(kind) else { continue };
-                if stored.remaining(now) > window {
+                // RFC 9520: what just failed is left alone for a while.
+                let has_failed = self.0.flights.has_failed(&due.question, kind, 0, now);
+                if stored.remaining(now) > window || has_failed {
                     continue;
                 }
                 // Waits for a free place: the sweep has time, hits go first.
@@ -239,9 +358,12 @@ impl Resolver {
                 let (resolver, question) = (self.clone(), due.question.clone());
                 let soft_expiry = stored.soft_expiry;
                 refreshing.push(self.0.tasks.spawn(async move {
-                    let refreshed = resolver.refresh(&question, kind, soft_expiry).await;
+                    let result = resolver.refresh(&question, kind, soft_expiry).await;
                     drop(permit);
-                    refreshed
+                    if result == RefreshResult::Refreshed {
+                        resolver.0.refreshes.counts.add(RefreshCause::Sweep);
+                    }
+                    result == RefreshResult::Refreshed
                 }));
             }
         }
@@ -260,10 +382,11 @@ impl Resolver {
             && now.as_secs().saturating_sub(born) >= i64::try_from(window.as_secs()).unwrap_or(0)
     }
 
-    fn drop_from_memory(&self, question: &Question) {
-        for kind in [AnswerKind::Plain, AnswerKind::Signed] {
+    pub(super) fn drop_from_memory(&self, question: &Question) {
+        for kind in AnswerKind::ALL {
             self.0.l0.remove(&L0Key::of_question(question, kind));
         }
+        self.0.l0.remove(&denial_key(question.name.as_wire(), 0));
     }
 }
 

@@ -1,13 +1,13 @@
 //! Answers as the cache holds them: normalised once, replayed as bytes.
 //!
 //! A [`CachedAnswer`] is a whole message in wire form: id 0, question in lower case, names compressed,
-//! TTLs as they were when it was stored, no OPT record. Invariants: offsets of TTLs and cuts between
-//! RRsets lie inside the message, and no pointer leads behind a cut, so that every cut is a valid
+//! TTLs as they were when it was stored, no OPT record. Invariants: offsets of TTLs and truncation points between
+//! RRsets lie inside the message, and no pointer leads behind a point, so that every point is a valid
 //! message. A replay copies it and writes over id, flags, question, counts and TTLs; pointers stay
 //! valid because the question keeps its place and its length.
 //!
 //! ```text
-//!  0        12         question end      cut            cut                     end
+//!  0        12         question end      point          point                   end
 //!  ┌────────┬──────────┬───────────────┬──────────────┬───────────────────────┐ ┌─────┐
 //!  │ header │ question │ RRset: answer │ RRset: answer│ RRset: authority  …   │ │ OPT │
 //!  └────────┴──────────┴────────▲──────┴──▲───────────┴──▲────────────────────┘ └─────┘
@@ -29,15 +29,15 @@ use domain::{
 use super::{
     AnswerKind, HEADER_BYTES, MESSAGE_MAX_BYTES, PLAIN_UDP_MAX_BYTES, RecordSpan, WireQuery, flag,
     put, rcode, read_u16, read_u32,
-    reply::{ExtendedError, opt_bytes, write_opt},
+    reply::{ReplyOptions, opt_bytes, write_opt},
     rtype,
 };
-use crate::keys::Question;
+use crate::name::Question;
 
 /// Longest TTL, RFC 2181 §8; one with the highest bit set counts as zero.
 const TTL_MAX_SECONDS: u32 = i32::MAX as u32;
 
-/// Room for an OPT record with options when cuts between RRsets are left out.
+/// Room for an OPT record with options when the points between RRsets are left out.
 const OPT_ROOM_BYTES: usize = 96;
 
 /// Bounds of the TTLs of stored answers.
@@ -83,14 +83,14 @@ pub struct CachedAnswer {
     /// Offsets of TTL fields, ascending.
     ttls: Box<[u16]>,
     /// Ends of RRsets, ascending; empty if the whole always fits.
-    cuts: Box<[Cut]>,
+    truncation_points: Box<[TruncationPoint]>,
     auth_ttl: u32,
     stored_ttl: u32,
 }
 
 /// A place where the message may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
+struct TruncationPoint {
     end: u16,
     /// TTL fields before the end.
     ttls: u16,
@@ -153,11 +153,11 @@ impl CachedAnswer {
         Self::index(wire, &lifetime).ok_or(AnswerError::Malformed)
     }
 
-    /// Finds TTLs and cuts in a message that was just built.
-    fn index(wire: Vec<u8>, lifetime: &Lifetime) -> Option<Self> {
-        let needs_cuts = wire.len() + OPT_ROOM_BYTES > PLAIN_UDP_MAX_BYTES;
+    /// Finds TTLs and truncation points in a message that was just built.
+    pub(super) fn index(wire: Vec<u8>, lifetime: &Lifetime) -> Option<Self> {
+        let needs_points = wire.len() + OPT_ROOM_BYTES > PLAIN_UDP_MAX_BYTES;
         let question_end = super::skip_name(&wire, HEADER_BYTES)? + 4;
-        let (mut ttls, mut cuts) = (Vec::new(), Vec::new());
+        let (mut ttls, mut points) = (Vec::new(), Vec::new());
         let mut at = question_end;
         let mut counts = [0_u16; 3];
         let mut last: Option<RecordSpan> = None;
@@ -165,9 +165,9 @@ impl CachedAnswer {
             for _ in 0..read_u16(&wire, 6 + 2 * section)? {
                 let span = RecordSpan::read(&wire, at)?;
                 let continues = last.is_some_and(|last| is_same_rrset(&wire, last, span));
-                if needs_cuts && !continues {
+                if needs_points && !continues {
                     let ttls = u16::try_from(ttls.len()).ok()?;
-                    cuts.push(Cut { end: u16::try_from(at).ok()?, ttls, counts });
+                    points.push(TruncationPoint { end: u16::try_from(at).ok()?, ttls, counts });
                 }
                 ttls.push(u16::try_from(span.ttl).ok()?);
                 *counts.get_mut(section)? += 1;
@@ -181,7 +181,7 @@ impl CachedAnswer {
             wire: wire.into_boxed_slice(),
             question_end: u16::try_from(question_end).ok()?,
             ttls: ttls.into_boxed_slice(),
-            cuts: cuts.into_boxed_slice(),
+            truncation_points: points.into_boxed_slice(),
             auth_ttl: lifetime.auth_ttl,
             stored_ttl: lifetime.stored_ttl,
         })
@@ -209,7 +209,10 @@ impl CachedAnswer {
 
     /// Returns the memory that the answer takes, in bytes.
     pub fn size_bytes(&self) -> usize {
-        size_of::<Self>() + self.wire.len() + 2 * self.ttls.len() + size_of_val(&*self.cuts)
+        size_of::<Self>()
+            + self.wire.len()
+            + 2 * self.ttls.len()
+            + size_of_val(&*self.truncation_points)
     }
 
     /// Writes the answer to a query and returns its length; none if the query is to another name or
@@ -218,7 +221,7 @@ impl CachedAnswer {
         &self,
         query: &WireQuery<'_>,
         ttl: ReplayTtl,
-        error: Option<ExtendedError<'_>>,
+        options: ReplyOptions<'_>,
         limit_bytes: usize,
         out: &mut [u8],
     ) -> Option<usize> {
@@ -228,54 +231,62 @@ impl CachedAnswer {
         }
         let edns = query.edns();
         let stored_flags = read_u16(&self.wire, 2)?;
-        let mut flags = flag::QR | flag::RA | (stored_flags & flag::RCODE);
+        let mut flags = flag::QR | flag::RA | (stored_flags & (flag::RCODE | flag::AA));
         flags |= query.flags() & (flag::RD | flag::CD);
         if query.wants_authenticated() {
             flags |= stored_flags & flag::AD;
         }
         // Rather no text of an error than fewer records.
-        let error = error.filter(|_| self.wire.len() + opt_bytes(edns, error) <= limit_bytes);
-        let room = limit_bytes.min(out.len()).checked_sub(opt_bytes(edns, error))?;
+        let options = match self.wire.len() + opt_bytes(edns, options) <= limit_bytes {
+            true => options,
+            false => ReplyOptions { error: None, ..options },
+        };
+        let room = limit_bytes.checked_sub(opt_bytes(edns, options))?;
         let whole = self.whole()?;
-        let cut = if self.wire.len() <= room { whole } else { self.cut_at(room) };
-        if cut.counts[..2] != whole.counts[..2] {
+        let last = if self.wire.len() <= room { whole } else { self.truncation_at(room) };
+        // RFC 2181 §9: only for what the client needs. With an answer the authority section is a
+        // courtesy, but for the proofs that a validating client checks.
+        let needs_authority = whole.counts[0] == 0 || query.is_dnssec_ok();
+        if last.counts[0] != whole.counts[0]
+            || (needs_authority && last.counts[1] != whole.counts[1])
+        {
             flags |= flag::TC;
         }
-        let end = usize::from(cut.end);
+        let end = usize::from(last.end);
         put(out, 0, self.wire.get(..end)?)?;
         put(out, 0, &query.id().to_be_bytes())?;
         put(out, 2, &flags.to_be_bytes())?;
-        for (section, count) in cut.counts.into_iter().enumerate() {
+        for (section, count) in last.counts.into_iter().enumerate() {
             let opt = u16::from(section == 2 && edns.is_some());
             put(out, 6 + 2 * section, &(count + opt).to_be_bytes())?;
         }
         put(out, HEADER_BYTES, question)?;
-        for &at in self.ttls.get(..usize::from(cut.ttls))? {
+        for &at in self.ttls.get(..usize::from(last.ttls))? {
             let at = usize::from(at);
             let stored = read_u32(out, at)?;
             put(out, at, &ttl.apply(stored).to_be_bytes())?;
         }
         match edns {
-            Some(edns) => write_opt(out, end, edns, 0, error),
+            Some(edns) => write_opt(out, end, edns, 0, options),
             None => Some(end),
         }
     }
 
-    /// Returns the cut behind the last record.
-    fn whole(&self) -> Option<Cut> {
+    /// Returns the point behind the last record.
+    fn whole(&self) -> Option<TruncationPoint> {
         let mut counts = [0; 3];
         for (section, count) in counts.iter_mut().enumerate() {
             *count = read_u16(&self.wire, 6 + 2 * section)?;
         }
         let end = u16::try_from(self.wire.len()).ok()?;
-        Some(Cut { end, ttls: u16::try_from(self.ttls.len()).ok()?, counts })
+        Some(TruncationPoint { end, ttls: u16::try_from(self.ttls.len()).ok()?, counts })
     }
 
-    /// Returns the last cut that fits, at least the one behind the question.
-    fn cut_at(&self, room: usize) -> Cut {
-        let fits = self.cuts.partition_point(|cut| usize::from(cut.end) <= room);
-        let last = fits.checked_sub(1).and_then(|index| self.cuts.get(index)).copied();
-        last.unwrap_or(Cut { end: self.question_end, ttls: 0, counts: [0; 3] })
+    /// Returns the last point that fits, at least the one behind the question.
+    fn truncation_at(&self, room: usize) -> TruncationPoint {
+        let fits = self.truncation_points.partition_point(|point| usize::from(point.end) <= room);
+        let last = fits.checked_sub(1).and_then(|index| self.truncation_points.get(index)).copied();
+        last.unwrap_or(TruncationPoint { end: self.question_end, ttls: 0, counts: [0; 3] })
     }
 }
 
@@ -303,7 +314,7 @@ fn asks(message: &Message<&[u8]>, question: &Question) -> bool {
 
 /// Lifetime of an answer.
 #[derive(Clone, Copy, Debug)]
-struct Lifetime {
+pub(super) struct Lifetime {
     auth_ttl: u32,
     stored_ttl: u32,
     bounds: TtlBounds,
@@ -312,6 +323,11 @@ struct Lifetime {
 }
 
 impl Lifetime {
+    /// Returns the lifetime of an answer made here.
+    pub(super) fn constant(ttl: u32, bounds: TtlBounds) -> Self {
+        Self { auth_ttl: ttl, stored_ttl: ttl, bounds, negative_ttl: None }
+    }
+
     /// Returns the TTL that a record is stored with.
     fn of_record(&self, rtype: Rtype, ttl: u32) -> u32 {
         let ttl = match self.negative_ttl {

@@ -5,7 +5,7 @@ use super::{
     read_u32, rtype,
 };
 use crate::{
-    keys::Question,
+    name::Question,
     name::{DomainName, NAME_MAX_BYTES},
 };
 
@@ -46,6 +46,9 @@ pub enum AnswerKind {
 }
 
 impl AnswerKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Signed, Self::Unchecked, Self::SignedUnchecked];
+
     /// Returns the kind of answer that a query with these flags gets.
     pub fn of(dnssec_ok: bool, checking_disabled: bool) -> Self {
         match (dnssec_ok, checking_disabled) {

@@ -18,7 +18,7 @@ fn normalise(message: &[u8], question: &Question, kind: AnswerKind) -> CachedAns
 fn replay(cached: &CachedAnswer, packet: &[u8], ttl: ReplayTtl, limit: usize) -> Vec<u8> {
     let query = WireQuery::parse(packet).unwrap();
     let mut out = vec![0xee; limit];
-    let length = cached.replay(&query, ttl, None, limit, &mut out).unwrap();
+    let length = cached.replay(&query, ttl, ReplyOptions::default(), limit, &mut out).unwrap();
     out.truncate(length);
     out
 }
@@ -169,7 +169,8 @@ fn the_opt_record_is_ours_and_only_for_those_who_sent_one() {
     let query = WireQuery::parse(&packet).unwrap();
     let mut out = [0; 512];
     let stale = ReplayTtl::Stale { ttl_seconds: 30 };
-    let length = cached.replay(&query, stale, Some(ExtendedError::STALE), 512, &mut out).unwrap();
+    let options = ReplyOptions::with_error(ExtendedError::STALE);
+    let length = cached.replay(&query, stale, options, 512, &mut out).unwrap();
     assert_eq!(opt(&out[..length]), Some((1_232, true, vec![3])));
     assert_eq!(records(&out[..length])[0].3, 30);
 }
@@ -400,8 +401,8 @@ fn mutated_packets_are_answered_or_dropped() {
             Ok(query) => {
                 assert!(DomainName::from_wire(query.name()).is_ok(), "seed {seed}, case {case}");
                 query.options().for_each(drop);
-                write_reply(&query, rcode::SERVFAIL, None, &mut out).unwrap();
-                cached.replay(&query, FRESH, None, query.udp_limit(), &mut out)
+                write_reply(&query, rcode::SERVFAIL, ReplyOptions::default(), &mut out).unwrap();
+                cached.replay(&query, FRESH, ReplyOptions::default(), query.udp_limit(), &mut out)
             }
             Err(rejection) => write_error(&packet, rejection, &mut out),
         };
@@ -437,7 +438,7 @@ fn mutated_answers_are_normalised_or_refused() {
             continue;
         };
         normalised += 1;
-        let length = cached.replay(&query, FRESH, None, 600, &mut out).unwrap();
+        let length = cached.replay(&query, FRESH, ReplyOptions::default(), 600, &mut out).unwrap();
         assert!(length <= 600, "seed {seed}, case {case}");
         // Whatever was let in is whole: it can be read again, and so can what is sent.
         let again = CachedAnswer::normalise(cached.as_wire(), &asked, kind, TtlBounds::default());

@@ -59,7 +59,7 @@ impl Bench {
 fn client(server: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket
 }
 
@@ -164,10 +164,92 @@ async fn ipv6_works_on_a_wildcard_too() {
     let bench = open(on("[::]:0")).await;
     let socket = UdpSocket::bind("[::1]:0").unwrap();
     socket.connect(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], bench.address().port()))).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     for _ in 0..3 {
         assert_eq!(ask(&socket, &packet("www.example.com"))[7], 1);
     }
+    bench.close().await;
+}
+
+/// A query behind a PROXY header, version 2, of a client at 192.168.7.7.
+fn behind_proxy(query: &[u8], is_tcp: bool) -> Vec<u8> {
+    let mut packet = b"\r\n\r\n\0\r\nQUIT\n\x21".to_vec();
+    packet.extend([if is_tcp { 0x11 } else { 0x12 }, 0, 12]);
+    packet.extend([192, 168, 7, 7, 127, 0, 0, 1, 0x12, 0x34, 0, 53]);
+    if is_tcp {
+        packet.extend(u16::try_from(query.len()).unwrap().to_be_bytes());
+    }
+    packet.extend(query);
+    packet
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proxy_headers_count_from_trusted_proxies_only() {
+    let upstream = ScriptedUpstream::start(|query, _| vec![address_reply(query, 300, 1)]).await;
+    let policy = serde_json::json!({
+        "groups": [{"id": "kids", "rules": ["||www.example.com^"]}],
+        "clients": [{"id": "tv", "addresses": ["192.168.7.7"], "group": "kids"}],
+    });
+    let options = ResolverOptions {
+        upstream: UpstreamOptions {
+            servers: vec![upstream.address()],
+            ..UpstreamOptions::default()
+        },
+        default_policy: serde_json::from_value(policy).unwrap(),
+        ..ResolverOptions::default()
+    };
+    let resolver = Resolver::open(Store::open("embedded:").await.unwrap(), options).await.unwrap();
+    let query = packet("www.example.com");
+    let trusting = ListenOptions {
+        trusted_proxies: vec!["127.0.0.1/32".parse().unwrap()],
+        ..on("127.0.0.1:0")
+    };
+    let listeners = Listeners::open(&resolver, trusting).await.unwrap();
+    let address = listeners.addresses()[0];
+    for _ in ["miss", "hit"] {
+        let reply = ask(&client(address), &behind_proxy(&query, false));
+        assert_eq!(reply[reply.len() - 4..], [0, 0, 0, 0], "blocked for the client behind it");
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&behind_proxy(&query, true)).unwrap();
+        let reply = read_framed(&mut stream);
+        assert_eq!(reply[reply.len() - 4..], [0, 0, 0, 0], "over TCP too");
+        // The proxy itself may ask over UDP.
+        let reply = ask(&client(address), &query);
+        assert_eq!(reply[reply.len() - 4..], [192, 0, 2, 1]);
+    }
+    // A header that breaks off is nobody's.
+    let socket = client(address);
+    socket.send(&behind_proxy(&query, false)[..20]).unwrap();
+    assert_eq!(ask(&socket, &query)[7], 1, "the reply is to the second");
+    listeners.close().await;
+
+    let listeners = Listeners::open(&resolver, on("127.0.0.1:0")).await.unwrap();
+    let address = listeners.addresses()[0];
+    let reply = ask(&client(address), &behind_proxy(&query, false));
+    assert_eq!((reply[3] & 0xf, reply[7]), (4, 0), "a header of anybody else is no query");
+    let reply = ask(&client(address), &query);
+    assert_eq!(reply[reply.len() - 4..], [192, 0, 2, 1]);
+    listeners.close().await;
+    resolver.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_of_ipv4_and_all_of_ipv6_may_share_a_port() {
+    let bench = open(on("127.0.0.1:0")).await;
+    let port = testkit::reserve_port();
+    let addresses = ["0.0.0.0", "::"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).to_vec();
+    let options = ListenOptions { addresses, ..ListenOptions::default() };
+    let listeners = Listeners::open(&bench.resolver, options).await.unwrap();
+    for ip in ["127.0.0.1", "::1"] {
+        let socket = UdpSocket::bind(SocketAddr::new(ip.parse().unwrap(), 0)).unwrap();
+        socket.connect(SocketAddr::new(ip.parse().unwrap(), port)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert_eq!(ask(&socket, &packet("www.example.com"))[7], 1, "{ip}");
+        let mut stream = TcpStream::connect(SocketAddr::new(ip.parse().unwrap(), port)).unwrap();
+        send_framed(&mut stream, &packet("www.example.com"));
+        assert_eq!(read_framed(&mut stream)[7], 1, "{ip} over TCP");
+    }
+    listeners.close().await;
     bench.close().await;
 }
 
@@ -215,7 +297,7 @@ async fn tcp_queries_are_pipelined_and_answered_as_they_are_ready() {
         if is_slow { vec![] } else { vec![address_reply(query, 300, 1)] }
     });
     let mut stream = TcpStream::connect(bench.address()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     send_framed(&mut stream, &packet("slow.example.com"));
     for number in 0..30_u8 {
         let mut query = packet("fast.example.com");
@@ -256,7 +338,7 @@ async fn silent_connections_are_bounded_and_closed() {
     let silent: Vec<_> = (0..10).map(|_| TcpStream::connect(bench.address()).unwrap()).collect();
     assert_eq!(ask(&client(bench.address()), &packet("www.example.com"))[7], 1, "UDP goes on");
     for mut stream in silent {
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "closed by the server");
     }
     let mut stream = TcpStream::connect(bench.address()).unwrap();

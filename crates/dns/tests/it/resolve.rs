@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dns::{
-    FrontTable, HitResult, L1Options, RefreshPreset, Resolver, ResolverOptions, StaleOptions,
-    Transport, UpstreamOptions,
+    FrontTable, HitResult, L1Options, QueryClient, QueryProtocol, RefreshPreset, Resolver,
+    ResolverOptions, StaleOptions, UpstreamOptions,
 };
 use store::Store;
 use testkit::{each_store, until};
@@ -39,7 +39,8 @@ fn told(reply: &[u8]) -> Told {
 }
 
 async fn ask(resolver: &Resolver, name: &str) -> Told {
-    let reply = resolver.answer(&packet(name), Transport::Udp).await.unwrap();
+    let reply =
+        resolver.answer(&packet(name), QueryClient::local(QueryProtocol::Udp)).await.unwrap();
     assert_eq!(reply[..2], packet(name)[..2]);
     told(&reply)
 }
@@ -109,7 +110,7 @@ each_store! {
         upstream.behave(|_, _| vec![]);
         t.clock.advance(Duration::from_secs(7_300));
         let packet = packet_with_opt("www.example.com", 1_232, false);
-        let reply = resolver.answer(&packet, Transport::Udp).await.unwrap();
+        let reply = resolver.answer(&packet, QueryClient::local(QueryProtocol::Udp)).await.unwrap();
         assert_eq!(told(&reply), (0, Some((30, 1))));
         assert_eq!(reply[reply.len() - 6..], [0, 15, 0, 2, 0, 3], "Extended DNS Error 3: stale");
         assert_eq!(ask(&resolver, "a.fresh.test").await, (2, None), "excluded");
@@ -191,7 +192,7 @@ each_store! {
         ];
         for (asked, packet) in kinds.iter().enumerate() {
             for _ in 0..2 {
-                let reply = resolver.answer(packet, Transport::Udp).await.unwrap();
+                let reply = resolver.answer(packet, QueryClient::local(QueryProtocol::Udp)).await.unwrap();
                 assert_eq!(told(&reply).1, Some((300, 1)));
                 assert_eq!(upstream.seen().len(), asked + 1);
             }
@@ -208,16 +209,16 @@ each_store! {
         let mut version = packet_with_opt("www.example.com", 1_232, false);
         let at = version.len() - 5;
         version[at] = 1;
-        let reply = resolver.answer(&version, Transport::Udp).await.unwrap();
+        let reply = resolver.answer(&version, QueryClient::local(QueryProtocol::Udp)).await.unwrap();
         assert_eq!((reply[3] & 0xf, reply[reply.len() - 6]), (0, 1), "BADVERS");
         assert_eq!(upstream.seen().len(), 0);
         assert_eq!(ask(&resolver, "www.example.com").await, (0, Some((300, 1))));
 
         let mut no_recursion = packet("www.example.com");
         no_recursion[2] = 0;
-        let reply = resolver.answer(&no_recursion, Transport::Udp).await.unwrap();
+        let reply = resolver.answer(&no_recursion, QueryClient::local(QueryProtocol::Udp)).await.unwrap();
         assert_eq!(told(&reply), (5, None), "no cache snooping");
-        assert_eq!(resolver.answer(&reply, Transport::Udp).await, None, "a response");
+        assert_eq!(resolver.answer(&reply, QueryClient::local(QueryProtocol::Udp)).await, None, "a response");
     }
 
     async fn hits_are_answered_without_waiting(t: TestStore) {
@@ -228,10 +229,10 @@ each_store! {
         let packet = packet("www.example.com");
         let mut hit = || {
             let now = resolver.now();
-            resolver.answer_hit(&mut front, &packet, Transport::Udp, now, &mut out)
+            resolver.answer_hit(&mut front, &packet, QueryClient::local(QueryProtocol::Udp), now, &mut out)
         };
         assert_eq!(hit(), HitResult::Miss);
-        let reply = resolver.answer(&packet, Transport::Udp).await.unwrap();
+        let reply = resolver.answer(&packet, QueryClient::local(QueryProtocol::Udp)).await.unwrap();
         assert_eq!(hit(), HitResult::Reply(reply.len()));
         t.clock.advance(Duration::from_secs(300));
         assert_eq!(hit(), HitResult::Miss, "expired");
@@ -270,6 +271,30 @@ each_store! {
         })
         .await;
         assert_eq!(upstream.seen().len(), 2, "one refresh for both");
+    }
+
+    async fn an_answer_that_another_instance_was_refreshing_is_looked_at_again(t: TestStore) {
+        let upstream = answering(100).await;
+        let mut options = options(&upstream);
+        options.refresh = RefreshPreset::Balanced;
+        let resolver = Resolver::open(t.store.clone(), options).await.unwrap();
+        ask(&resolver, "www.example.com").await;
+        is_stored(&resolver, "www.example.com").await;
+        t.clock.advance(Duration::from_secs(75));
+        let asked = question("www.example.com");
+        let lock = resolver.l1().lock_refresh(&asked).await.unwrap().unwrap();
+        assert_eq!(ask(&resolver, "www.example.com").await, (0, Some((25, 1))));
+        // These calls wait behind that of the refresh, which finds the lock taken.
+        for _ in 0..5 {
+            resolver.l1().get(&asked, resolver.now()).await.unwrap();
+        }
+        assert_eq!(upstream.seen().len(), 1, "another instance refreshes it");
+        upstream.behave(|query, _| vec![address_reply(query, 100, 2)]);
+        resolver.l1().unlock_refresh(lock).await.unwrap();
+        until("it is refreshed here, since nobody else did", async || {
+            (ask(&resolver, "www.example.com").await.1 == Some((100, 2))).then_some(())
+        })
+        .await;
     }
 
     async fn the_sweep_refreshes_what_is_due_and_drops_what_is_cold(t: TestStore) {
@@ -351,12 +376,15 @@ async fn a_long_answer_is_cut_for_udp_and_whole_for_tcp() {
     let resolver = open(&store, &upstream).await;
     // Missed, then hit.
     for _ in 0..2 {
-        let plain = resolver.answer(&packet("a.test"), Transport::Udp).await.unwrap();
+        let plain = resolver
+            .answer(&packet("a.test"), QueryClient::local(QueryProtocol::Udp))
+            .await
+            .unwrap();
         assert!(plain.len() <= 512 && plain[2] & 2 != 0);
         let query = packet_with_opt("a.test", 4_096, false);
-        let edns = resolver.answer(&query, Transport::Udp).await.unwrap();
+        let edns = resolver.answer(&query, QueryClient::local(QueryProtocol::Udp)).await.unwrap();
         assert!(edns.len() <= 1_232 && edns[2] & 2 != 0);
-        let whole = resolver.answer(&query, Transport::Stream).await.unwrap();
+        let whole = resolver.answer(&query, QueryClient::local(QueryProtocol::Tcp)).await.unwrap();
         assert_eq!((whole[2] & 2, whole[7]), (0, 100));
     }
     assert_eq!(upstream.seen().len(), 2, "over UDP, then TCP");

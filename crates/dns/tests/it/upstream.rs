@@ -21,7 +21,7 @@ fn upstreams(servers: &[&ScriptedUpstream]) -> Upstreams {
 
 async fn ask(upstreams: &Upstreams, name: &str) -> Result<u8, UpstreamError> {
     let asked = question(name);
-    let answer = upstreams.ask(&asked, AnswerKind::Plain, TtlBounds::default()).await?;
+    let answer = upstreams.ask(&asked, AnswerKind::Plain, TtlBounds::default()).await?.answer;
     // The last byte of the only record is that of its address.
     Ok(*answer.as_wire().last().unwrap())
 }
@@ -40,6 +40,23 @@ async fn queries_have_random_ids_ports_and_capitals() {
     assert!(distinct(&|query| query.wire[..2].to_vec()) > 15, "ids");
     assert!(distinct(&|query| query.from.port().to_be_bytes().to_vec()) > 10, "ports");
     assert!(distinct(&|query| query.wire[12..40].to_vec()) > 15, "spellings");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_is_drawn_from_many_and_used_for_some_queries() {
+    let server = ScriptedUpstream::start(|query, _| vec![address_reply(query, 60, 1)]).await;
+    let upstreams = upstreams(&[&server]);
+    const QUERIES: usize = 400;
+    for _ in 0..QUERIES {
+        assert_eq!(ask(&upstreams, "a-rather-long-name.example.test").await, Ok(1));
+    }
+    let ports: Vec<u16> = server.seen().iter().map(|query| query.from.port()).collect();
+    let mut uses = std::collections::HashMap::new();
+    ports.iter().for_each(|port| *uses.entry(*port).or_insert(0) += 1);
+    assert!((32..QUERIES / 2).contains(&uses.len()), "{} ports", uses.len());
+    assert!(uses.values().all(|uses| *uses <= 32), "{uses:?}");
+    let repeated = ports.windows(2).filter(|pair| pair[0] == pair[1]).count();
+    assert!(repeated < QUERIES / 8, "the next port cannot be told: {repeated}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,7 +79,7 @@ async fn answers_that_do_not_fit_are_dropped_and_the_true_one_is_waited_for() {
     .await;
     let upstreams = upstreams(&[&server]);
     assert_eq!(ask(&upstreams, "www.example.test").await, Ok(1));
-    let stats = upstreams.stats()[0];
+    let stats = upstreams.stats().remove(0);
     assert_eq!((stats.dropped, stats.failures, stats.queries), (7, 0, 1));
 }
 
@@ -109,7 +126,7 @@ async fn truncated_over_tcp_too_is_a_failure() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_closed_while_it_rested_is_replaced() {
     let server = ScriptedUpstream::start(|query, _| vec![address_reply(query, 60, 1)]).await;
-    let address = format!("tcp://{}", server.address().address);
+    let address = server.address().to_string().replace("udp://", "tcp://");
     let upstreams = Upstreams::new(UpstreamOptions {
         servers: vec![address.parse::<UpstreamAddress>().unwrap()],
         ..UpstreamOptions::default()
