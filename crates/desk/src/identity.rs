@@ -51,12 +51,12 @@ impl Identity {
 
     /// The identity of a user.
     pub fn user(id: &str) -> Self {
-        Self(format!("user:{}", spelled(id)))
+        Self(spelled("user:", id))
     }
 
     /// The identity of an API key, or of anything else that the caller names.
     pub fn key(id: &str) -> Self {
-        Self(format!("key:{}", spelled(id)))
+        Self(spelled("key:", id))
     }
 
     /// An identifier as another program spells it in a key: `203.0.113.7`, `user:123`. The caller
@@ -92,16 +92,16 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// A value as it stands in a key: itself when it is short and plain, else `~` and a hash. `~` is
-/// not a plain character, so no plain value looks like a hash.
-fn spelled(value: &str) -> String {
+/// A value as it stands in a key, behind its kind: itself when it is short and plain, else `~` and a
+/// hash. `~` is not a plain character, so no plain value looks like a hash.
+fn spelled(kind: &str, value: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
     if (1..=PLAIN_MAX).contains(&value.len()) && value.bytes().all(is_plain) {
-        return value.to_owned();
+        return [kind, value].concat();
     }
     let digest = digest::digest(&digest::SHA256, value.as_bytes());
     let hex = digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}"));
-    format!("~{}", hex.collect::<String>())
+    format!("{kind}~{}", hex.collect::<String>())
 }
 
 #[cfg(test)]

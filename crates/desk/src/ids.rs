@@ -1,7 +1,7 @@
 //! Names and ids. Each is parsed once, at the edge, into a type that cannot hold a separator of the
 //! keyspace, a hash tag or a control character.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use crate::Error;
 
@@ -9,7 +9,7 @@ macro_rules! name {
     ($(#[$meta:meta])* $name:ident, $field:literal, $max:literal, $alphabet:expr, $says:literal) => {
         $(#[$meta])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// Maximum length in bytes.
@@ -19,7 +19,7 @@ macro_rules! name {
             pub fn parse(text: &str) -> Result<Self, Error> {
                 let alphabet: fn(char) -> bool = $alphabet;
                 if (1..=Self::MAX).contains(&text.len()) && text.chars().all(alphabet) {
-                    Ok(Self(text.to_owned()))
+                    Ok(Self(text.into()))
                 } else {
                     Err(Error::invalid($field, $says))
                 }
@@ -57,6 +57,29 @@ name! {
     "1 to 32 characters of a-z, 0-9, _ and -"
 }
 
+impl PolicyName {
+    /// Ends the name under which a preview of a policy counts; no policy can have it.
+    const PREVIEW_MARK: char = '~';
+
+    /// Returns the name under which the preview of this policy counts.
+    pub(crate) fn preview(&self) -> Self {
+        Self(format!("{}{}", self.0, Self::PREVIEW_MARK).into())
+    }
+
+    /// Returns the policy of which this is the preview.
+    pub fn previewed(&self) -> Option<&str> {
+        self.0.strip_suffix(Self::PREVIEW_MARK)
+    }
+
+    /// Parses a name under which something was counted: of a policy or of its preview.
+    pub(crate) fn parse_counted(text: &str) -> Result<Self, Error> {
+        match text.strip_suffix(Self::PREVIEW_MARK) {
+            Some(policy) => Self::parse(policy).map(|policy| policy.preview()),
+            None => Self::parse(text),
+        }
+    }
+}
+
 name! {
     /// Name of a program whose traffic is counted apart.
     AppName, "app", 64,
@@ -75,6 +98,52 @@ name! {
     /// Id of a user, as the app that owns the users spells it.
     UserId, "user_id", 128, is_plain,
     "1 to 128 bytes without spaces, control characters, :, {, } and #"
+}
+
+/// A character of an id of the chat.
+fn is_id(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
+}
+
+name! {
+    /// Id of a conversation: `cnv_` and 32 hexadecimal digits, when made here.
+    ConversationId, "conversation_id", 64, is_id,
+    "1 to 64 characters of a-z, A-Z, 0-9, _ and -"
+}
+
+name! {
+    /// Id of an agent: `agt_` and 32 hexadecimal digits, when made here.
+    AgentId, "agent_id", 64, is_id,
+    "1 to 64 characters of a-z, A-Z, 0-9, _ and -"
+}
+
+name! {
+    /// Id of a team.
+    TeamId, "team_id", 64, is_id,
+    "1 to 64 characters of a-z, A-Z, 0-9, _ and -"
+}
+
+/// Makes ids that sort by time.
+pub(crate) fn fresh(start: &str) -> String {
+    format!("{start}_{}", uuid::Uuid::now_v7().simple())
+}
+
+impl ConversationId {
+    pub(crate) fn fresh() -> Self {
+        Self(fresh("cnv").into())
+    }
+}
+
+impl AgentId {
+    pub(crate) fn fresh() -> Self {
+        Self(fresh("agt").into())
+    }
+}
+
+impl TeamId {
+    pub(crate) fn fresh() -> Self {
+        Self(fresh("team").into())
+    }
 }
 
 /// The start of every key: `ha:` unless set.

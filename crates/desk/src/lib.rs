@@ -5,8 +5,10 @@
 //! may write is honoured, and what is published is correct whatever instance crashes when.
 //!
 //! Read in this order: `keys.rs` (all names), `ids.rs`, `identity.rs`, then [`limit`],
-//! [`traffic`] and [`users`].
+//! [`traffic`] and [`users`]; the support chat is [`archive`] and [`chat`].
 
+pub mod archive;
+pub mod chat;
 mod error;
 mod identity;
 mod ids;
@@ -14,6 +16,8 @@ mod keys;
 pub mod limit;
 mod random;
 mod scripts;
+#[cfg(feature = "tower")]
+pub mod tower;
 pub mod traffic;
 pub mod users;
 
@@ -22,8 +26,8 @@ pub use store;
 pub use crate::{
     error::Error,
     identity::Identity,
-    ids::{AppName, InstanceId, PolicyName, Prefix, UserId},
-    keys::SECRET_KEYS,
+    ids::{AgentId, AppName, ConversationId, InstanceId, PolicyName, Prefix, TeamId, UserId},
+    keys::{DeskKeyMap, SECRET_KEYS},
 };
 
 #[cfg(doctest)]

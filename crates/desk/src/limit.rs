@@ -6,15 +6,23 @@
 //! decision while the store is out of reach. Invariant: no shortcut allows more than the store
 //! would; memory per instance is bounded.
 //!
-//! Read in this order: `policy.rs`, `calendar.rs`, [`Limiter`] here, `prepay.rs`, `denials.rs`.
+//! Read in this order: `policy.rs`, `calendar.rs`, [`Limiter`] here, `name.rs`, `prepay.rs`, `denials.rs`,
+//! `descriptor.rs` (limits by lists of keys and values, as Envoy asks for them); then `spec.rs` and
+//! [`PolicyBook`], which keeps policies in the store.
 
+mod book;
 mod calendar;
 mod denials;
+mod descriptor;
+mod name;
 mod policy;
 mod prepay;
+mod spec;
+mod stats;
+mod usage;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -22,27 +30,34 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use store::{
-    EvictionPolicy, Key, Millis, Store,
+    Key, Layout, Millis, Store,
     limit::{self, CHARGES_MOST, CheckBatcher, CheckOutcome, LimitCheck},
 };
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
+    book::{
+        BLOCK_MAX, BLOCKS_MAX, BookDecision, DOMAINS_MAX, DecidedBy, LimitBlock, LimitOutcome,
+        LimitedParty, POLICIES_MAX, PolicyBook,
+    },
     calendar::CalendarPeriod,
+    descriptor::{
+        Descriptor, DescriptorDecision, DescriptorDomain, DescriptorLimit, DescriptorRule,
+        DescriptorState, DomainSpec,
+    },
     policy::{LimitAlgorithm, Policy, WhenStoreDown},
+    spec::{NamedPolicy, PolicyOverride, PolicyPreview, PolicySpec},
+    usage::{PolicyUsage, TopIdentity},
 };
-use self::{denials::DenialCache, prepay::PrepaidUnits};
+use self::{denials::DenialCache, name::LimitNameRef, prepay::PrepaidUnits, stats::StatCounters};
 use crate::{Error, Identity, PolicyName, Prefix, keys::LimitKeys, random::random_hex};
 
 /// Interval at which unspent prepaid units are looked for.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Most policies whose use is counted; policies are few, their names are checked.
-const STATS_MAX: usize = 1_000;
-
 /// Memory of the store that limits by itself while the shared one is out of reach.
+#[cfg(feature = "embedded")]
 const LOCAL_STORE_BYTES: u64 = 64 << 20;
 
 /// Charges requests to policies. A cheap clone; all clones share what is known in process.
@@ -73,8 +88,9 @@ struct LimiterInner {
     /// Start of every request id of this instance.
     instance: String,
     requests: AtomicU64,
-    stats: Mutex<HashMap<Option<PolicyName>, PolicyStats>>,
+    stats: StatCounters,
     /// Limits by itself while the shared store is out of reach; opened when first needed.
+    #[cfg(feature = "embedded")]
     local: tokio::sync::OnceCell<(Store, CheckBatcher)>,
 }
 
@@ -91,6 +107,12 @@ impl RequestId {
             Self::Fresh(text) | Self::Given(text) => text,
         }
     }
+
+    fn into_text(self) -> String {
+        match self {
+            Self::Fresh(text) | Self::Given(text) => text,
+        }
+    }
 }
 
 /// The decision about a request.
@@ -102,7 +124,8 @@ pub struct Decision {
     pub limits: Vec<PolicyState>,
     /// The store was out of reach: the policies' [`WhenStoreDown`] decided.
     pub degraded: bool,
-    /// Id of the request, to refund, renew or release what it was given.
+    /// Id of the request, to refund, renew or release what it was given; empty when it was denied by what is
+    /// known in process.
     pub request_id: String,
 }
 
@@ -156,7 +179,8 @@ impl Limiter {
             prepaid: PrepaidUnits::default(),
             instance: random_hex::<8>()?,
             requests: AtomicU64::new(0),
-            stats: Mutex::default(),
+            stats: StatCounters::default(),
+            #[cfg(feature = "embedded")]
             local: tokio::sync::OnceCell::new(),
             store: store.clone(),
         })))
@@ -173,7 +197,45 @@ impl Limiter {
         policies: &[&Policy],
         cost: u64,
     ) -> Result<Decision, Error> {
-        self.charge(RequestId::Fresh(self.request_id()), identity, policies, cost).await
+        if let [policy] = policies
+            && let Some(decision) = self.check_known(identity, policy, cost)?
+        {
+            return Ok(decision);
+        }
+        let charges = charges_of(identity, policies, cost);
+        self.charge(RequestId::Fresh(self.request_id()), &charges).await
+    }
+
+    /// Decides in process, if units were drawn ahead or a denial is known: no store, no waiting.
+    fn check_known(
+        &self,
+        identity: &Identity,
+        policy: &Policy,
+        cost: u64,
+    ) -> Result<Option<Decision>, Error> {
+        let LimiterInner { store, denials, prepaid, .. } = &*self.0;
+        if cost == 0 {
+            return Ok(None);
+        }
+        let now = store.now();
+        let rule = policy.rule(identity, now)?;
+        let name = LimitNameRef::new(policy, identity);
+        let spent = match policy.prepay() {
+            0 => None,
+            _ => prepaid.spend_known(name, &rule, cost, now),
+        };
+        let (outcome, request_id) = match spent {
+            Some(spent) => (spent, self.request_id()),
+            None => match denials.find(name, &rule, cost, now) {
+                // Nothing was charged that could be given back.
+                Some(denial) => (denial, String::new()),
+                None => return Ok(None),
+            },
+        };
+        let (charges, outcomes) = ([Charge { identity, policy, cost }], [outcome]);
+        let decision = decision(&charges, &outcomes, false, request_id);
+        self.count(&charges, &outcomes, &decision);
+        Ok(Some(decision))
     }
 
     /// As [`Limiter::check`], under a request id of the caller's: repeated under the same id, it
@@ -186,27 +248,36 @@ impl Limiter {
         policies: &[&Policy],
         cost: u64,
     ) -> Result<Decision, Error> {
-        if request_id.is_empty() || request_id.len() > 128 {
-            return Err(Error::invalid("request_id", "1 to 128 bytes"));
-        }
-        self.charge(RequestId::Given(request_id.to_owned()), identity, policies, cost).await
+        check_request_id(request_id)?;
+        let charges = charges_of(identity, policies, cost);
+        self.charge(RequestId::Given(request_id.to_owned()), &charges).await
     }
 
-    async fn charge(
+    /// Checks that a request could be charged, and charges nothing.
+    ///
+    /// # Errors
+    /// As [`Limiter::check`] and [`Limiter::check_as`].
+    pub fn validate(
         &self,
-        request_id: RequestId,
         identity: &Identity,
         policies: &[&Policy],
         cost: u64,
-    ) -> Result<Decision, Error> {
-        if policies.is_empty() || policies.len() > CHARGES_MOST {
+        request_id: Option<&str>,
+    ) -> Result<(), Error> {
+        request_id.map_or(Ok(()), check_request_id)?;
+        self.checks("", &charges_of(identity, policies, cost)).map(drop)
+    }
+
+    /// Returns the checks of a request, one per limit, if they can work.
+    fn checks(&self, request_id: &str, charges: &[Charge<'_>]) -> Result<Vec<LimitCheck>, Error> {
+        if charges.is_empty() || charges.len() > CHARGES_MOST {
             return Err(Error::invalid("policies", format!("1 to {CHARGES_MOST} policies")));
         }
         let now = self.0.store.now();
-        let mut checks = Vec::with_capacity(policies.len());
-        for policy in policies {
+        let mut checks = Vec::with_capacity(charges.len());
+        for Charge { identity, policy, cost } in charges {
             let rule = policy.rule(identity, now)?;
-            if cost > rule.most() {
+            if *cost > rule.most() {
                 return Err(Error::invalid(
                     "cost",
                     format!("{cost} can never be allowed by a limit of {}", rule.most()),
@@ -216,22 +287,39 @@ impl Limiter {
             if checks.iter().any(|check: &LimitCheck| check.key == key) {
                 return Err(Error::invalid("policies", "each policy at most once"));
             }
-            checks.push(LimitCheck { key, rule, cost, request_id: request_id.text().to_owned() });
+            let request_id = request_id.to_owned();
+            checks.push(LimitCheck { key, rule, cost: *cost, request_id });
         }
-        let timeout = policies.iter().map(|policy| policy.timeout()).min().unwrap_or_default();
-        let asked =
-            tokio::time::timeout(timeout, self.decide(&request_id, policies, &checks, identity));
+        Ok(checks)
+    }
+
+    async fn charge(
+        &self,
+        request_id: RequestId,
+        charges: &[Charge<'_>],
+    ) -> Result<Decision, Error> {
+        let checks = self.checks(request_id.text(), charges)?;
+        let timeout = charges.iter().map(|charge| charge.policy.timeout()).min();
+        let asked = tokio::time::timeout(
+            timeout.unwrap_or_default(),
+            self.decide(&request_id, charges, &checks),
+        );
         let (outcomes, degraded) = match asked.await {
             Ok(Ok(outcomes)) => (outcomes, false),
             Ok(Err(error)) if !error.is_unavailable() => return Err(error),
             // Out of reach, or too slow: what was asked may still be charged, which allows no more.
-            Ok(Err(_)) | Err(_) => (self.decide_alone(policies, &checks).await?, true),
+            Ok(Err(_)) | Err(_) => (self.decide_alone(charges, &checks).await?, true),
         };
-        let decision = decision(policies, &outcomes, degraded, request_id.text());
-        if cost > 0 {
-            self.count(policies, &outcomes, &decision);
+        let decision = decision(charges, &outcomes, degraded, request_id.into_text());
+        if charges.iter().any(|charge| charge.cost > 0) {
+            self.count(charges, &outcomes, &decision);
         }
         Ok(decision)
+    }
+
+    /// Returns the time on the store's clock, by which requests are charged.
+    pub fn now(&self) -> Millis {
+        self.0.store.now()
     }
 
     /// Looks at policies without charging them.
@@ -250,9 +338,9 @@ impl Limiter {
         charged: Millis,
     ) -> Result<u64, Error> {
         let check = self.one(identity, policy, request_id, cost, charged)?;
-        let marker = self.0.keys.refund(identity, &marker_of(request_id, policy));
-        let units = limit::refund(&self.0.store, &check, charged, &marker).await?;
-        self.0.denials.forget(&check.key);
+        let (refunds, id) = (self.0.keys.refunds(identity), refund_id(request_id, policy));
+        let units = limit::refund(&self.0.store, &check, charged, &refunds, &id).await?;
+        self.0.denials.forget(LimitNameRef::new(policy, identity));
         Ok(units)
     }
 
@@ -278,7 +366,7 @@ impl Limiter {
     ) -> Result<u64, Error> {
         let check = self.one(identity, policy, request_id, cost, self.0.store.now())?;
         let units = limit::release(&self.0.store, &check).await?;
-        self.0.denials.forget(&check.key);
+        self.0.denials.forget(LimitNameRef::new(policy, identity));
         Ok(units)
     }
 
@@ -287,13 +375,13 @@ impl Limiter {
     pub async fn reset(&self, identity: &Identity, policy: &Policy) -> Result<(), Error> {
         let check = self.one(identity, policy, "reset", 0, self.0.store.now())?;
         limit::reset(&self.0.store, &check.key).await?;
-        self.0.denials.forget(&check.key);
+        self.0.denials.forget(LimitNameRef::new(policy, identity));
         Ok(())
     }
 
     /// Returns the use of each policy on this instance.
     pub fn stats(&self) -> HashMap<Option<PolicyName>, PolicyStats> {
-        self.0.stats.lock().clone()
+        self.0.stats.read()
     }
 
     /// Gives back prepaid units that were not spent within a second; until cancelled, then all of
@@ -315,9 +403,14 @@ impl Limiter {
         self.0.prepaid.give_back(&self.0, everything).await
     }
 
+    /// Returns every key that may count for an identity under a policy, whatever its algorithm.
+    pub(crate) fn keys_of(&self, identity: &Identity, policy: Option<&PolicyName>) -> Vec<Key> {
+        self.0.keys.all(identity, policy)
+    }
+
     fn request_id(&self) -> String {
         let number = self.0.requests.fetch_add(1, Ordering::Relaxed);
-        format!("{}-{number:x}", self.0.instance)
+        [self.0.instance.as_str(), "-", itoa::Buffer::new().format(number)].concat()
     }
 
     fn one(
@@ -337,36 +430,37 @@ impl Limiter {
     async fn decide(
         &self,
         request_id: &RequestId,
-        policies: &[&Policy],
+        charges: &[Charge<'_>],
         checks: &[LimitCheck],
-        identity: &Identity,
     ) -> Result<Vec<CheckOutcome>, Error> {
-        if let ([policy], [check]) = (policies, checks) {
+        if let ([Charge { policy, identity, .. }], [check]) = (charges, checks) {
+            let name = LimitNameRef::new(policy, identity);
             // A given id may be that of a request the store has allowed before.
             if matches!(request_id, RequestId::Fresh(_))
-                && let Some(known) = self.0.denials.find(check, self.0.store.now())
+                && let Some(known) =
+                    self.0.denials.find(name, &check.rule, check.cost, self.0.store.now())
             {
                 return Ok(vec![known]);
             }
             let outcome = if policy.prepay() > 0 && check.cost > 0 {
-                self.0.prepaid.spend(&self.0, identity, check, policy.prepay()).await?
+                self.0.prepaid.spend(&self.0, name, check, policy.prepay()).await?
             } else {
                 self.0.batcher.check(check.clone()).await?
             };
-            self.0.denials.remember(check, &outcome);
+            self.0.denials.remember(name, check, &outcome);
             return Ok(vec![outcome]);
         }
-        check_apart(&self.0.store, &self.0.batcher, policies, checks).await
+        self.check_apart(&self.0.store, &self.0.batcher, charges, checks).await
     }
 
     /// Decides without the store, as the strictest of the policies says.
     async fn decide_alone(
         &self,
-        policies: &[&Policy],
+        charges: &[Charge<'_>],
         checks: &[LimitCheck],
     ) -> Result<Vec<CheckOutcome>, Error> {
-        let enforced = policies.iter().filter(|policy| !policy.is_shadow());
-        let then = enforced.map(|policy| policy.then_store_down()).max();
+        let enforced = charges.iter().filter(|charge| !charge.policy.is_shadow());
+        let then = enforced.map(|charge| charge.policy.then_store_down()).max();
         let whole = |allowed: bool| {
             let at = self.0.store.now();
             let each = checks.iter().map(|check| CheckOutcome {
@@ -383,107 +477,170 @@ impl Limiter {
         match then.unwrap_or(WhenStoreDown::Open) {
             WhenStoreDown::Open => whole(true),
             WhenStoreDown::Closed => whole(false),
+            #[cfg(feature = "embedded")]
             WhenStoreDown::Local => {
-                let options = store::Options {
-                    clock: Some(self.0.store.clock().clone()),
-                    layout: Some(self.0.store.layout()),
-                    maxmemory: Some(LOCAL_STORE_BYTES),
-                    maxmemory_policy: EvictionPolicy::AllKeysLru,
-                    ..store::Options::default()
-                };
-                let open = || async {
-                    let store = Store::open_with("embedded:", options).await?;
-                    let batcher = CheckBatcher::new(&store);
-                    Ok::<_, Error>((store, batcher))
-                };
-                let (local, batcher) = self.0.local.get_or_try_init(open).await?;
-                check_apart(local, batcher, policies, checks).await
+                let (local, batcher) = self.local_store().await?;
+                self.check_apart(local, batcher, charges, checks).await
             }
+            #[cfg(not(feature = "embedded"))]
+            WhenStoreDown::Local => whole(true),
         }
     }
 
-    fn count(&self, policies: &[&Policy], outcomes: &[CheckOutcome], decision: &Decision) {
-        let mut stats = self.0.stats.lock();
-        for (policy, outcome) in policies.iter().zip(outcomes) {
-            let name = policy.name().cloned();
-            if stats.len() >= STATS_MAX && !stats.contains_key(&name) {
-                continue;
+    /// Returns the store of this process that limits while the shared one is out of reach.
+    #[cfg(feature = "embedded")]
+    async fn local_store(&self) -> Result<&(Store, CheckBatcher), Error> {
+        let options = store::Options {
+            clock: Some(self.0.store.clock().clone()),
+            layout: Some(self.0.store.layout()),
+            maxmemory: Some(LOCAL_STORE_BYTES),
+            maxmemory_policy: store::EvictionPolicy::AllKeysLru,
+            ..store::Options::default()
+        };
+        let open = || async {
+            let store = Store::open_with("embedded:", options).await?;
+            let batcher = CheckBatcher::new(&store);
+            Ok::<_, Error>((store, batcher))
+        };
+        self.0.local.get_or_try_init(open).await
+    }
+
+    /// Charges enforced policies together and each shadow policy by itself, because it must not deny
+    /// the others.
+    async fn check_apart(
+        &self,
+        store: &Store,
+        batcher: &CheckBatcher,
+        charges: &[Charge<'_>],
+        checks: &[LimitCheck],
+    ) -> Result<Vec<CheckOutcome>, Error> {
+        let (shadow, enforced): (Vec<usize>, Vec<usize>) =
+            (0..checks.len()).partition(|index| charges[*index].policy.is_shadow());
+        let mut outcomes: Vec<Option<CheckOutcome>> = vec![None; checks.len()];
+        let mut allowed = true;
+        if !enforced.is_empty() {
+            let together = enforced.iter().map(|index| {
+                let Charge { identity, policy, .. } = charges[*index];
+                (LimitNameRef::new(policy, identity), &checks[*index])
+            });
+            let answers = self.check_together(store, &together.collect::<Vec<_>>()).await?;
+            allowed = answers.iter().all(|outcome| outcome.allowed);
+            enforced.iter().zip(answers).for_each(|(at, answer)| outcomes[*at] = Some(answer));
+        }
+        for index in shadow {
+            // A request that goes nowhere is charged nowhere.
+            let cost = if allowed { checks[index].cost } else { 0 };
+            let check = LimitCheck { cost, ..checks[index].clone() };
+            outcomes[index] = Some(batcher.check(check).await?);
+        }
+        let missing = || store::Error::Decode { message: "a limit has no answer".to_owned() };
+        let outcomes = outcomes.into_iter().map(|outcome| outcome.ok_or_else(missing));
+        Ok(outcomes.collect::<Result<_, _>>()?)
+    }
+
+    /// Charges all checks or none. One script does it where the keys may share one; on a cluster, keys of
+    /// several slots are charged one slot after the other, and given back when a later one denies: never
+    /// more is allowed, and for a moment less.
+    async fn check_together(
+        &self,
+        store: &Store,
+        checks: &[(LimitNameRef<'_>, &LimitCheck)],
+    ) -> Result<Vec<CheckOutcome>, Error> {
+        let all = |group: &[usize]| -> Vec<LimitCheck> {
+            group.iter().map(|index| checks[*index].1.clone()).collect()
+        };
+        let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (index, (_, check)) in checks.iter().enumerate() {
+            let slot = if store.layout() == Layout::Cluster { check.key.slot() } else { 0 };
+            slots.entry(slot).or_default().push(index);
+        }
+        let mut outcomes: Vec<(usize, CheckOutcome)> = Vec::with_capacity(checks.len());
+        let mut charged: Vec<usize> = Vec::new();
+        let mut failed = None;
+        for group in slots.into_values() {
+            let mut group_checks = all(&group);
+            if failed.is_some() || outcomes.iter().any(|(_, outcome)| !outcome.allowed) {
+                // Denied already: the rest is only looked at.
+                group_checks.iter_mut().for_each(|check| check.cost = 0);
             }
-            let own = stats.entry(name).or_default();
-            own.degraded += u64::from(decision.degraded);
+            match limit::check_all(store, &group_checks).await {
+                Ok(answers) => {
+                    if answers.iter().all(|outcome| outcome.allowed) {
+                        charged.extend(&group);
+                    }
+                    outcomes.extend(group.into_iter().zip(answers));
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        let allowed = failed.is_none() && outcomes.iter().all(|(_, outcome)| outcome.allowed);
+        if !allowed && charged.len() < checks.len() {
+            for index in charged {
+                let (name, check) = checks[index];
+                self.0.return_units(name, check, store.now()).await;
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        outcomes.sort_by_key(|(index, _)| *index);
+        Ok(outcomes.into_iter().map(|(_, outcome)| CheckOutcome { allowed, ..outcome }).collect())
+    }
+
+    fn count(&self, charges: &[Charge<'_>], outcomes: &[CheckOutcome], decision: &Decision) {
+        for (Charge { policy, .. }, outcome) in charges.iter().zip(outcomes) {
             // Which of several policies denied is told by the time until it would not.
             let denies = !outcome.allowed && outcome.retry > Duration::ZERO;
-            if policy.is_shadow() {
-                own.shadow += u64::from(denies);
-            } else {
-                own.denied += u64::from(denies);
-            }
-            if decision.allowed {
-                own.allowed += 1;
-                own.near += u64::from(outcome.remaining.saturating_mul(5) <= outcome.limit);
-            }
+            let is_near = outcome.remaining.saturating_mul(5) <= outcome.limit;
+            self.0.stats.add(
+                policy.counted_name(),
+                &PolicyStats {
+                    allowed: u64::from(decision.allowed),
+                    denied: u64::from(denies && !policy.is_shadow()),
+                    near: u64::from(decision.allowed && is_near),
+                    shadow: u64::from(denies && policy.is_shadow()),
+                    degraded: u64::from(decision.degraded),
+                },
+            );
         }
     }
 }
 
 impl LimiterInner {
-    /// Gives units back that were drawn ahead. An attempt that may have been made is repeated under
-    /// the same id; what cannot be given back is lost, which allows less.
-    async fn return_units(&self, identity: &Identity, check: &LimitCheck, drawn: Millis) -> u64 {
-        let marker =
-            self.keys.refund(identity, &format!("prepay:{}", Identity::key(&check.request_id)));
+    /// Gives units back that were drawn ahead, or charged to a request that another limit denied. An
+    /// attempt that may have been made is repeated under the same id; what cannot be given back is lost,
+    /// which allows less.
+    async fn return_units(&self, name: LimitNameRef<'_>, check: &LimitCheck, drawn: Millis) -> u64 {
+        let spelled = Identity::key(&format!("{} {}", check.request_id, check.key.as_str()));
+        let (refunds, id) = (self.keys.refunds(name.identity()), format!("returned:{spelled}"));
         for _ in 0..3 {
-            match limit::refund(&self.store, check, drawn, &marker).await {
+            match limit::refund(&self.store, check, drawn, &refunds, &id).await {
                 Ok(units) => {
-                    self.denials.forget(&check.key);
+                    self.denials.forget(name);
                     return units;
                 }
                 Err(error) if error.is_unavailable() => {}
                 Err(error) => {
-                    tracing::warn!(%error, units = check.cost, "prepaid units not given back");
+                    tracing::warn!(%error, units = check.cost, "units not given back");
                     return 0;
                 }
             }
         }
-        tracing::warn!(
-            units = check.cost,
-            "prepaid units not given back: the store is out of reach"
-        );
+        tracing::warn!(units = check.cost, "units not given back: the store is out of reach");
         0
     }
 }
 
-/// Charges enforced policies together and each shadow policy by itself, because it must not deny
-/// the others.
-async fn check_apart(
-    store: &Store,
-    batcher: &CheckBatcher,
-    policies: &[&Policy],
-    checks: &[LimitCheck],
-) -> Result<Vec<CheckOutcome>, Error> {
-    let (shadow, enforced): (Vec<usize>, Vec<usize>) =
-        (0..checks.len()).partition(|index| policies[*index].is_shadow());
-    let mut outcomes: Vec<Option<CheckOutcome>> = vec![None; checks.len()];
-    let together: Vec<LimitCheck> = enforced.iter().map(|index| checks[*index].clone()).collect();
-    let mut allowed = true;
-    if !together.is_empty() {
-        let answers = limit::check_all(store, &together).await?;
-        allowed = answers.iter().all(|outcome| outcome.allowed);
-        enforced.iter().zip(answers).for_each(|(index, answer)| outcomes[*index] = Some(answer));
+fn check_request_id(request_id: &str) -> Result<(), Error> {
+    match request_id.len() {
+        1..=128 => Ok(()),
+        _ => Err(Error::invalid("request_id", "1 to 128 bytes")),
     }
-    for index in shadow {
-        // A request that goes nowhere is charged nowhere.
-        let cost = if allowed { checks[index].cost } else { 0 };
-        let check = LimitCheck { cost, ..checks[index].clone() };
-        outcomes[index] = Some(batcher.check(check).await?);
-    }
-    let missing = || store::Error::Decode { message: "a limit has no answer".to_owned() };
-    Ok(outcomes.into_iter().map(|outcome| outcome.ok_or_else(missing)).collect::<Result<_, _>>()?)
 }
 
-/// The name of a refund: of one request at one policy.
-fn marker_of(request_id: &str, policy: &Policy) -> String {
-    // A request id may hold anything; in a key it is spelled as an identity is.
+/// The id of a refund: of one request at one policy.
+fn refund_id(request_id: &str, policy: &Policy) -> String {
+    // A request id may hold anything of any length; here it is spelled as an identity is.
     let spelled = Identity::key(request_id);
     match policy.name() {
         Some(name) => format!("{spelled}#{name}"),
@@ -491,17 +648,29 @@ fn marker_of(request_id: &str, policy: &Policy) -> String {
     }
 }
 
+/// One limit that a request is charged to.
+#[derive(Clone, Copy, Debug)]
+struct Charge<'a> {
+    identity: &'a Identity,
+    policy: &'a Policy,
+    cost: u64,
+}
+
+fn charges_of<'a>(identity: &'a Identity, policies: &[&'a Policy], cost: u64) -> Vec<Charge<'a>> {
+    policies.iter().map(|policy| Charge { identity, policy, cost }).collect()
+}
+
 fn decision(
-    policies: &[&Policy],
+    charges: &[Charge<'_>],
     outcomes: &[CheckOutcome],
     degraded: bool,
-    request_id: &str,
+    request_id: String,
 ) -> Decision {
-    let allowed = policies
+    let allowed = charges
         .iter()
         .zip(outcomes)
-        .all(|(policy, outcome)| policy.is_shadow() || outcome.allowed);
-    let limits = policies.iter().zip(outcomes).map(|(policy, outcome)| PolicyState {
+        .all(|(charge, outcome)| charge.policy.is_shadow() || outcome.allowed);
+    let limits = charges.iter().zip(outcomes).map(|(Charge { policy, .. }, outcome)| PolicyState {
         policy: policy.name().cloned(),
         limit: outcome.limit,
         remaining: outcome.remaining,
@@ -509,8 +678,5 @@ fn decision(
         retry_after: outcome.retry,
         shadow: policy.is_shadow(),
     });
-    Decision { allowed, limits: limits.collect(), degraded, request_id: request_id.to_owned() }
+    Decision { allowed, limits: limits.collect(), degraded, request_id }
 }
-
-/// A key with who it counts for: what must be known to give units back.
-type Owner = (Identity, Key);

@@ -7,21 +7,34 @@
 //! by a plain `HSET` or `DEL`, is refused by the next check on every instance; the store alone gives
 //! nobody a valid token.
 //!
-//! Read in this order: `token.rs`, [`Users`] here, then `lua/lib/user_state.lua`.
+//! Read in this order: `token.rs`, [`Users`] here, then `lua/lib/user_state.lua`, `watch.rs`.
 
 mod token;
+mod watch;
 
-use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
 
 use store::{Millis, Store, redis};
 use subtle::ConstantTimeEq;
 
-pub use self::token::{UserSessionId, UserToken};
+pub use self::{
+    token::{UserSessionId, UserToken},
+    watch::{UserWatch, UserWatcher, WATCHED_MAX, WatchState},
+};
 use crate::{
     Error, Prefix, UserId,
-    keys::UserKeys,
+    keys::{self, UserKeys},
     scripts::{
-        check_session, check_user, end_all_sessions, end_session, open_session, set_user_status,
+        check_session, check_user, end_all_sessions, end_session, open_session, read_user,
+        set_user_status,
     },
 };
 
@@ -30,6 +43,15 @@ const DEVICE_ID_MAX: usize = 200;
 
 /// Most bytes of the reason of a block.
 const REASON_MAX: usize = 500;
+
+/// Most users in the list of users; the ones seen longest ago go first.
+const LISTED_MAX: isize = 100_000;
+
+/// Most users of which this instance remembers that it put them on the list.
+const LISTED_MEMORY: usize = 10_000;
+
+/// Most rounds of a search through the list, a thousand users each.
+const SEARCH_ROUNDS: usize = 20;
 
 /// Accuracy of `last_seen`: a session is written at most this often.
 const TOUCH_INTERVAL: Duration = Duration::from_secs(60);
@@ -239,12 +261,35 @@ pub struct Users(Arc<UsersInner>);
 struct UsersInner {
     store: Store,
     prefix: Prefix,
-    options: UserOptions,
+    options: Mutex<UserOptions>,
+    /// Users put on the list, and the minute since which.
+    listed: Mutex<(i64, HashSet<UserId>)>,
+}
+
+/// A user as the desk knows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserSummary {
+    /// Id of the user.
+    pub id: UserId,
+    /// Status.
+    pub status: UserStatus,
+    /// The block, if there is one.
+    pub block: Option<UserBlock>,
+    /// Device of the latest login; empty without one.
+    pub device_id: String,
+    /// Time of the latest login.
+    pub login: Option<Millis>,
+    /// Time of the last request, accurate to a minute.
+    pub seen: Option<Millis>,
+    /// Address of the latest login as it is stored; empty if it is not.
+    pub ip_address: String,
+    /// Number of sessions.
+    pub sessions: u64,
 }
 
 impl fmt::Debug for Users {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Users").field("options", &self.0.options).finish_non_exhaustive()
+        f.debug_struct("Users").field("options", &*self.0.options.lock()).finish_non_exhaustive()
     }
 }
 
@@ -256,7 +301,22 @@ impl Users {
     pub fn new(store: &Store, prefix: &Prefix, options: UserOptions) -> Result<Self, Error> {
         options.validate()?;
         let (store, prefix) = (store.clone(), prefix.clone());
-        Ok(Self(Arc::new(UsersInner { store, prefix, options })))
+        let (options, listed) = (Mutex::new(options), Mutex::default());
+        Ok(Self(Arc::new(UsersInner { store, prefix, options, listed })))
+    }
+
+    /// Changes the options; they count for what happens from now on.
+    ///
+    /// # Errors
+    /// Options out of bounds; nothing is changed.
+    pub fn configure(&self, options: UserOptions) -> Result<(), Error> {
+        options.validate()?;
+        *self.0.options.lock() = options;
+        Ok(())
+    }
+
+    fn options(&self) -> UserOptions {
+        *self.0.options.lock()
     }
 
     /// Opens a session for a user whose password, or whatever stands for it, the app has checked.
@@ -273,7 +333,7 @@ impl Users {
             return Err(Error::invalid("device_id", "1 to 200 bytes without control characters"));
         }
         let (token, keys) = (UserToken::fresh(user)?, self.keys(user));
-        let options = &self.0.options;
+        let options = self.options();
         let replaces = login.replaces.filter(|session| session.user() == user);
         let reply: Vec<String> = open_session::run(
             &self.0.store,
@@ -299,6 +359,10 @@ impl Users {
         match reply.split_first() {
             Some((word, ended)) if word == "opened" => {
                 self.sweep(&keys, ended).await;
+                if !ended.is_empty() {
+                    self.publish(user).await;
+                }
+                self.list(user).await;
                 Ok(OpenOutcome::Opened(token))
             }
             Some((word, block)) if word == "blocked" => Ok(OpenOutcome::Blocked(read_block(block))),
@@ -309,7 +373,7 @@ impl Users {
     /// Checks the token of a session, and notes that the user was seen.
     pub async fn check_token(&self, token: &str) -> Result<UserCheck, Error> {
         let Some(token) = UserToken::parse(token) else { return Ok(UserCheck::Unknown) };
-        let (keys, options) = (self.keys(token.session().user()), &self.0.options);
+        let (keys, options) = (self.keys(token.session().user()), self.options());
         let hash = token.hash();
         let reply: Vec<String> = check_session::run(
             &self.0.store,
@@ -350,16 +414,172 @@ impl Users {
             check_user::Keys { user: &keys.user, record: &keys.status },
             check_user::Args {
                 now_ms: self.0.store.now(),
-                idle_ms: millis(self.0.options.session_idle),
+                idle_ms: millis(self.options().session_idle),
                 touch_ms: millis(TOUCH_INTERVAL),
             },
         )
         .await?;
         let reply: Vec<&str> = reply.iter().map(String::as_str).collect();
-        match reply.as_slice() {
-            ["unknown"] => Ok(UserCheck::Unknown),
-            [word, rest @ ..] => read_check(user, word, rest),
-            [] => Err(unreadable()),
+        let check = match reply.as_slice() {
+            ["unknown"] => UserCheck::Unknown,
+            [word, rest @ ..] => read_check(user, word, rest)?,
+            [] => return Err(unreadable()),
+        };
+        if check != UserCheck::Unknown {
+            self.list(user).await;
+        }
+        Ok(check)
+    }
+
+    /// Returns the standing of a user or of one session of theirs, without counting as a request.
+    pub(crate) async fn standing(
+        &self,
+        user: &UserId,
+        session: Option<&UserSessionId>,
+    ) -> Result<UserCheck, Error> {
+        let Some(summary) = self.read(user).await? else { return Ok(UserCheck::Unknown) };
+        if let Some(block) = summary.block {
+            return Ok(UserCheck::Blocked(block));
+        }
+        if let Some(session) = session {
+            let is_open = self.sessions(user).await?.iter().any(|known| known.id == *session);
+            if !is_open {
+                return Ok(UserCheck::Unknown);
+            }
+        } else if summary.device_id.is_empty() {
+            return Ok(UserCheck::Unknown);
+        }
+        Ok(UserCheck::Valid { user: user.clone(), status: summary.status })
+    }
+
+    /// Reads what is known of a user; `None` if nothing is. Does not count as a request of theirs.
+    pub async fn read(&self, user: &UserId) -> Result<Option<UserSummary>, Error> {
+        let keys = self.keys(user);
+        let reply: Vec<String> = read_user::run(
+            &self.0.store,
+            read_user::Keys { user: &keys.user, record: &keys.status, sessions: &keys.sessions },
+            read_user::Args { now_ms: self.0.store.now() },
+        )
+        .await?;
+        let texts: Vec<&str> = reply.iter().map(String::as_str).collect();
+        let [_, status, reason, until, device, login, seen, address, sessions] = texts.as_slice()
+        else {
+            return if texts == ["unknown"] { Ok(None) } else { Err(unreadable()) };
+        };
+        let time = |text: &str| text.parse().ok().map(Millis);
+        let status = UserStatus::parse(status);
+        let block = (status == UserStatus::Blocked).then(|| read_block(&[*reason, *until]));
+        Ok(Some(UserSummary {
+            id: user.clone(),
+            status,
+            block,
+            device_id: (*device).to_owned(),
+            login: time(login),
+            seen: time(seen),
+            ip_address: (*address).to_owned(),
+            sessions: sessions.parse().unwrap_or(0),
+        }))
+    }
+
+    /// Reads users of the list, the one seen last first. Users that another program keeps are on it
+    /// once they were checked or changed here.
+    pub async fn recent(&self, offset: usize, limit: usize) -> Result<Vec<UserSummary>, Error> {
+        // The list is no longer than this, and the store counts no further than 2^63.
+        if offset >= LISTED_MAX.unsigned_abs() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<String> = redis::cmd("ZREVRANGE")
+            .arg(keys::users(&self.0.prefix))
+            .arg(offset)
+            .arg(offset.saturating_add(limit).saturating_sub(1))
+            .query_async(&mut self.0.store.clone())
+            .await?;
+        self.read_all(&ids).await
+    }
+
+    /// Finds users of the list whose id holds a text, and the one whose id it is. Looks at 20,000
+    /// users at most.
+    pub async fn search(&self, text: &str, limit: usize) -> Result<Vec<UserSummary>, Error> {
+        let mut ids: Vec<String> = Vec::new();
+        if let Ok(exact) = UserId::parse(text) {
+            ids.push(exact.as_str().to_owned());
+        }
+        let escaped: String = text
+            .chars()
+            .flat_map(|c| {
+                matches!(c, '*' | '?' | '[' | ']' | '\\').then_some('\\').into_iter().chain([c])
+            })
+            .collect();
+        let mut cursor = "0".to_owned();
+        for _ in 0..SEARCH_ROUNDS {
+            let (next, found): (String, Vec<(String, f64)>) = redis::cmd("ZSCAN")
+                .arg(keys::users(&self.0.prefix))
+                .arg(&cursor)
+                .arg("MATCH")
+                .arg(format!("*{escaped}*"))
+                .arg("COUNT")
+                .arg(1_000)
+                .query_async(&mut self.0.store.clone())
+                .await?;
+            for (id, _) in found {
+                if !ids.contains(&id) && ids.len() <= limit {
+                    ids.push(id);
+                }
+            }
+            cursor = next;
+            if cursor == "0" || ids.len() > limit {
+                break;
+            }
+        }
+        let mut found = self.read_all(&ids).await?;
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    async fn read_all(&self, ids: &[String]) -> Result<Vec<UserSummary>, Error> {
+        let mut found = Vec::with_capacity(ids.len());
+        for batch in ids.chunks(100) {
+            let ids: Vec<UserId> = batch.iter().filter_map(|id| UserId::parse(id).ok()).collect();
+            let each = ids.iter().map(|id| self.read(id));
+            for user in futures_util::future::join_all(each).await {
+                found.extend(user?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Puts a user on the list, at most once a minute. The list is for people who look: it may miss
+    /// one.
+    async fn list(&self, user: &UserId) {
+        let minute = self.0.store.now().as_secs().div_euclid(60);
+        {
+            let mut listed = self.0.listed.lock();
+            if listed.0 != minute || listed.1.len() >= LISTED_MEMORY {
+                *listed = (minute, HashSet::new());
+            }
+            if !listed.1.insert(user.clone()) {
+                return;
+            }
+        }
+        let key = keys::users(&self.0.prefix);
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZADD").arg(&key).arg(self.0.store.now().0).arg(user.as_str()).ignore();
+        pipe.cmd("ZREMRANGEBYRANK").arg(&key).arg(0).arg(-LISTED_MAX - 1).ignore();
+        pipe.cmd("PEXPIRE").arg(&key).arg(millis(self.options().session_max)).ignore();
+        if let Err(error) = pipe.query_async::<()>(&mut self.0.store.clone()).await {
+            tracing::debug!(%error, "a user is not on the list");
+        }
+    }
+
+    /// Tells all instances that a user changed. Who misses it finds out by looking.
+    async fn publish(&self, user: &UserId) {
+        let told = redis::cmd("PUBLISH")
+            .arg(keys::user_events(&self.0.prefix))
+            .arg(user.as_str())
+            .query_async::<()>(&mut self.0.store.clone())
+            .await;
+        if let Err(error) = told {
+            tracing::debug!(%error, "a change of a user is not published");
         }
     }
 
@@ -370,7 +590,7 @@ impl Users {
         let ids: Vec<String> = redis::cmd("ZREVRANGE")
             .arg(&keys.sessions)
             .arg(0)
-            .arg(self.0.options.sessions_most.saturating_sub(1))
+            .arg(self.options().sessions_most.saturating_sub(1))
             .query_async(&mut store)
             .await?;
         let now = self.0.store.now();
@@ -381,7 +601,7 @@ impl Users {
             let text = |name: &str| fields.get(name).cloned().unwrap_or_default();
             let time = |name: &str| text(name).parse().ok().map(Millis);
             let (Some(opened), Some(seen)) = (time("opened_ms"), time("seen_ms")) else { continue };
-            let options = &self.0.options;
+            let options = self.options();
             if now < seen + options.session_idle && now < opened + options.session_max {
                 let (device_id, ip_address) = (text("device_id"), text("ip_address"));
                 found.push(UserSession { id, device_id, ip_address, opened, seen });
@@ -403,6 +623,7 @@ impl Users {
             end_session::Args { session_id: session.to_string() },
         )
         .await?;
+        self.publish(session.user()).await;
         Ok(word == "ended")
     }
 
@@ -412,11 +633,12 @@ impl Users {
         let reply: Vec<String> = end_all_sessions::run(
             &self.0.store,
             end_all_sessions::Keys { user: &keys.user, sessions: &keys.sessions },
-            end_all_sessions::Args { most: self.0.options.sessions_most },
+            end_all_sessions::Args { most: self.options().sessions_most },
         )
         .await?;
         let ended = reply.get(1..).unwrap_or_default();
         self.sweep(&keys, ended).await;
+        self.publish(user).await;
         Ok(ended.len())
     }
 
@@ -437,7 +659,8 @@ impl Users {
         if until.is_some_and(|until| until <= self.0.store.now()) {
             return Err(Error::invalid("until", "must lie in the future"));
         }
-        self.set(user, UserStatus::Blocked, reason, until).await
+        let (before, _) = self.set(user, Some(UserStatus::Blocked), reason, until).await?;
+        Ok(before)
     }
 
     /// Gives a user the status anonymous or login, and lifts a block. Returns the status before.
@@ -448,7 +671,15 @@ impl Users {
         if status == UserStatus::Blocked {
             return Err(Error::invalid("status", "a block has a reason and an end: use block"));
         }
-        self.set(user, status, "", None).await
+        let (before, _) = self.set(user, Some(status), "", None).await?;
+        Ok(before)
+    }
+
+    /// Lifts the block of a user: the status before it comes back. Returns that status; `None` if the
+    /// user was not blocked.
+    pub async fn unblock(&self, user: &UserId) -> Result<Option<UserStatus>, Error> {
+        let (before, now) = self.set(user, None, "", None).await?;
+        Ok((before == UserStatus::Blocked).then_some(now))
     }
 
     /// Deletes everything that is kept about a user: sessions, hash, and status, also a block.
@@ -456,29 +687,39 @@ impl Users {
         self.end_all_sessions(user).await?;
         let mut store = self.0.store.clone();
         let () = redis::cmd("DEL").arg(self.keys(user).status).query_async(&mut store).await?;
+        let () = redis::cmd("ZREM")
+            .arg(keys::users(&self.0.prefix))
+            .arg(user.as_str())
+            .query_async(&mut store)
+            .await?;
+        self.0.listed.lock().1.remove(user);
+        self.publish(user).await;
         Ok(())
     }
 
+    /// Sets a status, or lifts a block without one. Returns the status before and after.
     async fn set(
         &self,
         user: &UserId,
-        status: UserStatus,
+        status: Option<UserStatus>,
         reason: &str,
         until: Option<Millis>,
-    ) -> Result<UserStatus, Error> {
+    ) -> Result<(UserStatus, UserStatus), Error> {
         let keys = self.keys(user);
-        let (_, previous): (String, String) = set_user_status::run(
+        let (_, before, now): (String, String, String) = set_user_status::run(
             &self.0.store,
             set_user_status::Keys { user: &keys.user, record: &keys.status },
             set_user_status::Args {
                 now_ms: self.0.store.now(),
-                status: status.as_str(),
+                status: status.map_or("", UserStatus::as_str),
                 reason,
                 until_ms: until,
             },
         )
         .await?;
-        Ok(UserStatus::parse(&previous))
+        self.list(user).await;
+        self.publish(user).await;
+        Ok((UserStatus::parse(&before), UserStatus::parse(&now)))
     }
 
     fn keys(&self, user: &UserId) -> UserKeys {

@@ -19,7 +19,9 @@ local function user_state()
     if not ended and not lifted then
       if exists and not whole then
         redis.call('HSET', user, 'status', 'blocked', 'active', 'false')
-        redis.call('HSET', record, 'login_time', login_time)
+        -- Whoever logs in while blocked has the status of that login once the block is lifted.
+        local status = named or (hash[3] == 'true' and 'login') or kept[6] or 'login'
+        redis.call('HSET', record, 'login_time', login_time, 'previous', status)
       end
       return 'blocked', kept[2] or '', kept[3] or '', exists
     end

@@ -1,17 +1,23 @@
 //! Periods of the calendar in a time zone.
 //!
-//! A period starts with the first instant of its hour, day, week, month or year on the clocks of
+//! A period starts with the first instant of its second, minute, hour, day, week, month or year on the clocks of
 //! the zone, and ends where the next one starts: a day in which the clocks change has 23 or 25
 //! hours. Invariant: periods leave no gap and do not overlap.
 
 use jiff::{Timestamp, ToSpan, Zoned, civil::Weekday, tz::TimeZone};
+use serde::{Deserialize, Serialize};
 use store::Millis;
 
 use crate::Error;
 
 /// The length of a calendar limit's period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CalendarPeriod {
+    /// A second.
+    Second,
+    /// A minute.
+    Minute,
     /// An hour of the zone's clocks.
     Hour,
     /// A day.
@@ -26,11 +32,14 @@ pub enum CalendarPeriod {
 
 impl CalendarPeriod {
     /// All periods, the shortest first.
-    pub const ALL: [Self; 5] = [Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
     /// Returns the name in settings and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
             Self::Hour => "hour",
             Self::Day => "day",
             Self::Week => "week",
@@ -51,14 +60,17 @@ impl CalendarPeriod {
     /// assert_eq!((end.0 - start.0) / 3_600_000, 23);
     /// ```
     pub fn bounds(self, now: Millis, zone: &TimeZone) -> Result<(Millis, Millis), Error> {
-        if self == Self::Hour {
-            return hour(now, zone);
+        match self {
+            Self::Second => return Ok(multiple(now, 1_000)),
+            Self::Minute => return Ok(multiple(now, 60_000)),
+            Self::Hour => return hour(now, zone),
+            Self::Day | Self::Week | Self::Month | Self::Year => {}
         }
         let bounds = || -> Result<(Zoned, Zoned), jiff::Error> {
             let at = Timestamp::from_millisecond(now.0)?.to_zoned(zone.clone());
             let date = at.date();
             let (first, next) = match self {
-                Self::Hour | Self::Day => (date, date.tomorrow()?),
+                Self::Second | Self::Minute | Self::Hour | Self::Day => (date, date.tomorrow()?),
                 Self::Week => {
                     let back = i64::from(date.weekday().since(Weekday::Monday));
                     let monday = date.checked_sub(back.days())?;
@@ -76,6 +88,12 @@ impl CalendarPeriod {
         let millis = |at: Zoned| Millis(at.timestamp().as_millisecond());
         Ok((millis(start), millis(end)))
     }
+}
+
+/// The seconds or minutes of every zone: offsets are whole minutes.
+fn multiple(now: Millis, length_ms: i64) -> (Millis, Millis) {
+    let start = now.0 - now.0.rem_euclid(length_ms);
+    (Millis(start), Millis(start + length_ms))
 }
 
 /// The hour that holds `now`: from where the zone's clocks show a full hour, or change, to where
@@ -102,7 +120,9 @@ impl std::str::FromStr for CalendarPeriod {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let found = Self::ALL.into_iter().find(|period| period.as_str() == text);
-        found.ok_or_else(|| Error::invalid("period", "one of hour, day, week, month and year"))
+        found.ok_or_else(|| {
+            Error::invalid("period", "one of second, minute, hour, day, week, month and year")
+        })
     }
 }
 
@@ -134,10 +154,11 @@ mod tests {
             let zone = zone(name);
             for period in CalendarPeriod::ALL {
                 let mut now = at("2024-01-30T00:00:00Z");
-                let stop = if period == CalendarPeriod::Hour {
-                    at("2024-12-31T00:00:00Z")
-                } else {
-                    at("2032-03-02T00:00:00Z")
+                let stop = match period {
+                    CalendarPeriod::Second => at("2024-01-30T00:01:00Z"),
+                    CalendarPeriod::Minute => at("2024-01-30T02:00:00Z"),
+                    CalendarPeriod::Hour => at("2024-12-31T00:00:00Z"),
+                    _ => at("2032-03-02T00:00:00Z"),
                 };
                 let mut steps = 0;
                 while now < stop {

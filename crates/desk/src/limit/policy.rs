@@ -52,7 +52,8 @@ impl LimitAlgorithm {
 pub enum WhenStoreDown {
     /// Every request is allowed.
     Open,
-    /// Each instance limits by itself, with the same rule.
+    /// Each instance limits by itself, with the same rule, in a built-in store of its own. Without the feature
+    /// `embedded` there is none, and every request is allowed.
     #[default]
     Local,
     /// Every request is denied.
@@ -124,7 +125,8 @@ impl Policy {
     pub fn with_override(mut self, identity: Identity, limit: u64) -> Result<Self, Error> {
         self.validate(limit)?;
         self.overrides.insert(identity, limit);
-        if self.overrides.len() > Self::OVERRIDES_MAX {
+        // An identity of a list may have two spellings.
+        if self.overrides.len() > 2 * Self::OVERRIDES_MAX {
             return Err(Error::invalid("overrides", "at most 10,000; use a policy of their own"));
         }
         Ok(self)
@@ -182,6 +184,11 @@ impl Policy {
         self.name.as_ref()
     }
 
+    /// Returns the name as the map of counts has it.
+    pub(crate) fn counted_name(&self) -> &Option<PolicyName> {
+        &self.name
+    }
+
     /// Returns the algorithm.
     pub fn algorithm(&self) -> &LimitAlgorithm {
         &self.algorithm
@@ -195,6 +202,15 @@ impl Policy {
     /// Returns the window.
     pub fn window(&self) -> Duration {
         self.window
+    }
+
+    /// Returns the time over which the limit counts; none for a number of requests at once.
+    pub fn counted_window(&self) -> Option<Duration> {
+        match &self.algorithm {
+            LimitAlgorithm::Concurrent => None,
+            LimitAlgorithm::Calendar { period, .. } => Some(period.longest()),
+            _ => Some(self.window),
+        }
     }
 
     /// Returns true if the policy never denies.
@@ -222,12 +238,12 @@ impl Policy {
     fn rule_with(&self, limit: u64, now: Millis) -> Result<Rule, Error> {
         let small = || {
             u32::try_from(limit)
-                .map_err(|_| Error::invalid("limit", "too great: use calendar for more than 2^32"))
+                .map_err(|_| Error::invalid("limit", "too large: use calendar for more than 2^32"))
         };
         let window = self.window;
         Ok(match &self.algorithm {
             LimitAlgorithm::Fixed => Rule::Fixed { limit: small()?, window },
-            LimitAlgorithm::Sliding => Rule::Window { limit: small()?, window },
+            LimitAlgorithm::Sliding => Rule::Sliding { limit: small()?, window },
             LimitAlgorithm::Counter => Rule::Counter { limit: small()?, window },
             LimitAlgorithm::Bucket { burst } => {
                 let count = small()?;

@@ -5,16 +5,20 @@
 //! within its calendar period, or given back; one that was spent is never given back. Units of an
 //! instance that dies are lost, which allows less.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
+use hashbrown::HashMap;
+use parking_lot::{Mutex, RwLock};
 use store::{
-    Millis,
+    Key, Millis,
     limit::{CheckOutcome, LimitCheck, Rule},
 };
 
-use super::{LimiterInner, Owner};
-use crate::{Error, Identity};
+use super::{
+    LimiterInner,
+    name::{LimitName, LimitNameRef},
+};
+use crate::Error;
 
 /// Most identities with units drawn ahead; others ask the store each time.
 const PREPAID_MAX: usize = 10_000;
@@ -23,7 +27,7 @@ const PREPAID_MAX: usize = 10_000;
 const SPEND_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(super) struct PrepaidUnits(Mutex<HashMap<Owner, Arc<PrepaidSlot>>>);
+pub(super) struct PrepaidUnits(RwLock<HashMap<LimitName, Arc<PrepaidSlot>>>);
 
 /// The units of one limit.
 #[derive(Debug, Default)]
@@ -37,6 +41,7 @@ struct PrepaidSlot {
 #[derive(Debug)]
 struct DrawnBatch {
     units: u64,
+    key: Key,
     rule: Rule,
     drawn: Millis,
     until: Millis,
@@ -53,29 +58,40 @@ impl DrawnBatch {
 }
 
 impl PrepaidUnits {
+    /// Spends units drawn ahead, if there are enough.
+    pub(super) fn spend_known(
+        &self,
+        name: LimitNameRef<'_>,
+        rule: &Rule,
+        cost: u64,
+        now: Millis,
+    ) -> Option<CheckOutcome> {
+        self.0.read().get(&name)?.spend(rule, cost, now)
+    }
+
     /// Spends units drawn ahead, or draws some.
     pub(super) async fn spend(
         &self,
         limiter: &LimiterInner,
-        identity: &Identity,
+        name: LimitNameRef<'_>,
         check: &LimitCheck,
         prepay: u64,
     ) -> Result<CheckOutcome, Error> {
-        let Some(slot) = self.slot(identity, check) else {
+        let Some(slot) = self.slot(name) else {
             return Ok(limiter.batcher.check(check.clone()).await?);
         };
-        if let Some(outcome) = slot.spend(check, limiter.store.now()) {
+        if let Some(outcome) = slot.spend(&check.rule, check.cost, limiter.store.now()) {
             return Ok(outcome);
         }
         let _one = slot.drawing.lock().await;
         let now = limiter.store.now();
-        if let Some(outcome) = slot.spend(check, now) {
+        if let Some(outcome) = slot.spend(&check.rule, check.cost, now) {
             return Ok(outcome);
         }
         // What is left is too little, or too old.
         let rest = slot.units.lock().take();
         if let Some(rest) = rest {
-            rest.give_back(limiter, identity, check).await;
+            rest.give_back(limiter, name).await;
         }
         let most = check.rule.most();
         let mut want = prepay.max(check.cost).min(most);
@@ -98,47 +114,43 @@ impl PrepaidUnits {
 
     /// Gives back what was not spent in time, or everything.
     pub(super) async fn give_back(&self, limiter: &LimiterInner, everything: bool) -> u64 {
-        let slots: Vec<(Owner, Arc<PrepaidSlot>)> = {
-            let map = self.0.lock();
-            map.iter().map(|(owner, slot)| (owner.clone(), slot.clone())).collect()
+        let slots: Vec<(LimitName, Arc<PrepaidSlot>)> = {
+            let map = self.0.read();
+            map.iter().map(|(name, slot)| (name.clone(), slot.clone())).collect()
         };
         let (now, mut given_back) = (limiter.store.now(), 0);
-        for ((identity, key), slot) in slots {
+        for (name, slot) in slots {
             let old = slot.units.lock().take_if(|batch| everything || !batch.is_live(now));
             let Some(batch) = old else { continue };
-            let check = LimitCheck {
-                key,
-                rule: batch.rule,
-                cost: batch.units,
-                request_id: batch.draw_id.clone(),
-            };
-            given_back += batch.give_back(limiter, &identity, &check).await;
+            given_back += batch.give_back(limiter, name.by_ref()).await;
         }
         // Nobody spends from a slot that only the map holds.
-        let mut map = self.0.lock();
+        let mut map = self.0.write();
         map.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.units.lock().is_some());
         given_back
     }
 
     /// Returns the slot of a limit; none when there are too many.
-    fn slot(&self, identity: &Identity, check: &LimitCheck) -> Option<Arc<PrepaidSlot>> {
-        let mut map = self.0.lock();
-        let owner = (identity.clone(), check.key.clone());
-        if map.len() >= PREPAID_MAX && !map.contains_key(&owner) {
+    fn slot(&self, name: LimitNameRef<'_>) -> Option<Arc<PrepaidSlot>> {
+        if let Some(slot) = self.0.read().get(&name) {
+            return Some(Arc::clone(slot));
+        }
+        let mut map = self.0.write();
+        if map.len() >= PREPAID_MAX && !map.contains_key(&name) {
             return None;
         }
-        Some(map.entry(owner).or_default().clone())
+        Some(Arc::clone(map.entry(name.to_owned()).or_default()))
     }
 }
 
 impl PrepaidSlot {
-    fn spend(&self, check: &LimitCheck, now: Millis) -> Option<CheckOutcome> {
+    fn spend(&self, rule: &Rule, cost: u64, now: Millis) -> Option<CheckOutcome> {
         let mut units = self.units.lock();
         let batch = units.as_mut()?;
-        if !batch.is_live(now) || batch.rule != check.rule || batch.units < check.cost {
+        if !batch.is_live(now) || batch.rule != *rule || batch.units < cost {
             return None;
         }
-        batch.units -= check.cost;
+        batch.units -= cost;
         let passed = now.since(batch.drawn);
         let outcome = CheckOutcome {
             remaining: batch.outcome.remaining + batch.units,
@@ -162,6 +174,7 @@ impl PrepaidSlot {
         };
         *self.units.lock() = Some(DrawnBatch {
             units,
+            key: check.key.clone(),
             rule: check.rule,
             drawn: now,
             until,
@@ -172,16 +185,16 @@ impl PrepaidSlot {
 }
 
 impl DrawnBatch {
-    async fn give_back(self, limiter: &LimiterInner, identity: &Identity, at: &LimitCheck) -> u64 {
+    async fn give_back(self, limiter: &LimiterInner, name: LimitNameRef<'_>) -> u64 {
         if self.units == 0 {
             return 0;
         }
         let check = LimitCheck {
-            key: at.key.clone(),
+            key: self.key,
             rule: self.rule,
             cost: self.units,
             request_id: self.draw_id,
         };
-        limiter.return_units(identity, &check, self.drawn).await
+        limiter.return_units(name, &check, self.drawn).await
     }
 }

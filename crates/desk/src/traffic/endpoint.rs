@@ -49,6 +49,12 @@ impl EndpointName {
         }
     }
 
+    /// Returns true for a name that another program may count under: its own spelling of an endpoint.
+    pub(crate) fn is_countable(text: &str) -> bool {
+        let is_bad = |c: char| c.is_control() || matches!(c, '{' | '}');
+        (1..=ROUTE_MAX + 10).contains(&text.len()) && !text.contains(is_bad) && text != "OTHER"
+    }
+
     pub(crate) fn known(text: String) -> Self {
         Self(text)
     }

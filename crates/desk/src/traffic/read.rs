@@ -3,14 +3,12 @@
 use std::{collections::HashMap, time::Duration};
 
 use store::{
-    Key,
+    Key, Millis,
+    histogram::{BUCKETS, Buckets, quantile},
     redis::{self, FromRedisValue},
 };
 
-use super::{
-    EndpointName, Traffic,
-    histogram::{BUCKETS, quantile},
-};
+use super::{EndpointName, Traffic};
 use crate::Error;
 
 /// Most endpoints read at once.
@@ -26,12 +24,16 @@ pub struct TrafficSnapshot {
     pub connections: u64,
     /// Most open HTTP connections since the first of the live instances started.
     pub connections_max: u64,
-    /// Requests.
+    /// Requests: accepted, refused, and those that are in the total alone.
     pub total: u64,
     /// Requests that reached a handler.
     pub accepted: u64,
     /// Requests that were turned away before.
     pub refused: u64,
+    /// Requests that another program added to the total alone: nobody said whether they were accepted.
+    pub total_only: u64,
+    /// Requests that another program counted without an outcome.
+    pub without_outcome: u64,
     /// Responses with a status of 400 or above.
     pub errors: u64,
     /// Requests per second over ten whole seconds.
@@ -44,6 +46,17 @@ pub struct TrafficSnapshot {
     pub aborted: u64,
     /// Responses with status 429.
     pub limited: u64,
+}
+
+/// An instance that is alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceTraffic {
+    /// Its id, new with each start.
+    pub id: String,
+    /// Open HTTP connections.
+    pub connections: u64,
+    /// The time until which it counts unless it reports again.
+    pub until: Millis,
 }
 
 /// Traffic of one endpoint.
@@ -67,19 +80,28 @@ impl Traffic {
     /// Reads the numbers of all instances, as of their last flush.
     pub async fn snapshot(&self) -> Result<TrafficSnapshot, Error> {
         let keys = &self.0.keys;
+        // The total first: what is counted meanwhile is then not taken for what others count.
+        let counted = self.number(&keys.total).await?;
         let outcomes: HashMap<String, i64> = self.read("HGETALL", &keys.outcomes).await?;
         let outcome = |name: &str| unsigned(outcomes.get(name).copied());
+        let (accepted, refused) = (self.number(&keys.accepted).await?, outcome("refused"));
+        let (by_class, aborted) = (["2xx", "3xx", "4xx", "5xx"].map(outcome), outcome("aborted"));
+        let sorted = accepted.saturating_add(refused);
+        let with_outcome = by_class.iter().fold(aborted, |sum, count| sum.saturating_add(*count));
+        let total = counted.max(sorted).max(with_outcome);
         Ok(TrafficSnapshot {
             connections: self.number(&keys.connections).await?,
             connections_max: self.number(&keys.connections_max).await?,
-            total: self.number(&keys.total).await?,
-            accepted: self.number(&keys.accepted).await?,
-            refused: outcome("refused"),
+            total,
+            accepted,
+            refused,
+            total_only: total - sorted,
+            without_outcome: total - with_outcome,
             errors: self.number(&keys.errors).await?,
             speed_per_second: self.number(&keys.speed).await?,
             max_speed_per_second: self.number(&keys.speed_max).await?,
-            by_class: ["2xx", "3xx", "4xx", "5xx"].map(outcome),
-            aborted: outcome("aborted"),
+            by_class,
+            aborted,
             limited: outcome("limited"),
         })
     }
@@ -120,7 +142,8 @@ impl Traffic {
         self.buckets(first, last, |hour| self.0.keys.minutes(hour)).await
     }
 
-    /// Deletes the traffic of this app; limits and sessions stay.
+    /// Deletes the traffic of this app, which is on the list of apps again with its next request; limits
+    /// and sessions stay.
     pub async fn reset(&self) -> Result<(), Error> {
         let keys = &self.0.keys;
         let names: Vec<String> = self.read("SMEMBERS", &keys.endpoints).await?;
@@ -133,25 +156,67 @@ impl Traffic {
         let seconds = (minute - 11..=minute).map(|minute| keys.seconds(minute));
         let minutes = (hour - 49..=hour).map(|hour| keys.minutes(hour));
         let totals = [&keys.total, &keys.accepted, &keys.errors, &keys.outcomes, &keys.speed];
-        let rest = totals.into_iter().chain([&keys.speed_max, &keys.connections_max]).cloned();
+        let rest = [&keys.speed_max, &keys.connections_max, &keys.all_times];
+        let rest = totals.into_iter().chain(rest).cloned();
         // The list of endpoints goes last: a reset that is cut short can be made again.
         let last = [keys.endpoints.clone()];
         for key in own.chain(seconds).chain(minutes).chain(rest).chain(last) {
             let _: i64 = self.read("DEL", &key).await?;
         }
-        self.0.admitted.lock().clear();
+        if let Some(app) = &self.0.app {
+            let mut command = redis::cmd("SREM");
+            command.arg(&self.0.apps).arg(app.as_str());
+            let () = command.query_async(&mut self.0.store.clone()).await?;
+        }
+        self.0.admitted.lock().names.clear();
+        self.0.listed_minute.store(i64::MIN, std::sync::atomic::Ordering::Relaxed);
+        *self.0.published.lock() = None;
+        *self.0.reported.lock() = None;
         Ok(())
     }
 
-    async fn endpoint(&self, name: &EndpointName) -> Result<EndpointTraffic, Error> {
-        let keys = &self.0.keys;
-        let times: HashMap<usize, i64> = self.read("HGETALL", &keys.response_times(name)).await?;
-        let mut counts = [0; BUCKETS];
+    /// Reads the response times of all requests.
+    ///
+    /// # Errors
+    /// The store is away.
+    pub async fn response_times(&self) -> Result<Box<Buckets>, Error> {
+        self.times(&self.0.keys.all_times).await
+    }
+
+    /// Reads the instances that are alive, by id.
+    ///
+    /// # Errors
+    /// The store is away.
+    pub async fn instances(&self) -> Result<Vec<InstanceTraffic>, Error> {
+        let now = self.0.store.now();
+        let found: HashMap<String, String> = self.read("HGETALL", &self.0.keys.instances).await?;
+        let mut instances: Vec<InstanceTraffic> = found
+            .into_iter()
+            .filter_map(|(id, text)| {
+                let (connections, until) = text.split_once(' ')?;
+                let until = Millis(until.trim().parse().ok()?);
+                let connections = unsigned(connections.parse().ok());
+                (until > now).then_some(InstanceTraffic { id, connections, until })
+            })
+            .collect();
+        instances.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+        Ok(instances)
+    }
+
+    async fn times(&self, key: &Key) -> Result<Box<Buckets>, Error> {
+        let times: HashMap<usize, i64> = self.read("HGETALL", key).await?;
+        let mut counts = Box::new([0; BUCKETS]);
         for (bucket, count) in times {
             if let Some(slot) = counts.get_mut(bucket) {
                 *slot = unsigned(Some(count));
             }
         }
+        Ok(counts)
+    }
+
+    async fn endpoint(&self, name: &EndpointName) -> Result<EndpointTraffic, Error> {
+        let keys = &self.0.keys;
+        let counts = self.times(&keys.response_times(name)).await?;
         Ok(EndpointTraffic {
             endpoint: name.clone(),
             requests: self.number(&keys.endpoint(name)).await?,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use desk::{
-    Error, Identity, PolicyName,
-    limit::{LimitAlgorithm, Policy, WhenStoreDown},
+    Error, Identity, PolicyName, Prefix,
+    limit::{LimitAlgorithm, Policy, PolicyBook, PolicySpec, WhenStoreDown},
 };
 use store::redis::AsyncCommands;
 use testkit::each_store;
@@ -16,6 +16,36 @@ fn somebody() -> Identity {
 }
 
 each_store! {
+    async fn a_change_is_seen_at_once_whoever_changes_something_meanwhile(t: TestStore) {
+        let named = |name: String| PolicySpec { name, limit: 5, window_ms: 1_000, ..PolicySpec::default() };
+        // Many, so that it takes a while to make a copy of what was read.
+        let defaults = (0..500).map(|number| named(format!("default-{number}"))).collect();
+        let book = PolicyBook::new(&t.store, &Prefix::default(), defaults, SECOND).unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        for writer in 0..4 {
+            let book = book.clone();
+            tasks.spawn(async move {
+                for number in 0..50 {
+                    let name = PolicyName::parse(&format!("p-{writer}-{number}")).unwrap();
+                    assert!(book.put(&named(name.to_string())).await.unwrap());
+                    assert!(book.find(&name).is_some(), "{name} was stored");
+                    assert!(book.remove(&name).await.unwrap());
+                    assert!(book.find(&name).is_none(), "{name} was removed");
+                }
+            });
+        }
+        tasks.spawn(async move {
+            let name = PolicyName::parse("default-0").unwrap();
+            for _ in 0..500 {
+                book.block(&name, &somebody(), MINUTE).await.unwrap();
+                assert_eq!(book.blocks(&name).len(), 1, "it blocks");
+                assert!(book.unblock(&name, &somebody()).await.unwrap());
+                assert_eq!(book.blocks(&name), [], "it no longer does");
+            }
+        });
+        tasks.join_all().await;
+    }
+
     // R1, R2
     async fn of_a_thousand_concurrent_hits_exactly_the_limit_is_allowed(t: TestStore) {
         let mut instances = Vec::new();
@@ -210,11 +240,11 @@ each_store! {
         let limiter = limiter(&t.store);
         let quick = policy("q", LimitAlgorithm::Counter, 5);
         let quick = quick.when_store_down(WhenStoreDown::Open, Duration::from_millis(50)).unwrap();
-        t.faults.delay(Duration::from_secs(20));
+        t.faults.delay(Duration::from_secs(200));
         let started = tokio::time::Instant::now();
         let decision = limiter.check(&somebody(), &[&quick], 1).await.unwrap();
         assert!(decision.allowed && decision.degraded);
-        assert!(started.elapsed() < 10 * SECOND, "{:?}", started.elapsed());
+        assert!(started.elapsed() < testkit::HANG, "{:?}", started.elapsed());
         t.faults.come_back();
     }
 

@@ -6,7 +6,7 @@ use desk::{
     AppName, InstanceId, Prefix,
     traffic::{
         ENDPOINTS_MAX, EndpointName, FinishedRequest, READ_MAX_BUCKETS, RequestOutcome, Traffic,
-        TrafficSnapshot,
+        TrafficFinder, TrafficSnapshot,
     },
 };
 use store::{
@@ -15,7 +15,7 @@ use store::{
 };
 use testkit::{TestStore, each_store};
 
-use crate::support::SECOND;
+use crate::support::{MINUTE, SECOND};
 
 fn traffic(store: &Store, instance: &str) -> Traffic {
     Traffic::new(store, &Prefix::default(), None, InstanceId::parse(instance).unwrap())
@@ -97,6 +97,71 @@ each_store! {
     }
 
     // M1, M2
+    async fn a_total_that_others_raise_alone_is_told_apart(t: TestStore) {
+        let (own, mut store) = (traffic(&t.store, "a"), t.store.clone());
+        own.record(&request(Some("/a"), 200));
+        own.record(&FinishedRequest { is_refused: true, ..request(Some("/a"), 429) });
+        own.flush().await.unwrap();
+        let seen = own.snapshot().await.unwrap();
+        assert_eq!((seen.total, seen.total_only, seen.without_outcome), (2, 0, 0), "what is counted here adds up");
+        // As the example of the schema does.
+        store.incr::<_, _, ()>("ha:requests:total", 3).await.unwrap();
+        let seen = own.snapshot().await.unwrap();
+        assert_eq!((seen.total, seen.accepted, seen.refused), (5, 1, 1));
+        assert_eq!((seen.total_only, seen.without_outcome), (3, 3));
+        // Whoever raises a part alone raises the total that is shown.
+        store.incr::<_, _, ()>("ha:requests:accepted", 10).await.unwrap();
+        let seen = own.snapshot().await.unwrap();
+        assert_eq!((seen.total, seen.accepted, seen.refused), (12, 11, 1));
+        assert_eq!((seen.total_only, seen.without_outcome), (0, 10));
+    }
+
+    async fn what_others_count_by_themselves_is_found_and_listed_within_the_bounds(t: TestStore) {
+        let mut store = t.store.clone();
+        let finder = TrafficFinder::new(&t.store, &Prefix::default());
+        for (key, by) in [
+            ("ha:requests:endpoint:GET /api/forum/questions", 3),
+            ("ha:errors:endpoint:GET /api/forum/questions", 1),
+            ("ha:app:forum:requests:total", 5),
+            ("ha:app:forum:requests:endpoint:PUT /api/forum/questions/123", 2),
+            ("ha:app:bad name:requests:total", 1),
+            ("ha:requests:endpoint:GET {x}", 1),
+        ] {
+            store.incr::<_, _, ()>(key, by).await.unwrap();
+        }
+        while !finder.step(1_000).await.unwrap() {}
+        let own = traffic(&t.store, "a").endpoints().await.unwrap();
+        let own: Vec<(String, u64, u64)> = own.iter().map(|one| (one.endpoint.to_string(), one.requests, one.errors)).collect();
+        assert_eq!(own, [("GET /api/forum/questions".to_owned(), 3, 1)]);
+        let apps = desk::traffic::apps(&t.store, &Prefix::default()).await.unwrap();
+        assert_eq!(apps.iter().map(AppName::as_str).collect::<Vec<_>>(), ["forum"]);
+        let forum = Traffic::new(&t.store, &Prefix::default(), apps.first(), InstanceId::parse("a").unwrap());
+        assert_eq!((forum.snapshot().await.unwrap().total, forum.endpoints().await.unwrap()[0].requests), (5, 2));
+
+        // After a reset nothing is listed, until it is counted again.
+        forum.reset().await.unwrap();
+        t.clock.advance(MINUTE);
+        while !finder.step(1_000).await.unwrap() {}
+        assert_eq!(desk::traffic::apps(&t.store, &Prefix::default()).await.unwrap(), []);
+        for number in 0..50 {
+            store.incr::<_, _, ()>(format!("ha:requests:endpoint:GET /{number}"), 1).await.unwrap();
+        }
+        while !finder.step(10).await.unwrap() {}
+        assert!(traffic(&t.store, "a").endpoints().await.unwrap().len() <= 10, "the list stays within its bound");
+    }
+
+    async fn a_reset_on_one_instance_loses_no_endpoint_of_another(t: TestStore) {
+        let (a, b) = (traffic(&t.store, "a"), traffic(&t.another().await, "b"));
+        b.record(&request(Some("/x"), 200));
+        b.flush().await.unwrap();
+        a.reset().await.unwrap();
+        assert_eq!(a.endpoints().await.unwrap().len(), 0);
+        t.clock.advance(MINUTE);
+        b.record(&request(Some("/x"), 200));
+        b.flush().await.unwrap();
+        assert_eq!(a.endpoints().await.unwrap()[0].requests, 1);
+    }
+
     async fn connections_are_the_sum_over_live_instances_and_never_below_zero(t: TestStore) {
         let mut store = t.store.clone();
         let (current, max) = (connections(&t, "http:current"), connections(&t, "http:max_since_startup"));
