@@ -1,9 +1,16 @@
 // One stream of live page parts per tab. The server sends { topic, html }; the part's element is
 // brought to that state node by node, so that focus, selection and open menus survive. A part with
-// data-steady stands still while rows of it are chosen or pointed at, and catches up afterwards.
+// data-steady, or an element with it inside a part, stands still while rows of it are chosen, pointed at or touched,
+// and catches up afterwards. On a phone, where rows fill the screen, it also stands still when rows would move, and
+// a button offers the new ones. All stand still while updates are paused. What is inside an element with data-own
+// belongs to another script.
 const root = document.documentElement;
 let source = null;
 let downSince = 0;
+let paused = false;
+// Until when each steady part stands still after a finger was on it.
+const touched = new WeakMap();
+const TOUCH_MS = 6000;
 
 export function start() {
   const topics = [...new Set([...document.querySelectorAll("[data-live]")].map((e) => e.dataset.live))];
@@ -21,12 +28,31 @@ export function start() {
   source.addEventListener("error", () => {
     // A blink is no news; browsers come back by themselves.
     downSince ||= Date.now();
+    if (connection === "on") state("wait");
     setTimeout(() => { if (downSince && Date.now() - downSince >= 2500) state("off"); }, 2600);
     if (source.readyState === EventSource.CLOSED) setTimeout(check, 3000);
   });
   addEventListener("pagehide", () => source.close());
   addEventListener("pageshow", (event) => { if (event.persisted) start(); });
 }
+
+document.addEventListener("click", (event) => {
+  if (!event.target.closest?.("[data-live-pause]")) return;
+  paused = !paused;
+  for (const button of document.querySelectorAll("[data-live-pause]")) {
+    button.setAttribute("aria-pressed", String(paused));
+    button.title = paused ? "Go on with live updates" : "Pause live updates";
+  }
+  state(connection);
+  if (!paused) release();
+});
+
+document.addEventListener("pointerdown", (event) => {
+  const part = event.target.closest?.("[data-steady]");
+  if (!part || event.pointerType !== "touch") return;
+  touched.set(part, Date.now() + TOUCH_MS);
+  setTimeout(() => { if (held.size) release(); }, TOUCH_MS + 50);
+}, { passive: true });
 
 // The stream was refused: the session may have ended.
 async function check() {
@@ -39,32 +65,86 @@ async function check() {
   }
 }
 
+const WORDS = { on: "Live", wait: "Connecting", off: "Offline", paused: "Paused" };
+let connection = "";
+
 function state(word) {
+  connection = word;
   if (word === "on") downSince = 0;
-  if (root.dataset.liveState !== word) root.dataset.liveState = word;
+  const shown = word === "on" && paused ? "paused" : word;
+  if (root.dataset.liveState !== shown) root.dataset.liveState = shown;
+  for (const place of document.querySelectorAll("[data-live-word]")) {
+    if (WORDS[shown] && place.textContent !== WORDS[shown]) place.textContent = WORDS[shown];
+  }
 }
 
 // What each steady part would show, were it not held.
 const held = new Map();
 
 function offer(element, html) {
-  if (!isHeld(element)) return show(element, html);
+  const moves = !isHeld(element) && wouldMove(element, html);
+  if (!moves && !isHeld(element)) {
+    held.delete(element);
+    moving.delete(element);
+    delete element.dataset.held;
+    return show(element, html);
+  }
   held.set(element, html);
-  element.dataset.held = "";
+  if (moves) moving.add(element);
+  else if (element.dataset.steady !== undefined) element.dataset.held = "";
+  offerRows();
 }
 
+// Parts whose rows would move on a small screen: they wait for a tap on the button.
+const moving = new Set();
+const isSmall = () => matchMedia("(max-width: 620px)").matches;
+const keysIn = (root) => [...root.querySelectorAll("[data-key]")].map((row) => row.dataset.key);
+
+function wouldMove(element, html) {
+  if (element.dataset.steady === undefined || !isSmall() || freeUntil > Date.now()) return false;
+  const template = document.createElement("template");
+  template.innerHTML = html;
+  const before = keysIn(element);
+  const after = keysIn(template.content);
+  return before.length > 0 && before.join(" ") !== after.join(" ");
+}
+
+function offerRows() {
+  let button = document.getElementById("new-rows");
+  if (!button && moving.size) {
+    button = Object.assign(document.createElement("button"), { id: "new-rows", type: "button", className: "btn primary", textContent: "Show new rows" });
+    button.addEventListener("click", () => {
+      for (const element of [...moving]) {
+        const html = held.get(element);
+        held.delete(element);
+        delete element.dataset.held;
+        if (html !== undefined) show(element, html);
+      }
+      moving.clear();
+      offerRows();
+    });
+    document.body.append(button);
+  }
+  if (button) button.hidden = !moving.size;
+}
+
+// After an action of one's own its outcome is shown, wherever the pointer is.
+let freeUntil = 0;
+document.addEventListener("act:done", () => { freeUntil = Date.now() + 3000; release(); });
+
 function isHeld(element) {
+  if (paused) return true;
   if (element.dataset.steady === undefined) return false;
+  if (freeUntil > Date.now()) return element.querySelector("input:checked") !== null;
+  if ((touched.get(element) ?? 0) > Date.now()) return true;
   const pointed = matchMedia("(hover: hover)").matches && element.matches(":hover");
   return pointed || element.querySelector("input:checked") !== null || document.querySelector("dialog[open]") !== null;
 }
 
 function release() {
   for (const [element, html] of held) {
-    if (isHeld(element)) continue;
-    held.delete(element);
-    delete element.dataset.held;
-    show(element, html);
+    if (isHeld(element) || moving.has(element)) continue;
+    offer(element, html);
   }
 }
 for (const event of ["pointerout", "change", "close"]) {
@@ -117,7 +197,9 @@ function morph(from, to) {
     if (from.getAttribute(name) !== value && !(own && name === "value")) from.setAttribute(name, value);
   }
   for (const { name } of [...from.attributes]) {
-    if (!to.hasAttribute(name) && name !== "open" && name !== "data-keep") from.removeAttribute(name);
+    if (!to.hasAttribute(name) && name !== "open" && name !== "data-keep" && name !== "data-held") from.removeAttribute(name);
   }
-  if (!own) morphChildren(from, to);
+  if (own || from.hasAttribute("data-own")) return;
+  if (from.hasAttribute("data-steady")) offer(from, to.innerHTML);
+  else morphChildren(from, to);
 }

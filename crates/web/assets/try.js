@@ -2,6 +2,9 @@
 const root = document.getElementById("operations");
 const find = document.getElementById("find");
 
+// `code` in descriptions.
+const ticks = (text) => text.split("`").map((piece, index) => (index % 2 ? make("code", {}, piece) : piece));
+
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -54,14 +57,14 @@ function operation(method, path, op) {
       placeholder: String(parameter.example ?? schema.example ?? schema.default ?? schema.type ?? ""), autocomplete: "off",
     });
     return make("label", { class: "field" }, make("span", {}, `${parameter.name}${parameter.required ? " *" : ""} (${parameter.in})`),
-      input, make("small", {}, parameter.description ?? ""));
+      input, make("small", {}, ...ticks(parameter.description ?? "")));
   });
   const content = resolve(op.requestBody).content?.["application/json"];
   const body = content && make("textarea", { class: "input mono", rows: "8", name: "·body", spellcheck: "false" },
     JSON.stringify(example(content.schema), null, 2));
   const out = make("div", { "aria-live": "polite" });
   const form = make("form", { class: "op-body" },
-    op.description ? make("p", { class: "dim" }, op.description) : null,
+    op.description ? make("p", { class: "dim" }, ...ticks(op.description)) : null,
     inputs.length ? make("div", { class: "form-row" }, ...inputs) : null,
     body ? make("label", { class: "field" }, make("span", {}, "Body"), body) : null,
     answers(op),
@@ -75,7 +78,7 @@ function operation(method, path, op) {
     make("summary", {},
       make("span", { class: `method ${method}` }, method.toUpperCase()),
       make("span", { class: "path" }, path),
-      make("span", { class: "sum" }, op.summary ?? "")),
+      make("span", { class: "sum" }, ...ticks(op.summary ?? ""))),
     form);
   details.dataset.text = `${method} ${path} ${op.summary ?? ""} ${op.operationId ?? ""}`.toLowerCase();
   return details;
@@ -84,7 +87,7 @@ function operation(method, path, op) {
 function answers(op) {
   const rows = Object.entries(op.responses ?? {}).map(([status, answer]) => {
     const tone = status < "300" ? "good" : status < "500" ? "warn" : "bad";
-    return make("li", {}, make("span", { class: `badge mono ${tone}` }, status), " ", make("span", { class: "small dim" }, resolve(answer).description ?? ""));
+    return make("li", {}, make("span", { class: `badge mono ${tone}` }, status), " ", make("span", { class: "small dim" }, ...ticks(resolve(answer).description ?? "")));
   });
   return make("details", {}, make("summary", { class: "small" }, "Answers"), make("ul", { class: "stack" }, ...rows));
 }

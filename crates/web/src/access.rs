@@ -3,17 +3,20 @@
 use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 use serde::Serialize;
 use store::Millis;
 use utoipa::ToSchema;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
+use utoipa_axum::routes;
 
 use crate::app::App;
 use crate::audit::Note;
 use crate::auth::{NewToken, Principal, Role, Token};
 use crate::error::ApiError;
 use crate::extract::{Json, Path, Query};
+use crate::idempotency::{IdempotencyKey, once};
 use crate::page::{Page, PageQuery};
 use crate::routes::Routes;
 use crate::time::Timestamp;
@@ -23,7 +26,9 @@ pub(crate) fn routes() -> Routes {
     Routes {
         worker: OpenApiRouter::new().routes(routes!(work_me)),
         viewer: OpenApiRouter::new().routes(routes!(me)),
-        admin: OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(revoke)),
+        admin: OpenApiRouter::new()
+            .routes(routes!(list, create).layer(from_fn(once)))
+            .routes(routes!(revoke)),
         ..Routes::default()
     }
 }
@@ -89,10 +94,12 @@ async fn list(
     Ok(Json(Page::at(offset, limit, tokens.map(TokenView::from).collect())))
 }
 
-/// Make a token.
+/// Create a token.
 #[utoipa::path(post, path = "/api/v1/tokens", tag = "access", operation_id = "create_token", request_body = NewToken,
+    params(IdempotencyKey),
     responses((status = 201, description = "Made; the secret is shown this once.", body = CreatedToken),
-        (status = 409, description = "There are as many as there may be.", body = crate::error::ErrorBody)))]
+        (status = 409, description = "There are as many as there may be, or the idempotency key was \
+            used for another request.", body = crate::error::ErrorBody)))]
 async fn create(
     State(app): State<App>,
     principal: Principal,

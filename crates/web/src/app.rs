@@ -1,29 +1,38 @@
 //! [`App`]: what every handler shares, a cheap clone; and [`app`], the router made from it.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::any;
+use parking_lot::Mutex;
 use store::Store;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
 
-use crate::auth::{Auth, Secret};
+use crate::auth::{Auth, Principal, Secret};
 use crate::error::ApiError;
 use crate::live::LiveHub;
 use crate::openapi::KnownNames;
 use crate::pages::settings::ShownSetting;
 use crate::protected::ProtectedKeys;
-use crate::routes::Routes;
-use crate::series::{Meter, Series, float};
+use crate::rate_limit::{HeaderStyle, RequestLimiter};
+use crate::requests::RequestCounter;
+use crate::routes::{BodyLimit, Routes};
+use crate::series::Series;
 use crate::service::{Fragments, OpenService, Services};
 use crate::settings::Settings;
-use crate::{access, audit, health, live, metrics, middleware, openapi, pages, process, ui};
+use crate::store::usage::MemoryUsage;
+use crate::webhook::Webhooks;
+use crate::{
+    access, audit, compress, format, health, history, live, metrics, middleware, openapi, pages,
+    search, ui, webhook,
+};
 
 /// The parts of an [`App`].
 #[derive(Debug)]
@@ -59,14 +68,21 @@ struct Inner {
     auth: Auth,
     instance: String,
     shown_settings: ArcSwap<Vec<ShownSetting>>,
-    meter: Meter,
+    requests: RequestCounter,
+    limiter: Option<Arc<dyn RequestLimiter>>,
     series: Series,
+    /// The last walk through the keys, shared by all who look at the store.
+    memory_usage: Mutex<Option<MemoryUsage>>,
     hub: LiveHub,
     started: Instant,
     stopping: CancellationToken,
     write_probe: health::WriteProbe,
+    reading_cache: metrics::ReadingCache,
+    webhooks: Webhooks,
     /// The names that each operation takes.
     known_names: OnceLock<KnownNames>,
+    /// Limits of bodies of routes that have one of their own, by template.
+    body_limits: OnceLock<HashMap<String, BodyLimit>>,
     /// Changes under way, which end whether or not their clients wait.
     tasks: TaskTracker,
 }
@@ -74,28 +90,35 @@ struct Inner {
 impl App {
     /// Ties the parts together.
     pub fn new(parts: AppParts) -> App {
-        metrics::recorder();
+        metrics::install(parts.known_services);
         let fragments = parts
             .services
             .iter()
             .fold(pages::fragments(), |all, open| all.merge(open.running.fragments()));
+        let limiter = parts.services.iter().find_map(|open| open.running.limiter());
+        let webhooks = Webhooks::new(&parts.store, &parts.instance, parts.known_services);
         App(Arc::new(Inner {
             fragments,
             protected_keys: ProtectedKeys::of(parts.known_services),
             known_services: parts.known_services,
             auth: Auth::new(parts.admin_token.as_ref(), &parts.instance, parts.known_services),
-            store: parts.store,
             services: parts.services,
             settings: ArcSwap::from_pointee(parts.settings),
             instance: parts.instance,
             shown_settings: ArcSwap::from_pointee(parts.shown_settings),
-            meter: Meter::default(),
-            series: Series::default(),
+            requests: RequestCounter::default(),
+            limiter,
+            series: Series::new(&parts.store),
+            memory_usage: Mutex::default(),
+            store: parts.store,
             hub: LiveHub::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),
             write_probe: health::WriteProbe::default(),
+            reading_cache: metrics::ReadingCache::default(),
+            webhooks,
             known_names: OnceLock::new(),
+            body_limits: OnceLock::new(),
             tasks: TaskTracker::new(),
         }))
     }
@@ -141,14 +164,29 @@ impl App {
         self.0.shown_settings.load_full()
     }
 
-    /// Counts and times of requests.
-    pub fn meter(&self) -> &Meter {
-        &self.0.meter
+    /// The one count of requests.
+    pub fn requests(&self) -> &RequestCounter {
+        &self.0.requests
     }
 
-    /// The last quarter of an hour in numbers.
+    /// The limits that a service keeps for the whole product, if one does.
+    pub fn limiter(&self) -> Option<&Arc<dyn RequestLimiter>> {
+        self.0.limiter.as_ref()
+    }
+
+    /// The headers that limited responses have.
+    pub fn limit_headers(&self) -> HeaderStyle {
+        self.limiter().map_or(HeaderStyle::Both, |limiter| limiter.header_style())
+    }
+
+    /// The history of the numbers that charts show.
     pub fn series(&self) -> &Series {
         &self.0.series
+    }
+
+    /// The last walk through the keys.
+    pub(crate) fn memory_usage(&self) -> &Mutex<Option<MemoryUsage>> {
+        &self.0.memory_usage
     }
 
     /// The live parts somebody looks at.
@@ -161,9 +199,24 @@ impl App {
         &self.0.write_probe
     }
 
+    /// Tells programs and people elsewhere what happens.
+    pub fn webhooks(&self) -> &Webhooks {
+        &self.0.webhooks
+    }
+
+    /// The figures that were read last for `/metrics`.
+    pub(crate) fn reading_cache(&self) -> &metrics::ReadingCache {
+        &self.0.reading_cache
+    }
+
     /// The names that each operation takes.
     pub(crate) fn known_names(&self) -> Option<&KnownNames> {
         self.0.known_names.get()
+    }
+
+    /// The largest body of a route that has a limit of its own.
+    pub(crate) fn max_body_of(&self, route: &str) -> Option<usize> {
+        self.0.body_limits.get()?.get(route).map(BodyLimit::get)
     }
 
     /// Checks credentials.
@@ -207,39 +260,31 @@ impl App {
         self.0.stopping.clone().cancelled_owned()
     }
 
-    /// Brings the gauges up to date before they are read.
-    pub(crate) fn gauges(&self) {
-        ::metrics::gauge!("tidegate_uptime_seconds").set(self.uptime().as_secs_f64());
-        if let Some(bytes) = process::resident_bytes() {
-            ::metrics::gauge!("tidegate_resident_bytes").set(float(bytes));
-        }
-        if let Some(files) = process::open_files() {
-            ::metrics::gauge!("tidegate_open_files").set(float(files as u64));
-        }
-        for open in self.services() {
-            open.running.update_metrics();
-        }
-    }
-
-    /// An error as a page, for browsers that navigate.
+    /// An error as a page, for browsers that navigate; inside the frame for those who are logged in.
     pub(crate) fn error_page(
         &self,
         error: &ApiError,
         request_id: &str,
         theme: Option<&'static str>,
+        viewer: Option<Principal>,
     ) -> String {
         let status = error.status();
+        let title = status.canonical_reason().unwrap_or("Error");
         let body = maud::html! {
             div.stack {
                 div {
-                    h1 { (status.as_u16()) " " (status.canonical_reason().unwrap_or("Error")) }
-                    p { (error.message()) }
+                    h1 { (status.as_u16()) " " (title) }
+                    p { (format::sentence(error.message())) }
                 }
                 p.small.dim { "Request " code { (request_id) } }
-                a.btn.primary href="/" { "To the dashboard" }
+                div.actions { a.btn.primary href="/" { "To the dashboard" } }
             }
         };
-        ui::plain(status.as_str(), theme, &body).into_string()
+        match viewer {
+            Some(viewer) => ui::Shell::of(viewer, theme).bare_page(self, "", title, &body),
+            None => ui::plain(status.as_str(), theme, &body),
+        }
+        .into_string()
     }
 }
 
@@ -249,6 +294,9 @@ fn frame_routes() -> Routes {
         .merge(access::routes())
         .merge(audit::routes())
         .merge(live::routes())
+        .merge(history::routes())
+        .merge(webhook::api::routes())
+        .merge(search::routes())
         .merge(pages::routes())
 }
 
@@ -257,17 +305,33 @@ pub fn app(app: App) -> Router {
     let document = document(app.known_services());
     app.0.known_names.get_or_init(|| openapi::known_names(&document));
     let document = openapi::json(&document);
-    let mut router = frame_routes().authenticated(&app);
+    let mut frame = frame_routes();
+    let open_document = axum::routing::get(async move || openapi::response(&document));
+    frame.limited = frame.limited.merge(
+        Router::new()
+            .route("/api/openapi.json", open_document)
+            .route_layer(from_fn(compress::handle))
+            .into(),
+    );
+    let mut excluded: HashSet<String> = frame.excluded.drain(..).collect();
+    let mut direct = std::mem::take(&mut frame.direct);
+    let mut body_limits: HashMap<String, BodyLimit> = frame.body_limits.drain(..).collect();
+    let mut router = frame.authenticated(&app);
     for open in app.services() {
-        let routes = open.running.routes(&app).authenticated(&app);
-        router = router.merge(open.running.wrap(routes, &app));
+        let mut routes = open.running.routes(&app);
+        excluded.extend(routes.excluded.drain(..));
+        direct = direct.merge(std::mem::take(&mut routes.direct));
+        body_limits.extend(routes.body_limits.drain(..));
+        router = router.merge(open.running.wrap(routes.authenticated(&app), &app));
     }
+    app.requests().own().exclude(excluded);
+    app.0.body_limits.get_or_init(|| body_limits);
     router
         .merge(absent(&app))
-        .route("/api/openapi.json", axum::routing::get(async move || openapi::response(&document)))
         .fallback(async || ApiError::not_found("there is nothing under this path"))
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(app.clone(), middleware::handle))
+        .merge(direct)
         .with_state(app)
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use store::Millis;
 use store::redis::{self, AsyncCommands as _};
 use tokio_util::sync::CancellationToken;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::app::App;
@@ -318,6 +318,84 @@ pub async fn read(app: &App, before: Option<&str>, limit: usize) -> Result<Vec<E
     Ok(rows.into_iter().map(|(id, fields)| entry(id, fields)).collect())
 }
 
+/// Entries looked at in one step of a filtered reading, and steps of one page.
+const FILTER_STEP: usize = 500;
+const FILTER_STEPS: usize = 40;
+
+/// Selects entries.
+#[derive(Debug, Clone, Default)]
+pub struct AuditFilter {
+    /// Part of a name, an action, a target, a client's address or a request's id.
+    pub text: String,
+    /// A word of the target, such as the id of one thing; empty: any.
+    pub target: String,
+    /// The outcome; empty: any.
+    pub outcome: String,
+    /// Not before this time.
+    pub from: Option<Millis>,
+    /// Not after this time.
+    pub to: Option<Millis>,
+}
+
+impl AuditFilter {
+    fn wants(&self, entry: &Entry) -> bool {
+        let text = self.text.to_lowercase();
+        let fields = [&entry.who, &entry.action, &entry.target, &entry.client, &entry.request_id];
+        (self.outcome.is_empty() || self.outcome == entry.outcome)
+            && (self.target.is_empty()
+                || entry.target.split_whitespace().any(|word| word == self.target))
+            && (text.is_empty() || fields.iter().any(|field| field.to_lowercase().contains(&text)))
+            && self.from.is_none_or(|from| entry.at_ms >= from.0)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.text.is_empty()
+            && self.target.is_empty()
+            && self.outcome.is_empty()
+            && self.from.is_none()
+            && self.to.is_none()
+    }
+}
+
+/// A page of entries that a filter lets through, newest first, and the id to go on from; `None` at the end. A
+/// page may be short although there is more: one call looks at 20,000 entries at most.
+pub async fn find(
+    app: &App,
+    filter: &AuditFilter,
+    before: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<Entry>, Option<String>), ApiError> {
+    if filter.is_empty() {
+        let entries = read(app, before, limit).await?;
+        let next = entries.last().filter(|_| entries.len() == limit).map(|last| last.id.clone());
+        return Ok((entries, next));
+    }
+    let end = filter.to.map(|to| format!("{}-0", to.0.max(0).saturating_add(1)));
+    let mut at = before.map(str::to_owned).or(end);
+    let mut found = Vec::new();
+    for _ in 0..FILTER_STEPS {
+        let entries = read(app, at.as_deref(), FILTER_STEP).await?;
+        let is_last = entries.len() < FILTER_STEP;
+        let too_old = |entry: &Entry| filter.from.is_some_and(|from| entry.at_ms < from.0);
+        for entry in entries {
+            if too_old(&entry) {
+                return Ok((found, None));
+            }
+            at = Some(entry.id.clone());
+            if filter.wants(&entry) {
+                found.push(entry);
+                if found.len() == limit {
+                    return Ok((found, at));
+                }
+            }
+        }
+        if is_last {
+            return Ok((found, None));
+        }
+    }
+    Ok((found, at))
+}
+
 fn entry(id: String, mut fields: HashMap<String, String>) -> Entry {
     let mut take = |name: &str| fields.remove(name).unwrap_or_default();
     Entry {
@@ -338,9 +416,9 @@ fn entry(id: String, mut fields: HashMap<String, String>) -> Entry {
     }
 }
 
-/// An entry of the audit trail.
+/// An entry of the audit trail, as the API has it.
 #[derive(Debug, Serialize, ToSchema)]
-struct AuditEntry {
+pub struct AuditEntry {
     /// Id; entries are in the order of their ids.
     id: String,
     /// Time of the change.
@@ -374,7 +452,7 @@ struct AuditEntry {
 }
 
 /// The outcome of a change.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum AuditOutcome {
     /// It was made.
@@ -385,6 +463,17 @@ enum AuditOutcome {
     Failed,
     /// The instance went down while it was under way.
     Unknown,
+}
+
+impl AuditOutcome {
+    fn word(self) -> &'static str {
+        match self {
+            AuditOutcome::Ok => "ok",
+            AuditOutcome::Refused => "refused",
+            AuditOutcome::Failed => "failed",
+            AuditOutcome::Unknown => "unknown",
+        }
+    }
 }
 
 impl From<Entry> for AuditEntry {
@@ -413,18 +502,56 @@ impl From<Entry> for AuditEntry {
     }
 }
 
+/// The page of the trail that is asked for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct AuditQuery {
+    /// Most items in the answer.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// Position to continue from: `next_cursor` of the last answer. Left out: the newest. A page may be short
+    /// although there is a next one.
+    cursor: Option<String>,
+    /// Part of a name, an action, a target, a client's address or a request's id.
+    #[param(max_length = 200)]
+    text: Option<String>,
+    /// The outcome.
+    outcome: Option<AuditOutcome>,
+    /// Not before this time.
+    from: Option<Timestamp>,
+    /// Not after this time.
+    to: Option<Timestamp>,
+}
+
 /// List the audit trail, newest first.
-#[utoipa::path(get, path = "/api/v1/audit", tag = "audit", operation_id = "list_changes", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/audit", tag = "audit", operation_id = "list_changes", params(AuditQuery),
     responses((status = 200, description = "A page of the trail.", body = Page<AuditEntry>)))]
 async fn list(
     State(app): State<App>,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<AuditQuery>,
 ) -> Result<Json<Page<AuditEntry>>, ApiError> {
-    let limit = query.limit()?;
-    let before = query.parse_cursor(|id| is_stream_id(id).then(|| id.to_owned()))?;
-    let entries = read(&app, before.as_deref(), limit).await?;
-    let last = entries.last().filter(|_| entries.len() == limit).map(|entry| entry.id.clone());
-    Ok(Json(Page::new(entries.into_iter().map(AuditEntry::from).collect(), last)))
+    let page = PageQuery { limit: query.limit, cursor: query.cursor };
+    let filter = AuditFilter {
+        text: query.text.unwrap_or_default(),
+        target: String::new(),
+        outcome: query.outcome.map(|outcome| outcome.word().to_owned()).unwrap_or_default(),
+        from: query.from.map(|at| at.0),
+        to: query.to.map(|at| at.0),
+    };
+    Ok(Json(page_of(&app, &filter, &page).await?))
+}
+
+/// The page of the trail that is asked for, of the entries that a filter lets through.
+pub async fn page_of(
+    app: &App,
+    filter: &AuditFilter,
+    page: &PageQuery,
+) -> Result<Page<AuditEntry>, ApiError> {
+    let limit = page.limit()?;
+    let before = page.parse_cursor(|id| is_stream_id(id).then(|| id.to_owned()))?;
+    let (entries, next) = find(app, filter, before.as_deref(), limit).await?;
+    Ok(Page::new(entries.into_iter().map(AuditEntry::from).collect(), next))
 }
 
 /// Tells whether a text is the id of an entry.

@@ -5,10 +5,11 @@
 //!
 //! Read [`Auth`], then `token.rs` (tokens), `session.rs` (cookies), `require.rs` (what stands in
 //! front of every guarded route), `credential.rs` (ends streams with their credential),
-//! `lockout.rs` (failed logins), `refusals.rs` (bounds the audit lines about refused callers).
+//! `lockout.rs` (failed logins), `login_link.rs` (links that log in once), `refusals.rs` (bounds the audit lines about refused callers).
 
 pub mod credential;
 mod lockout;
+pub mod login_link;
 pub(crate) mod refusals;
 pub mod require;
 pub(crate) mod session;
@@ -119,6 +120,8 @@ pub struct Auth {
     /// The services whose scopes tokens may have.
     services: Services,
     seen: Mutex<HashMap<String, CachedCredential>>,
+    /// Login links that were not used yet.
+    links: Mutex<Vec<login_link::LoginLink>>,
     pub(crate) refusals: refusals::Refusals,
 }
 
@@ -153,6 +156,7 @@ impl Auth {
             admin: ArcSwapOption::new(admin_token.map(|token| AdminToken::of(token).into())),
             instance: instance.to_owned(),
             seen: Mutex::default(),
+            links: Mutex::default(),
             refusals: refusals::Refusals::default(),
         }
     }

@@ -7,6 +7,8 @@ mod failure;
 mod json;
 mod output;
 mod progress;
+pub mod top;
+mod watch;
 
 use std::path::PathBuf;
 
@@ -18,11 +20,12 @@ use crate::service::Services;
 pub use self::client::Client;
 pub use self::failure::{Exit, Failure, Outcome};
 pub use self::json::{number, segment, text};
-pub use self::output::{Output, Tone};
+pub use self::output::{Output, OutputFormat, Tone};
 pub use self::progress::{Progress, size_of};
+pub use self::watch::{WatchFlag, interval};
 
 /// Flags that every command takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Global {
     /// Read this TOML file instead of looking in the usual places
     #[arg(long, global = true, value_name = "FILE", help_heading = "Configuration")]
@@ -39,17 +42,11 @@ pub struct Global {
     /// Address and port for dashboard and API
     #[arg(long, global = true, value_name = "ADDRESS", help_heading = "Configuration")]
     pub listen: Option<String>,
-    /// Run only these services, with commas between
+    /// Run only these services, separated by commas
     #[arg(long, global = true, value_name = "SERVICES", help_heading = "Configuration")]
     pub only: Option<String>,
-    /// Talk to the server at this URL instead of the local one
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        env = "TIDEGATE_SERVER",
-        help_heading = "Talking to a server"
-    )]
+    /// Talk to the server at this URL instead of the local one (or TIDEGATE_SERVER)
+    #[arg(long, global = true, value_name = "URL", help_heading = "Talking to a server")]
     pub server: Option<String>,
     /// Read the token from this file instead of the data folder (or TIDEGATE_TOKEN)
     #[arg(long, global = true, value_name = "FILE", help_heading = "Talking to a server")]
@@ -57,8 +54,11 @@ pub struct Global {
     /// Certificate authorities (PEM) to trust for https, instead of the usual ones
     #[arg(long, global = true, value_name = "FILE", help_heading = "Talking to a server")]
     pub ca: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, global = true, help_heading = "Output")]
+    /// Print lists as a table, as JSON, or as tab-separated values
+    #[arg(long, short, global = true, value_name = "FORMAT", value_enum, help_heading = "Output")]
+    pub output: Option<OutputFormat>,
+    /// Print JSON; the same as -o json
+    #[arg(long, global = true, conflicts_with = "output", help_heading = "Output")]
     pub json: bool,
     /// Print only data and errors
     #[arg(long, short, global = true, help_heading = "Output")]
@@ -66,6 +66,15 @@ pub struct Global {
     /// No colours; NO_COLOR does the same
     #[arg(long, global = true, help_heading = "Output")]
     pub no_color: bool,
+}
+
+impl Global {
+    /// Takes from the environment what no flag named. Not by clap, which would show such a flag as a needed one in
+    /// the usage of every mistake.
+    pub fn fill_from_environment(&mut self) {
+        let server = std::env::var("TIDEGATE_SERVER").ok().filter(|url| !url.is_empty());
+        self.server = self.server.take().or(server);
+    }
 }
 
 /// The context of a command.
@@ -91,6 +100,15 @@ pub enum Action {
         /// The option of the command that moves dashboard and API to another address.
         listen_flag: &'static str,
     },
+}
+
+/// Use of a command that talks to no running server. It decides which common flags apply to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandUse {
+    /// Runs a server: where it listens, and on which store.
+    Serving,
+    /// Works on the data of this machine: settings, store, output.
+    Local,
 }
 
 impl Context<'_> {

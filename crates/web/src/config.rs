@@ -17,7 +17,8 @@ use std::time::Duration;
 use axum::http::HeaderName;
 
 use self::load::Problem;
-use self::value::{Bytes, Listen, LogFormat, Networks, ServiceNames};
+use self::value::{Bytes, Listen, LogFormat, LogLevels, Networks, ServiceNames, StoreUrl};
+use crate::otel::{CollectorHeaders, CollectorUrl, OtlpProtocol, SampleRatio, ServiceLabel};
 use crate::service::{Service, Services};
 
 pub use self::load::Values;
@@ -39,6 +40,8 @@ pub struct Setting {
     pub live: bool,
     /// Checks a text against kind and bounds.
     pub check: value::Check,
+    /// Returns a text as it may be shown, without secrets.
+    pub shown: fn(&str) -> String,
 }
 
 impl Setting {
@@ -112,6 +115,7 @@ macro_rules! settings {
                         bounds: $crate::settings!(@bounds $($least $most)?),
                         live: $crate::settings!(@live $reload),
                         check: $crate::config::value::check::<$ty>,
+                        shown: <$ty as $crate::config::value::Value>::shown,
                     },
                 )*],
             };
@@ -139,7 +143,7 @@ crate::settings! {
         /// Folder for the built-in store, the admin token and keys. Made at first start, closed to
         /// other users.
         data: PathBuf = "./tidegate-data", restart;
-        /// Services to run here, with commas between; the others stay off.
+        /// Services to run here, separated by commas; the others stay off.
         only: ServiceNames = "all", restart;
         /// Name of this instance on pages and in logs; empty means the host's name.
         name: String = "", restart;
@@ -154,10 +158,10 @@ crate::settings! {
         /// The store: `embedded:PATH` (built in, on disk), `embedded:` (built in, memory only),
         /// `redis://`, `rediss://`, `redis+sentinel://h1,h2/NAME` or `redis+cluster://h1,h2`.
         /// `{data}` stands for the data folder.
-        url: String = "embedded:{data}", restart;
+        url: StoreUrl = "embedded:{data}", restart;
         /// Policy for fsync of the built-in store's log: `always` (before the reply),
-        /// `everysec` (a power cut may cost a second), `no` (the kernel decides). A killed process
-        /// loses nothing in any mode.
+        /// `everysec` (a power cut may cost a second, and 15 of caches and histories), `no` (the kernel
+        /// decides). A killed process loses nothing in any mode.
         fsync: store::Fsync = "everysec", restart;
         /// Memory the built-in store may use; when full, writes are refused and reads go on.
         /// 0 means no limit.
@@ -240,10 +244,43 @@ crate::settings! {
 }
 
 crate::settings! {
+    /// Webhooks.
+    webhooks: WebhookSettings {
+        /// File with the secret that seals URLs and signing secrets of webhooks in the store: 64
+        /// hexadecimal digits, the same for all instances on one store. Empty: the file
+        /// `webhook-secret` in the data folder, made at first start.
+        secret_file: PathBuf = "", restart;
+        /// Networks that webhooks, e-mail and web push may be sent to though they are private, such as
+        /// `10.0.0.0/8`.
+        allowed_networks: Networks = "", live;
+    }
+}
+
+crate::settings! {
+    /// Traces, sent to an OpenTelemetry collector. See docs/tracing.md.
+    otel: OtelSettings {
+        /// The collector's OTLP address over HTTP, such as `http://127.0.0.1:4318`; a URL without a
+        /// path gets `/v1/traces`. Empty: no trace is recorded and nothing is sent.
+        endpoint: CollectorUrl = "", restart;
+        /// Encoding of what is sent.
+        protocol: OtlpProtocol = "http/protobuf", restart;
+        /// Headers sent along, such as `authorization=Bearer%20TOKEN`: names and values with `=`
+        /// between, values percent-encoded where they hold commas or spaces. At most 16. Shown
+        /// nowhere.
+        headers: CollectorHeaders = "", restart;
+        /// Name of this service in traces.
+        service_name: ServiceLabel = "tidegate", restart;
+        /// Share of the traces that begin here which are recorded. A request that brings a
+        /// `traceparent` is recorded if its caller records it.
+        sample_ratio: SampleRatio = "1", "0" ..= "1", restart;
+    }
+}
+
+crate::settings! {
     /// The log, on standard error.
     log: LogSettings {
         /// `error`, `warn`, `info`, `debug` or `trace`, also by part: `info,room=debug`.
-        level: String = "info", live;
+        level: LogLevels = "info", live;
         /// `text` for people, `json` for programs.
         format: LogFormat = "text", restart;
     }
@@ -257,6 +294,8 @@ const FRAME: &[&Section] = &[
     &RespSettings::SECTION,
     &AuthSettings::SECTION,
     &AuditSettings::SECTION,
+    &WebhookSettings::SECTION,
+    &OtelSettings::SECTION,
     &LogSettings::SECTION,
 ];
 
@@ -275,6 +314,10 @@ pub struct Config {
     pub auth: AuthSettings,
     /// The audit trail.
     pub audit: AuditSettings,
+    /// Webhooks.
+    pub webhooks: WebhookSettings,
+    /// Traces, sent to an OpenTelemetry collector.
+    pub otel: OtelSettings,
     /// The log, on standard error.
     pub log: LogSettings,
 }
@@ -289,13 +332,15 @@ impl Config {
             resp: RespSettings::read(values)?,
             auth: AuthSettings::read(values)?,
             audit: AuditSettings::read(values)?,
+            webhooks: WebhookSettings::read(values)?,
+            otel: OtelSettings::read(values)?,
             log: LogSettings::read(values)?,
         })
     }
 
     /// The URL of the store, with the data folder filled in.
     pub fn store_url(&self) -> String {
-        self.store.url.replace("{data}", &self.server.data.display().to_string())
+        self.store.url.0.replace("{data}", &self.server.data.display().to_string())
     }
 
     /// The folder of the built-in store, if the data is in one.

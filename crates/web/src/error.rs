@@ -1,6 +1,6 @@
 //! One error envelope for every service: `{"error":{"code","message","details"},"request_id"}`.
 //!
-//! A handler returns [`ApiError`]; the front (see `front.rs`) adds the request id and writes the
+//! A handler returns [`ApiError`]; the middleware (see `middleware.rs`) adds the request id and writes the
 //! body, so that an error looks the same wherever it was born. What is internal goes to the log
 //! and never into the body. Each service converts its own error with a `From` in its own file.
 
@@ -17,6 +17,7 @@ pub struct ApiError {
     message: String,
     details: serde_json::Value,
     headers: Vec<(HeaderName, HeaderValue)>,
+    is_refusal: bool,
 }
 
 /// The body of every error.
@@ -51,6 +52,7 @@ impl ApiError {
             message: message.into(),
             details: serde_json::Value::Object(serde_json::Map::new()),
             headers: Vec::new(),
+            is_refusal: false,
         }
     }
 
@@ -89,6 +91,7 @@ impl ApiError {
     pub fn rate_limited(message: impl Into<String>, retry_after_seconds: u64) -> ApiError {
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", message)
             .retry_after(retry_after_seconds)
+            .refusing()
     }
 
     /// 503 with a code and `Retry-After`.
@@ -124,6 +127,19 @@ impl ApiError {
     #[must_use]
     pub fn retry_after(self, seconds: u64) -> ApiError {
         self.header(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)))
+    }
+
+    /// The same error as one that turns a request away before it reaches a handler: by a limit, a
+    /// credential check, a size limit or a drain.
+    #[must_use]
+    pub fn refusing(mut self) -> ApiError {
+        self.is_refusal = true;
+        self
+    }
+
+    /// Tells whether the request was turned away before it reached a handler.
+    pub fn is_refusal(&self) -> bool {
+        self.is_refusal
     }
 
     /// Puts the error's headers into a response that says it in its own way.

@@ -1,5 +1,7 @@
 //! Extractors whose refusals are [`ApiError`]s: bad input gets a clear error, and nothing changes.
 
+use std::io::Read;
+
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -101,6 +103,28 @@ pub async fn read(body: Body) -> Result<Bytes, ApiError> {
     }
 }
 
+/// Largest content of a compressed body.
+const UNPACKED_MAX_BYTES: usize = 16 << 20;
+
+/// Decompresses gzip, up to a bound: a small body must not become a large one.
+///
+/// # Errors
+/// Not gzip, or larger than 16 MiB when unpacked.
+pub fn gunzip(packed: &[u8]) -> Result<Bytes, ApiError> {
+    let mut content = Vec::new();
+    let bound = u64::try_from(UNPACKED_MAX_BYTES).unwrap_or(u64::MAX);
+    let mut reader = flate2::read::MultiGzDecoder::new(packed).take(bound + 1);
+    if let Err(error) = reader.read_to_end(&mut content) {
+        return Err(ApiError::invalid(format!("the body is not gzip: {error}")));
+    }
+    if content.len() > UNPACKED_MAX_BYTES {
+        let message =
+            format!("the body has more than {UNPACKED_MAX_BYTES} bytes once decompressed");
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message));
+    }
+    Ok(content.into())
+}
+
 /// Translates a failed read of a body.
 pub fn body_error(error: &(dyn std::error::Error + 'static)) -> ApiError {
     let mut cause = Some(error);
@@ -195,3 +219,18 @@ macro_rules! in_path {
 }
 
 pub use in_path;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_body_cannot_become_a_large_one() {
+        let zeros = vec![0; UNPACKED_MAX_BYTES + 1];
+        let packed = crate::compress::gzip(&zeros, true).unwrap();
+        assert!(packed.len() < 100_000);
+        assert_eq!(gunzip(&packed).unwrap_err().status(), StatusCode::PAYLOAD_TOO_LARGE);
+        let packed = crate::compress::gzip(&zeros[1..], true).unwrap();
+        assert_eq!(gunzip(&packed).unwrap().len(), UNPACKED_MAX_BYTES);
+    }
+}

@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::auth::require;
 use crate::error::ApiError;
 use crate::extract::Json;
+use crate::metrics::Exposition;
 use crate::routes::Routes;
 use crate::{keys, metrics};
 
@@ -102,18 +103,19 @@ pub fn routes() -> Routes {
             .routes(routes!(livez))
             .routes(routes!(readyz))
             .routes(routes!(metrics_text)),
+        excluded: ["/livez", "/readyz", "/metrics"].map(str::to_owned).to_vec(),
         ..Routes::default()
     }
 }
 
-/// Is the process alive? Asks nothing of the store.
+/// Check that the process is alive. Asks nothing of the store.
 #[utoipa::path(get, path = "/livez", tag = "health", operation_id = "get_liveness",
     responses((status = 200, description = "It is.", body = Liveness)))]
 async fn livez() -> Json<Liveness> {
     Json(Liveness { status: "alive", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// Can the process do its work? Every reason why not is listed.
+/// Check that the process can do its work. Lists every reason why not.
 #[utoipa::path(get, path = "/readyz", tag = "health", operation_id = "get_readiness",
     responses((status = 200, description = "It can.", body = Readiness),
         (status = 503, description = "It cannot, for these reasons.", body = Readiness)))]
@@ -146,11 +148,11 @@ pub async fn readiness(app: &App) -> Vec<Check> {
     checks
 }
 
-async fn store_check(app: &App) -> Check {
+pub(crate) async fn store_check(app: &App) -> Check {
     let mut store = app.store().clone();
     let ping = redis::cmd("PING");
     let ping = ping.query_async::<String>(&mut store);
-    let check = match tokio::time::timeout(STORE_DEADLINE, ping).await {
+    match tokio::time::timeout(STORE_DEADLINE, ping).await {
         Ok(Ok(_)) => Check::ok("store", "answers"),
         Ok(Err(error)) => match store::Error::from(error) {
             // A disk that cannot be written makes PING an error too, as in Redis. It is an answer,
@@ -162,13 +164,11 @@ async fn store_check(app: &App) -> Check {
             }
         },
         Err(_) => Check::failed("store", "the store did not answer within a second"),
-    };
-    metrics::store_up(check.ok);
-    check
+    }
 }
 
 /// Tries a write, at most once in [`PROBE_EVERY`]. In a cluster it goes to one of the nodes.
-async fn write_check(app: &App) -> Check {
+pub(crate) async fn write_check(app: &App) -> Check {
     // Held while the store is asked, so that of many at once only one asks.
     let mut last = app.write_probe().0.lock().await;
     if let Some((at, check)) = last.as_ref()
@@ -176,7 +176,7 @@ async fn write_check(app: &App) -> Check {
     {
         return check.clone();
     }
-    let mut store = app.store().clone();
+    let mut store = app.store().relaxed();
     let mut set = redis::cmd("SET");
     set.arg(keys::write_probe()).arg(app.store().now().0);
     set.arg("PX").arg(u64::try_from(PROBE_TTL.as_millis()).unwrap_or(u64::MAX));
@@ -197,7 +197,9 @@ fn write_failure(error: &store::Error) -> String {
             (store.max_memory, or maxmemory of Redis) or remove data"
             .to_owned(),
         store::Error::ReadOnly { message } => {
-            let next = if message.contains("READONLY") || message.contains("replica") {
+            let next = if message.contains("NOREPLICAS") {
+                "bring its replicas back, or lower its min-replicas-to-write"
+            } else if message.contains("READONLY") || message.contains("replica") {
                 "name the primary in store.url"
             } else {
                 "see to its disk and folder"
@@ -208,9 +210,10 @@ fn write_failure(error: &store::Error) -> String {
     }
 }
 
-/// Numbers for Prometheus. Needs a credential unless the setting `http.open_metrics` is on.
+/// Get the metrics for Prometheus. Needs a credential unless the setting `http.open_metrics` is on.
 #[utoipa::path(get, path = "/metrics", tag = "health", operation_id = "get_metrics", security((), ("token" = [])),
-    responses((status = 200, description = "Prometheus text format.", content_type = "text/plain", body = String),
+    responses((status = 200, description = "Prometheus text format, or OpenMetrics if the `Accept` header asks for it.", content(
+            (String = "text/plain"), (String = "application/openmetrics-text"))),
         (status = 401, description = "No valid credential.", body = crate::error::ErrorBody),
         (status = 403, description = "Role not enough.", body = crate::error::ErrorBody)))]
 async fn metrics_text(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
@@ -220,7 +223,10 @@ async fn metrics_text(State(app): State<App>, request: Request) -> Result<Respon
             return Err(ApiError::forbidden("metrics need role viewer"));
         }
     }
-    app.gauges();
-    let text = metrics::recorder().render();
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+    let format = Exposition::accepted(request.headers());
+    let readings = metrics::read(&app).await;
+    let mut text = String::new();
+    app.requests().own().write_metrics(&mut text, format);
+    format.write(&mut text, metrics::recorder(), &readings);
+    Ok(([(header::CONTENT_TYPE, format.content_type())], text).into_response())
 }

@@ -24,12 +24,21 @@ impl Icon {
         Icon("M5 4h9l5 5v11a1 1 0 0 1-1 1H5a1 1 0 0 1-1-1V5a1 1 0 0 1 1-1Zm9 0v5h5M8 13h8M8 17h5");
     /// Angle brackets.
     pub const API: Icon = Icon("M8 8l-4 4 4 4M16 8l4 4-4 4M13.500 5l-3 14");
+    /// Copy.
+    pub const COPY: Icon = Icon("M9 9h11v11H9V9ZM5 15H4V4h11v1");
     /// Three bars.
     pub const MENU: Icon = Icon("M4 7h16M4 12h16M4 17h16");
     /// A moon.
     pub const THEME: Icon = Icon("M12 3a9 9 0 1 0 9 9c-5 2.500-11.500-3-9-9Z");
     /// A door with an arrow.
     pub const EXIT: Icon = Icon("M10 4H6a1 1 0 0 0-1 1v14a1 1 0 0 0 1 1h4M14 8l4 4-4 4M18 12H9");
+    /// An arrow that leaves a frame.
+    pub const OPEN: Icon =
+        Icon("M14 4h6v6M20 4l-9 9M10 5H6a1 1 0 0 0-1 1v12a1 1 0 0 0 1 1h12a1 1 0 0 0 1-1v-4");
+    /// Three corners of a QR code.
+    pub const QR: Icon = Icon(
+        "M4 4h6v6H4V4ZM14 4h6v6h-6V4ZM4 14h6v6H4v-6ZM14 14h2v2h-2v-2ZM18 14h2M14 18v2M18 18h2v2h-2v-2Z",
+    );
     /// A magnifying glass.
     pub const SEARCH: Icon = Icon("M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14Zm5-2 4.500 4.500");
     /// A plus.

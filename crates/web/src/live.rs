@@ -160,7 +160,7 @@ struct LiveQuery {
     topics: String,
 }
 
-/// Live parts of dashboard pages, as server-sent events.
+/// Follow live parts of dashboard pages as server-sent events.
 #[utoipa::path(get, path = "/api/v1/live", tag = "health", operation_id = "follow_live_parts", params(LiveQuery),
     responses((status = 200, description = "Events `part` with `{\"topic\", \"html\"}`.",
         content_type = "text/event-stream", body = String)))]

@@ -17,15 +17,21 @@ use futures_util::FutureExt;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use store::Millis;
+use store::trace::{SpanKind, TraceContext, TraceSpan};
 use tokio::time::{Instant, Sleep};
 use tracing::Instrument;
 
 use crate::app::App;
+use crate::auth::Role;
+use crate::auth::require;
 use crate::client::{self, Client, Peer};
 use crate::error::ApiError;
-use crate::{extract, metrics, openapi, ui};
+use crate::requests::RequestGuard;
+use crate::{extract, grpc, metrics, openapi, ui};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 /// The id of a request, made here.
 #[derive(Debug, Clone)]
@@ -41,30 +47,47 @@ pub async fn handle(State(app): State<App>, mut request: Request, next: Next) ->
     let settings = app.settings();
     let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
     let client = Client::of(peer, request.headers(), &settings);
+    if request.headers().contains_key(&settings.client_address_header)
+        && !client::is_trusted(peer, &settings)
+    {
+        metrics::untrusted_forwarding();
+    }
     let id = new_id(app.store().now());
     let proxy_id = client::is_trusted(peer, &settings).then(|| id_of(request.headers())).flatten();
     let proxy_id = proxy_id.map(tracing::field::display);
     let method = request.method().clone();
-    let route = request
-        .extensions()
-        .get::<MatchedPath>()
-        .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
-    let page = wants_page(&request).then(|| ui::theme(request.headers()));
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let matched = matched.as_ref().map(MatchedPath::as_str);
+    let route = matched.unwrap_or("unmatched");
+    let page = wants_page(&request).then(|| request.headers().clone());
+    let is_grpc = grpc::is_grpc(request.headers());
     request.extensions_mut().insert(client);
     request.extensions_mut().insert(RequestId(id.clone()));
 
-    let span = tracing::info_span!("request", id = %id, proxy_id, %method, route = %route);
-    let started = Instant::now();
-    let mut response = async {
+    let mut trace = request_trace(request.headers(), &method, route);
+    let context = trace.context();
+    let trace_id = context.map(|context| tracing::field::display(context.trace_id_text()));
+    let span =
+        tracing::info_span!("request", id = %id, proxy_id, %method, route = %route, trace_id);
+    let guard = RequestGuard {
+        requests: app.requests().own(),
+        store: app.store(),
+        route: matched,
+        method: &method,
+        started: Instant::now(),
+        trace_id: context.filter(|context| context.sampled).map(|context| context.trace_id),
+        ended: false,
+    };
+    let work = async {
         let query = request.uri().query().unwrap_or_default();
         let known = match app.known_names() {
-            Some(known) if !query.is_empty() => known.check_query(&route, &method, query),
+            Some(known) if !query.is_empty() => known.check_query(route, &method, query),
             _ => Ok(()),
         };
-        let limited =
-            known.and_then(|()| limit_body(request, settings.max_body, settings.body_timeout));
+        let most = app.max_body_of(route).unwrap_or(settings.max_body);
+        let limited = known.and_then(|()| limit_body(request, most, settings.body_timeout));
         let checked = match limited {
-            Ok(request) => refuse_unwanted_body(&app, &route, &method, request).await,
+            Ok(request) => refuse_unwanted_body(&app, route, &method, request).await,
             Err(error) => Err(error),
         };
         match checked {
@@ -78,21 +101,38 @@ pub async fn handle(State(app): State<App>, mut request: Request, next: Next) ->
             Err(error) => error.into_response(),
         }
     }
-    .instrument(span.clone())
-    .await;
+    .instrument(span.clone());
+    let mut response = store::trace::scope_if(context, work).await;
 
-    render_error(&app, &mut response, &id, page);
+    let is_refused = is_refused(&response);
+    // Calls of gRPC are counted by the status an HTTP client would have had.
+    let status = response.status();
+    if is_grpc {
+        render_grpc_error(&mut response, matched.is_some());
+    } else {
+        render_error(&app, &mut response, &id, page.as_ref()).await;
+    }
     secure(&mut response, client.secure);
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    let took = started.elapsed();
-    app.meter().answered(response.status(), took);
-    metrics::answered(&route, &method, response.status(), took);
+    let took = guard.answered(status.as_u16(), is_refused);
+    end_trace(&mut trace, status);
     span.in_scope(|| {
-        tracing::debug!(status = response.status().as_u16(), took_us = micros(took), "answered");
+        tracing::debug!(status = status.as_u16(), took_us = micros(took), "answered");
     });
     response
+}
+
+/// Marks the answer to a request that was turned away before it reached a handler, where the answer
+/// is no error: a redirect to the login, a page. Errors that turn away carry the mark themselves.
+#[derive(Debug, Clone, Copy)]
+pub struct RefusalMark;
+
+fn is_refused(response: &Response) -> bool {
+    let extensions = response.extensions();
+    extensions.get::<RefusalMark>().is_some()
+        || extensions.get::<ApiError>().is_some_and(ApiError::is_refusal)
 }
 
 fn micros(took: Duration) -> u64 {
@@ -114,6 +154,32 @@ fn id_of(headers: &HeaderMap) -> Option<String> {
     ((1..=64).contains(&id.len()) && id.bytes().all(known)).then(|| id.to_owned())
 }
 
+/// The trace that the caller is in. Only its ids are taken over, and only if they are well formed;
+/// of two different ones nobody can tell which is right (W3C Trace Context, 3.2).
+pub fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
+    let mut values = headers.get_all(TRACE_PARENT).iter();
+    let context = values.next()?.to_str().ok()?.parse().ok();
+    context.filter(|_| values.next().is_none())
+}
+
+/// Begins the span of a request, in the trace of its caller. `route` is the template of its path:
+/// the path itself may hold what is not for traces.
+pub fn request_trace(headers: &HeaderMap, method: &Method, route: &str) -> TraceSpan {
+    let name = || format!("{method} {route}").into();
+    let mut span = TraceSpan::begin(SpanKind::Server, trace_of(headers), name);
+    span.set("http.request.method", || method.to_string());
+    span.set("http.route", || route.to_owned());
+    span
+}
+
+/// Notes the answer to a request in its span.
+pub fn end_trace(span: &mut TraceSpan, status: StatusCode) {
+    span.set("http.response.status_code", || status.as_u16());
+    if status.is_server_error() {
+        span.fail(|| status.to_string());
+    }
+}
+
 /// A browser that navigates: errors become pages, not JSON.
 fn wants_page(request: &Request) -> bool {
     let path = request.uri().path();
@@ -125,21 +191,34 @@ fn wants_page(request: &Request) -> bool {
             .is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// Writes the envelope for errors our handlers gave and for those of the router itself.
-fn render_error(app: &App, response: &mut Response, id: &str, page: Option<Option<&'static str>>) {
-    let fault = match response.extensions_mut().remove::<ApiError>() {
-        Some(fault) => fault,
-        None => match response.status() {
-            StatusCode::METHOD_NOT_ALLOWED => ApiError::new(
+/// The error of a response: one that our handlers gave, or one of the router itself.
+fn error_of(response: &mut Response) -> Option<ApiError> {
+    response.extensions_mut().remove::<ApiError>().or_else(|| {
+        (response.status() == StatusCode::METHOD_NOT_ALLOWED).then(|| {
+            ApiError::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "METHOD_NOT_ALLOWED",
                 "this path takes other methods; the Allow header lists them",
-            ),
-            _ => return,
-        },
-    };
-    let (kind, body) = if let Some(theme) = page {
-        ("text/html; charset=utf-8", app.error_page(&fault, id, theme))
+            )
+        })
+    })
+}
+
+/// Writes an error as a client of gRPC understands it.
+fn render_grpc_error(response: &mut Response, is_known_method: bool) {
+    if let Some(fault) = error_of(response) {
+        *response = grpc::failure(&fault, is_known_method);
+    }
+}
+
+/// Writes the envelope for errors our handlers gave and for those of the router itself.
+async fn render_error(app: &App, response: &mut Response, id: &str, page: Option<&HeaderMap>) {
+    let Some(fault) = error_of(response) else { return };
+    let (kind, body) = if let Some(headers) = page {
+        let viewer = require::identify(app, headers, &Method::GET).await.ok();
+        let viewer = viewer.filter(|viewer| viewer.role >= Role::Viewer);
+        let page = app.error_page(&fault, id, ui::theme(headers), viewer);
+        ("text/html; charset=utf-8", page)
     } else {
         let json = serde_json::to_string(&fault.body(id)).unwrap_or_else(|_| "{}".to_owned());
         ("application/json", json)
@@ -152,7 +231,7 @@ fn render_error(app: &App, response: &mut Response, id: &str, page: Option<Optio
 
 /// The policy of our own pages: nothing from elsewhere, no inline script or style.
 pub const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-    connect-src 'self'; img-src 'self' data:; font-src 'self'; manifest-src 'self'; \
+    connect-src 'self'; frame-src 'self'; img-src 'self' data:; font-src 'self'; manifest-src 'self'; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const DATA_POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
@@ -163,14 +242,21 @@ fn secure(response: &mut Response, over_tls: bool) {
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
     let policy = if is_page { PAGE_POLICY } else { DATA_POLICY };
     let headers = response.headers_mut();
+    // A page whose own policy names sites that may frame it: the older header knows no list of sites.
+    let own = headers.get(header::CONTENT_SECURITY_POLICY).and_then(|value| value.to_str().ok());
+    let is_framable = own.is_some_and(|policy| {
+        policy.contains("frame-ancestors") && !policy.contains("frame-ancestors 'none'")
+    });
     let mut put = |name: HeaderName, value: &'static str| {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     };
     put(header::CONTENT_SECURITY_POLICY, policy);
     put(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     put(header::REFERRER_POLICY, "no-referrer");
-    put(header::X_FRAME_OPTIONS, "DENY");
-    put(HeaderName::from_static("cross-origin-opener-policy"), "same-origin");
+    if !is_framable {
+        put(header::X_FRAME_OPTIONS, "DENY");
+    }
+    put(OPENER_POLICY, "same-origin");
     if over_tls {
         put(header::STRICT_TRANSPORT_SECURITY, "max-age=31536000");
     }
@@ -210,6 +296,14 @@ pub fn percent_foreign(text: &str) -> String {
     utf8_percent_encode(text, UNSAFE).to_string()
 }
 
+/// Characters of `grpc-message` that are encoded: all but printable ASCII, and the percent sign.
+const GRPC_UNSAFE: &AsciiSet = &CONTROLS.add(b'%');
+
+/// Percent-encodes the message of a gRPC status.
+pub(crate) fn percent_grpc(text: &str) -> String {
+    utf8_percent_encode(text, GRPC_UNSAFE).to_string()
+}
+
 /// The reason a body could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
@@ -231,10 +325,12 @@ impl From<&BodyError> for ApiError {
                 ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", error.to_string())
                     .details(serde_json::json!({ "max_bytes": most }))
                     .header(header::CONNECTION, HeaderValue::from_static("close"))
+                    .refusing()
             }
             BodyError::Slow(_) => {
                 ApiError::new(StatusCode::REQUEST_TIMEOUT, "BODY_TOO_SLOW", error.to_string())
                     .header(header::CONNECTION, HeaderValue::from_static("close"))
+                    .refusing()
             }
             BodyError::Broken(_) => ApiError::invalid("the body broke off before it was complete"),
         }

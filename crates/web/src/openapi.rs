@@ -78,9 +78,10 @@ pub(crate) fn complete(mut document: OpenApi, services: Services) -> OpenApi {
     document.components = Some(components.build());
     document.tags = Some(
         [
-            ("health", "Is it up, is it ready, and why not."),
-            ("access", "Who you are, and the tokens of others."),
-            ("audit", "Who changed what, and when."),
+            ("health", "Liveness, readiness, metrics and history."),
+            ("access", "The caller's identity, and tokens."),
+            ("audit", "The audit trail of all changes."),
+            ("webhooks", "Webhooks, their deliveries and dead letters."),
         ]
         .into_iter()
         .chain(services.iter().map(|service| (service.name(), service.summary())))

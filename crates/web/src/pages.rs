@@ -10,6 +10,7 @@ pub mod login;
 pub mod overview;
 pub mod settings;
 pub mod try_it;
+pub mod webhooks;
 
 use axum::Router;
 use axum::routing::get;
@@ -21,17 +22,25 @@ use crate::service::Fragments;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    let open = Router::new().merge(assets::router()).merge(login::router()).merge(docs::router());
+    let (own, limited) = login::routers();
+    let open = assets::router().merge(own);
+    let limited = limited.merge(docs::router());
     let pages = Router::new()
         .route("/", get(overview::page))
         .route("/audit", get(audit::page))
+        .route("/audit/export", get(audit::export))
         .route("/settings", get(settings::page))
+        .route("/webhooks", get(webhooks::page))
+        .route("/webhooks/{id}", get(webhooks::one))
         .route("/api", get(try_it::page))
         .route("/api/", get(async || axum::response::Redirect::permanent("/api")));
-    Routes { public: open.into(), pages, ..Routes::default() }
+    let excluded = assets::templates();
+    Routes { public: open.into(), limited: limited.into(), pages, excluded, ..Routes::default() }
 }
 
 /// The live fragments.
 pub(crate) fn fragments() -> Fragments {
-    Fragments::default().add("overview", async |app: App, _| overview::part(&app).await)
+    Fragments::default()
+        .add("overview", async |app: App, _| overview::part(&app).await)
+        .add("first-run", async |app: App, _| overview::first_run(&app, "").await)
 }

@@ -1,202 +1,143 @@
-//! The last quarter of an hour in numbers, for the dashboard's charts: one sample every two
-//! seconds, kept in this process. What must last longer is Prometheus's business.
+//! The numbers that charts show: takes samples of this process and of the services once a second, writes them to
+//! the history in the store (`store::history`), and keeps the last minutes at hand for tiles.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use parking_lot::Mutex;
-use tokio::time::{Instant, MissedTickBehavior};
+use store::history::{History, HistoryKeys, OwnSample};
+use store::{Millis, Store};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::process;
+use crate::{keys, process};
 
-/// Time between samples.
-pub const EVERY: Duration = Duration::from_secs(2);
-/// Samples kept: a quarter of an hour.
-pub const KEPT: usize = 450;
+/// Time between the points of a line that is at hand, and the time they reach back.
+const POINT: Duration = Duration::from_secs(5);
+const REACH: Duration = Duration::from_secs(300);
+/// Points after the newest sample for which it still counts as the present value.
+const PRESENT_POINTS: usize = 3;
+/// Time between readings of what is at hand, while somebody looks and while nobody does.
+const REFRESH: Duration = Duration::from_secs(2);
+const REFRESH_IDLE: Duration = Duration::from_secs(15);
+/// Time after the last look when nobody looks any more.
+const LOOKED: Duration = Duration::from_secs(60);
 
-/// Counts and times of answered requests since start.
+/// The history, and its last minutes at hand.
 #[derive(Debug)]
-pub struct Meter {
-    requests: AtomicU64,
-    failures: AtomicU64,
-    buckets: [AtomicU64; BUCKETS],
-}
-
-/// Buckets grow by a third each, from 50 µs to about half a minute.
-const BUCKETS: usize = 48;
-const FIRST_MICROS: f64 = 50.0;
-const GROWTH: f64 = 4.0 / 3.0;
-
-impl Default for Meter {
-    fn default() -> Meter {
-        Meter {
-            requests: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
-        }
-    }
-}
-
-impl Meter {
-    pub(crate) fn answered(&self, status: StatusCode, took: Duration) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        if status.is_server_error() {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        }
-        let steps = (took.as_secs_f64() * 1e6 / FIRST_MICROS).max(1.0).ln() / GROWTH.ln();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "clamped to the array"
-        )]
-        let index = (steps.ceil() as usize).min(BUCKETS - 1);
-        if let Some(bucket) = self.buckets.get(index) {
-            bucket.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn read(&self) -> MeterReading {
-        MeterReading {
-            requests: self.requests.load(Ordering::Relaxed),
-            failures: self.failures.load(Ordering::Relaxed),
-            buckets: std::array::from_fn(|i| {
-                self.buckets.get(i).map_or(0, |bucket| bucket.load(Ordering::Relaxed))
-            }),
-        }
-    }
-}
-
-#[derive(Debug, Clone)]
-struct MeterReading {
-    requests: u64,
-    failures: u64,
-    buckets: [u64; BUCKETS],
-}
-
-impl MeterReading {
-    /// The time within which this share of the requests since `before` was answered, in ms.
-    fn quantile(&self, before: &MeterReading, share: f64) -> f64 {
-        let fresh: Vec<u64> =
-            self.buckets.iter().zip(&before.buckets).map(|(now, then)| now - then).collect();
-        let total: u64 = fresh.iter().sum();
-        if total == 0 {
-            return 0.0;
-        }
-        let wanted = float(total) * share;
-        let mut seen = 0;
-        for (index, count) in fresh.iter().enumerate() {
-            seen += count;
-            if float(seen) >= wanted {
-                let power = i32::try_from(index).unwrap_or(0);
-                return FIRST_MICROS * GROWTH.powi(power) / 1000.0;
-            }
-        }
-        0.0
-    }
-}
-
-/// Named lines of samples, newest last.
-#[derive(Debug, Default)]
 pub struct Series {
-    lines: Mutex<BTreeMap<String, VecDeque<f64>>>,
+    history: History,
+    recent: Mutex<RecentLines>,
 }
 
-/// Most lines kept; a service that invents names without end gets no more.
-const MOST_LINES: usize = 512;
+#[derive(Debug, Default)]
+struct RecentLines {
+    /// Points of the last minutes, oldest first. Percentiles are here once somebody asked for them.
+    lines: HashMap<String, Vec<Option<f64>>>,
+    read_at: Option<Millis>,
+    looked_at: Option<Millis>,
+}
 
 impl Series {
-    /// Adds a sample to a line.
-    pub fn push(&self, name: &str, value: f64) {
-        let mut lines = self.lines.lock();
-        if !lines.contains_key(name) && lines.len() >= MOST_LINES {
-            return;
-        }
-        let line = lines.entry(name.to_owned()).or_default();
-        if line.len() >= KEPT {
-            line.pop_front();
-        }
-        line.push_back(value);
+    /// The history of an installation.
+    pub(crate) fn new(store: &Store) -> Series {
+        let keys = HistoryKeys { series: keys::history_series, chunk: keys::history_chunk };
+        Series { history: History::new(store, keys), recent: Mutex::default() }
     }
 
-    /// The samples of a line, oldest first; empty when there is no such line.
-    pub fn line(&self, name: &str) -> Vec<f64> {
-        self.lines.lock().get(name).map(|line| line.iter().copied().collect()).unwrap_or_default()
+    /// The history in the store.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
-    /// The newest sample of a line.
+    /// The last five minutes of a line, oldest first, a point every five seconds; `None` where there is no
+    /// sample. For tiles; charts read the history themselves.
+    pub fn line(&self, name: &str) -> Vec<Option<f64>> {
+        let mut recent = self.recent.lock();
+        recent.looked_at = recent.read_at;
+        // A percentile is read from now on.
+        recent.lines.entry(name.to_owned()).or_default().clone()
+    }
+
+    /// The present value of a line.
     pub fn last(&self, name: &str) -> Option<f64> {
-        self.lines.lock().get(name).and_then(|line| line.back().copied())
+        let line = self.line(name);
+        line.iter().rev().take(PRESENT_POINTS).find_map(|point| *point)
+    }
+
+    /// Reads the last minutes when they are old. `now` reads them in any case.
+    pub(crate) async fn refresh(&self, store: &Store, now: bool) -> Result<(), store::Error> {
+        let at = store.now();
+        let (read_at, looked_at) = {
+            let recent = self.recent.lock();
+            (recent.read_at, recent.looked_at)
+        };
+        let looked = looked_at.is_some_and(|looked_at| at.since(looked_at) < LOOKED);
+        let pause = if looked { REFRESH } else { REFRESH_IDLE };
+        if !now && read_at.is_some_and(|read_at| at.since(read_at) < pause) {
+            return Ok(());
+        }
+        let mut names: Vec<String> =
+            self.history.series().await?.into_iter().map(|series| series.name).collect();
+        names.extend(self.recent.lock().lines.keys().filter(|name| name.contains(":p")).cloned());
+        let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
+        let range = self.history.read(&wanted, at - REACH, at, Some(POINT)).await?;
+        let mut recent = self.recent.lock();
+        recent.lines = names.into_iter().zip(range.lines).collect();
+        recent.read_at = Some(at);
+        Ok(())
     }
 }
 
 /// Takes samples until told to stop.
 pub async fn run(app: App, cancel: CancellationToken) {
-    let mut beat = tokio::time::interval(EVERY);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut before = app.meter().read();
-    let mut at = Instant::now();
-    beat.tick().await;
+    let mut failing = false;
     loop {
+        // At the beginning of each second of the store's clock, which all instances share.
+        let into_second = u64::try_from(app.store().now().0.rem_euclid(1_000)).unwrap_or(0);
         tokio::select! {
             () = cancel.cancelled() => return,
-            _ = beat.tick() => {}
+            () = tokio::time::sleep(Duration::from_millis(1_010 - into_second)) => {}
         }
-        let now = app.meter().read();
-        let seconds = at.elapsed().as_secs_f64().max(0.001);
-        at = Instant::now();
-        let series = app.series();
-        series.push("http.requests", float(now.requests - before.requests) / seconds);
-        series.push("http.failures", float(now.failures - before.failures) / seconds);
-        series.push("http.p50", now.quantile(&before, 0.50));
-        series.push("http.p99", now.quantile(&before, 0.99));
-        series.push("process.memory", process::resident_bytes().map_or(0.0, float));
-        before = now;
-        for open in app.services() {
-            for (name, value) in open.running.samples(&app).await {
-                series.push(&name, value);
+        match sample(&app).await {
+            Ok(()) => failing = false,
+            Err(error) if failing => tracing::debug!(%error, "samples not written"),
+            Err(error) => {
+                failing = true;
+                tracing::warn!(%error, "samples not written; charts have a gap until this is over");
             }
         }
     }
+}
+
+/// Takes one sample of everything. Public to tests of services, which have a clock of their own.
+pub async fn sample(app: &App) -> Result<(), store::Error> {
+    let sums = app.requests().own().sums();
+    let mut own = vec![
+        OwnSample::count("http.requests", sums.requests),
+        OwnSample::count("http.failures", sums.failures),
+        OwnSample::histogram("http.latency", &sums.times),
+    ];
+    own.extend(
+        process::resident_bytes().map(|bytes| OwnSample::level("process.memory", float(bytes))),
+    );
+    own.extend(app.services().iter().flat_map(|open| open.running.own_samples()));
+    let groups: Vec<&str> = app.services().iter().map(|open| open.service.name()).collect();
+    let shared = |at: usize| {
+        let app = app.clone();
+        async move {
+            match app.services().get(at) {
+                Some(open) => open.running.samples(&app).await,
+                None => Vec::new(),
+            }
+        }
+    };
+    app.series().history().tick(&own, &groups, shared).await?;
+    app.series().refresh(app.store(), false).await
 }
 
 /// A count as a number of a chart.
 #[expect(clippy::cast_precision_loss, reason = "charts need no more than 53 bits")]
 pub fn float(number: u64) -> f64 {
     number as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_those_of_the_requests_since() {
-        let meter = Meter::default();
-        for _ in 0..1000 {
-            meter.answered(StatusCode::OK, Duration::from_secs(9));
-        }
-        let before = meter.read();
-        for ms in 1..=100 {
-            meter.answered(StatusCode::OK, Duration::from_millis(ms));
-        }
-        let now = meter.read();
-        let (p50, p99) = (now.quantile(&before, 0.5), now.quantile(&before, 0.99));
-        assert!((50.0..=70.0).contains(&p50), "{p50}");
-        assert!((99.0..=135.0).contains(&p99), "{p99}");
-        assert_eq!(now.quantile(&now, 0.5), 0.0);
-    }
-
-    #[test]
-    fn a_line_keeps_the_newest() {
-        let series = Series::default();
-        for sample in 0..1000_u32 {
-            series.push("a", f64::from(sample));
-        }
-        let line = series.line("a");
-        assert_eq!((line.len(), line.first(), line.last()), (KEPT, Some(&550.0), Some(&999.0)));
-    }
 }

@@ -1,7 +1,7 @@
 //! The accept loop: sockets in, requests to the router, and an orderly end.
 //!
 //! Nobody can hold a connection for nothing: a head must arrive in time, a body too (see
-//! `front.rs`), a client that does not read is dropped, and connections are counted in all and per
+//! `middleware.rs`), a client that does not read is dropped, and connections are counted in all and per
 //! address. HTTP/2 is held to the same (`http2.rs`). A client that is refused gets an answer and not
 //! a reset (`linger.rs`), also when there is no file descriptor left (`reserve.rs`). Stopping lets
 //! requests under way finish, up to a limit.
@@ -40,7 +40,7 @@ use tokio_util::task::TaskTracker;
 
 use self::events::{Handover, TakenOver};
 use self::http2::{HeadFrames, Http2Limits, OpenStreams, SentBody};
-use self::linger::{ReadBody, Unread};
+use self::linger::{LingerBody, ReadBody, Unread};
 use self::reserve::Reserve;
 use self::tls::Tls;
 use self::write_timeout::{HeaderTimeout, PrefixedIo, RequestPhase, WriteTimeout};
@@ -71,7 +71,7 @@ const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
 /// Bytes of one response that wait in the HTTP/2 machinery.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// OpenStreams a client may reset before they are looked at, and resets it may cause, per connection.
+/// Streams a client may reset before they are looked at, and resets it may cause, per connection.
 const RESETS_MAX: usize = 64;
 
 /// Answer to plain HTTP on a TLS listener.
@@ -445,7 +445,8 @@ impl Acceptor {
         let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
             let (router, stream) = (router.clone(), opened.open());
             async move {
-                let Ok(response) = stream.answer(call(router, request.map(Body::new), peer)).await;
+                let request = request.map(LingerBody::wrap);
+                let Ok(response) = stream.answer(call(router, request, peer)).await;
                 Ok::<_, Infallible>(response.map(|body| Body::new(SentBody::new(body, stream))))
             }
         });
@@ -589,15 +590,16 @@ impl ConnectionCount {
         {
             return Err("address");
         }
-        metrics::connections(shared.open.fetch_add(1, Ordering::Relaxed) + 1);
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        metrics::connections(shared.app.requests().add_connection());
         Ok(ConnectionCount { shared: shared.clone(), address })
     }
 }
 
 impl Drop for ConnectionCount {
     fn drop(&mut self) {
-        let before = self.shared.open.fetch_sub(1, Ordering::Relaxed);
-        metrics::connections(before.saturating_sub(1));
+        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        metrics::connections(self.shared.app.requests().remove_connection());
         if let Some(address) = self.address {
             self.shared.remove_address(address);
         }

@@ -18,19 +18,26 @@ use axum::Router;
 use futures_util::future::BoxFuture;
 use maud::Markup;
 use store::Store;
+use store::history::{OwnSample, SharedSample};
+use store::key_map::KeyMap;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
 
 use crate::app::App;
-use crate::cli::{Action, Context, Failure, Outcome};
+use crate::cli::top::TopSection;
+use crate::cli::{Action, Client, CommandUse, Context, Failure, Outcome};
 use crate::config::load::Problem;
 use crate::config::{Config, Section, Values};
 use crate::doctor::{Diagnosis, Finding};
 use crate::health::Check;
+use crate::metrics::{MetricInfo, Reading};
+use crate::rate_limit::RequestLimiter;
 use crate::routes::Routes;
+use crate::search::SearchHit;
 use crate::serve::tls::Tls;
 use crate::ui::NavItem;
+use crate::webhook::EventType;
 
 /// The services of a product, in the order of its menu.
 pub type Services = &'static [&'static dyn Service];
@@ -68,9 +75,22 @@ pub trait Service: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
+    /// Variables of other programs that set one of its settings when nothing else does: variable,
+    /// setting.
+    fn fallback_variables(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
     /// Prefixes of keys that nobody may read through the key browser or the RESP listener.
     fn secret_keys(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// Its keys in both layouts, for `tidegate store move` and `restore`; `None` when both spell all
+    /// of them the same.
+    fn key_map(&self, values: &Values) -> Option<Arc<dyn KeyMap>> {
+        let _ = values;
+        None
     }
 
     /// Checks a scope of a new worker's token; `None` when the scope is not one of this service.
@@ -84,6 +104,16 @@ pub trait Service: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
+    /// The metrics it reports, through the `metrics` facade or as [`RunningService::readings`].
+    fn metrics(&self) -> &'static [MetricInfo] {
+        &[]
+    }
+
+    /// The events it tells webhooks of, by [`App::webhooks`].
+    fn event_types(&self) -> &'static [EventType] {
+        &[]
+    }
+
     /// Its part of the OpenAPI document, also where it does not run.
     fn document(&self) -> OpenApi {
         OpenApi::default()
@@ -94,10 +124,22 @@ pub trait Service: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The parts of its command that talk to no running server, by their words: `archive check`. They
+    /// get other common flags.
+    fn command_uses(&self) -> &'static [(&'static str, CommandUse)] {
+        &[]
+    }
+
     /// Runs its command.
     fn run_command(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Outcome<Action> {
         let _ = (matches, context);
         Err(Failure::usage(format!("{} has no command", self.name())))
+    }
+
+    /// Reads its sections of `tidegate top` from a running server.
+    fn top(&self, client: &Client) -> Outcome<Vec<TopSection>> {
+        let _ = client;
+        Ok(Vec::new())
     }
 
     /// Runs a process that this service starts for itself, known by its first argument.
@@ -129,9 +171,6 @@ pub struct Opening<'a> {
     pub instance: &'a str,
 }
 
-/// A sample of a chart: name of the line, value.
-pub type Sample = (String, f64);
-
 /// A service that is open on a store.
 pub trait RunningService: fmt::Debug + Send + Sync + 'static {
     /// Its API routes and dashboard pages.
@@ -154,14 +193,50 @@ pub trait RunningService: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns its samples for the charts, every two seconds.
-    fn samples<'a>(&'a self, app: &'a App) -> BoxFuture<'a, Vec<Sample>> {
+    /// Returns its numbers that are in the store, for the history that charts show. Of all instances one is
+    /// asked each second.
+    fn samples<'a>(&'a self, app: &'a App) -> BoxFuture<'a, Vec<SharedSample>> {
         let _ = app;
         Box::pin(async { Vec::new() })
     }
 
-    /// Brings its gauges up to date before `/metrics` is read.
+    /// The limits it keeps for the whole product: logins, and public calls without a limit of their
+    /// own. One service at most does.
+    fn limiter(&self) -> Option<Arc<dyn RequestLimiter>> {
+        None
+    }
+
+    /// Returns the numbers of this process, for the history that charts show. Every instance is asked each
+    /// second; what they say is added up.
+    fn own_samples(&self) -> Vec<OwnSample> {
+        Vec::new()
+    }
+
+    /// Finds its things by a text, for the command palette; a few of them.
+    fn search<'a>(&'a self, app: &'a App, text: &'a str) -> BoxFuture<'a, Vec<SearchHit>> {
+        let _ = (app, text);
+        Box::pin(async { Vec::new() })
+    }
+
+    /// Prefixes of its keys, in both layouts, for the memory it takes in the store.
+    fn key_prefixes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Its steps of the first-run card on the overview.
+    fn first_steps(&self) -> BoxFuture<'_, Vec<FirstStep>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    /// Brings gauges of this process up to date before `/metrics` is written.
     fn update_metrics(&self) {}
+
+    /// Reads its figures from the store for `/metrics`, at most once a second. Bounded: it asks for
+    /// counts, never for everything that is counted. What fails is left out of the answer.
+    fn readings<'a>(&'a self, app: &'a App) -> BoxFuture<'a, Result<Vec<Reading>, String>> {
+        let _ = app;
+        Box::pin(async { Ok(Vec::new()) })
+    }
 
     /// Checks that it can do its work, for `/readyz`.
     fn health(&self) -> BoxFuture<'_, Vec<Check>> {
@@ -185,10 +260,31 @@ pub trait RunningService: fmt::Debug + Send + Sync + 'static {
         Box::pin(async move { stop.cancelled().await })
     }
 
+    /// Pages worth opening in `tidegate demo`, for its banner: a label and a path.
+    fn demo_pages(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
     /// Starts made-up traffic for `tidegate demo`.
     fn demo(self: Arc<Self>, app: &App, tasks: &TaskTracker, stop: &CancellationToken) {
         let _ = (app, tasks, stop);
     }
+}
+
+/// A step that a newcomer takes with a service: a command to paste. `{server}` in it is the address of this
+/// server, `{token}` a token, which the card makes.
+#[derive(Debug, Clone)]
+pub struct FirstStep {
+    /// Its title: `Create a queue`.
+    pub title: &'static str,
+    /// Its purpose, in a sentence.
+    pub text: &'static str,
+    /// The command.
+    pub command: &'static str,
+    /// The page where its outcome is seen.
+    pub path: &'static str,
+    /// It was taken already.
+    pub is_done: bool,
 }
 
 /// The context in which a service opens its own listeners.
@@ -228,6 +324,34 @@ pub struct OpenService {
     pub service: &'static dyn Service,
     /// The service on its store.
     pub running: Arc<dyn RunningService>,
+}
+
+/// Starts the background work of every service of the app, on `tasks` until `stop`.
+pub fn start_background(app: &App, tasks: &TaskTracker, stop: &CancellationToken) {
+    for open in app.services() {
+        tasks.spawn(Arc::clone(&open.running).run(app.clone(), stop.clone()));
+    }
+}
+
+/// Starts the made-up traffic of every service of the app, on `tasks` until `stop`.
+pub fn start_demo(app: &App, tasks: &TaskTracker, stop: &CancellationToken) {
+    for open in app.services() {
+        Arc::clone(&open.running).demo(app, tasks, stop);
+    }
+}
+
+/// Returns the pages worth opening in the demo, of every service of the app: a label and a path.
+pub fn demo_pages(app: &App) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    app.services().iter().flat_map(|open| open.running.demo_pages())
+}
+
+/// Runs the checks of every service that is to run.
+pub async fn diagnose(services: Services, diagnosis: &Diagnosis<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for service in services.iter().filter(|service| diagnosis.config.runs(**service)) {
+        findings.extend(service.doctor(diagnosis).await);
+    }
+    findings
 }
 
 type Render<S> = Arc<dyn Fn(S, String) -> BoxFuture<'static, Markup> + Send + Sync>;

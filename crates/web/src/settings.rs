@@ -42,6 +42,8 @@ pub struct Settings {
     pub login_lock: Duration,
     /// Entries kept in the audit trail; the oldest go first.
     pub audit_keep: u64,
+    /// Networks that webhooks may be sent to though they are private.
+    pub webhook_networks: Vec<IpNet>,
 }
 
 impl Default for Settings {
@@ -63,6 +65,7 @@ impl Default for Settings {
             login_tries: 5,
             login_lock: Duration::from_secs(15 * 60),
             audit_keep: 10_000,
+            webhook_networks: Vec::new(),
         }
     }
 }

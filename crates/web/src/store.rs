@@ -16,26 +16,38 @@ use futures_util::future::BoxFuture;
 use maud::Markup;
 use serde::{Deserialize, Serialize};
 use store::Millis;
+use store::history::SharedSample;
+use store::key_map::KeyMap;
 use store::redis::{self, FromRedisValue};
 use utoipa::openapi::OpenApi;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+mod figures;
 mod page;
+pub(crate) mod usage;
 
 use std::sync::Arc;
 
 use crate::app::App;
 use crate::audit::Note;
-use crate::cli::Outcome;
+use crate::cli::top::TopSection;
+use crate::cli::{Client, Outcome, number, text};
+use crate::config::Values;
 use crate::error::ApiError;
 use crate::extract::{Json, Query};
 use crate::icon::Icon;
+use crate::keys;
+use crate::metrics::{MetricInfo, Reading};
+use crate::middleware::percent;
 use crate::page::{LIMIT_MAX, Page, PageQuery};
 use crate::routes::Routes;
-use crate::service::{Fragments, Opening, RunningService, Sample, Service};
+use crate::search::{HITS_MAX, SearchHit};
+use crate::service::{Fragments, Opening, RunningService, Service};
+use crate::store::usage::MemoryUsage;
 use crate::time::Timestamp;
 use crate::ui::{NavGroup, NavItem};
+use crate::webhook::EventType;
 
 /// The store's own calls and pages, as a service. It is always there.
 #[derive(Debug)]
@@ -64,8 +76,38 @@ impl Service for StoreService {
         }
     }
 
+    fn metrics(&self) -> &'static [MetricInfo] {
+        figures::METRICS
+    }
+
+    fn key_map(&self, _: &Values) -> Option<Arc<dyn KeyMap>> {
+        Some(Arc::new(keys::FrameKeyMap))
+    }
+
+    fn event_types(&self) -> &'static [EventType] {
+        &[EventType {
+            name: "store.not_writable",
+            help: "The store has accepted no writes for about 15 seconds; every instance that notices sends it.",
+        }]
+    }
+
     fn document(&self) -> OpenApi {
         routes().document()
+    }
+
+    fn top(&self, client: &Client) -> Outcome<Vec<TopSection>> {
+        let info = client.get("/api/v1/store")?;
+        let memory = info["memory_bytes"].as_f64().unwrap_or(0.0);
+        let (memory, unit) = crate::format::bytes(memory);
+        let summary = format!(
+            "{} {}, {} keys, {memory} {unit}, {} commands/s, {} clients",
+            text(&info, "kind"),
+            text(&info, "version"),
+            number(&info, "keys"),
+            number(&info, "commands_per_second"),
+            number(&info, "clients")
+        );
+        Ok(vec![TopSection::new("Store", summary, &[])])
     }
 
     fn open<'a>(&'a self, _: Opening<'a>) -> BoxFuture<'a, Outcome<Arc<dyn RunningService>>> {
@@ -79,15 +121,39 @@ impl RunningService for StoreService {
     }
 
     fn fragments(&self) -> Fragments {
-        Fragments::default().add("store", async |app: App, _| page::part(&app).await)
+        Fragments::default()
+            .add("store", async |app: App, _| page::part(&app).await)
+            .add("store-usage", async |app: App, _| page::usage_part(&app).await)
     }
 
     fn tiles(&self, app: &App) -> Option<Markup> {
         Some(page::tiles(app))
     }
 
-    fn samples<'a>(&'a self, app: &'a App) -> BoxFuture<'a, Vec<Sample>> {
+    /// Finds keys by name.
+    fn search<'a>(&'a self, app: &'a App, text: &'a str) -> BoxFuture<'a, Vec<SearchHit>> {
+        Box::pin(async move {
+            let query = KeyQuery {
+                pattern: Some(text.to_owned()),
+                kind: None,
+                cursor: None,
+                limit: Some(HITS_MAX),
+            };
+            let found = keys(app, &query).await.map(|page| page.items).unwrap_or_default();
+            let hit = |row: KeyRow| {
+                let path = format!("/store/key?key={}", percent(&row.key));
+                SearchHit::new("key", row.key, row.kind, path)
+            };
+            found.into_iter().take(HITS_MAX).map(hit).collect()
+        })
+    }
+
+    fn samples<'a>(&'a self, app: &'a App) -> BoxFuture<'a, Vec<SharedSample>> {
         Box::pin(page::sample(app))
+    }
+
+    fn readings<'a>(&'a self, app: &'a App) -> BoxFuture<'a, Result<Vec<Reading>, String>> {
+        Box::pin(figures::readings(app))
     }
 }
 
@@ -148,7 +214,7 @@ pub struct StoreInfo {
     pub memory_limit_bytes: u64,
     /// Commands it has run since it started.
     pub commands_total: u64,
-    /// Commands a second, lately, as the store itself tells; the built-in one does not.
+    /// Commands a second, of all clients: as the store itself tells, or over the latest seconds.
     pub commands_per_second: u64,
     /// Connected clients.
     pub clients: u64,
@@ -230,6 +296,11 @@ pub async fn info(app: &App) -> Result<StoreInfo, ApiError> {
         info.commands_per_second += number("instantaneous_ops_per_sec");
         info.clients += number("connected_clients");
         info.uptime_seconds = info.uptime_seconds.max(number("uptime_in_seconds"));
+    }
+    if info.commands_per_second == 0 {
+        // The built-in store counts commands and no rate.
+        let lately = app.series().last("store.commands").unwrap_or(0.0);
+        info.commands_per_second = lately.round() as u64;
     }
     info.keys = counts.iter().filter_map(|(_, n)| u64::from_redis_value_ref(n).ok()).sum();
     Ok(info)
@@ -505,9 +576,17 @@ pub async fn slow(app: &App) -> Result<Vec<SlowCommand>, ApiError> {
     let commands = rows.iter().filter_map(|row| {
         let [_, at, took, words, ..] = row.as_slice() else { return None };
         let mut words = Vec::<Vec<u8>>::from_redis_value_ref(words).ok()?;
-        if words.iter().any(|word| app.protected_keys().contain(word)) {
+        if is_own_sampling(&words) {
+            return None;
+        }
+        let is_protected = words.iter().any(|word| app.protected_keys().contain(word));
+        let name = script_name(&words);
+        if let Some(name) = name {
+            words.splice(0..2, [b"script".to_vec(), name.as_bytes().to_vec()]);
+        }
+        if is_protected {
             // What is written to such a key is no less secret than what is in it.
-            words.truncate(1);
+            words.truncate(if name.is_some() { 2 } else { 1 });
             words.push("(protected)".into());
         }
         let words: Vec<String> =
@@ -521,6 +600,31 @@ pub async fn slow(app: &App) -> Result<Vec<SlowCommand>, ApiError> {
     let mut commands: Vec<SlowCommand> = commands.collect();
     commands.sort_by_key(|command| std::cmp::Reverse(command.started_at));
     Ok(commands)
+}
+
+/// What this page and the charts ask for themselves says nothing about the load.
+fn is_own_sampling(words: &[Vec<u8>]) -> bool {
+    let first = words.first().map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+    let asks = [b"INFO".as_slice(), b"SLOWLOG", b"DBSIZE", b"MEMORY", b"SCAN", b"PING"];
+    asks.contains(&first.as_slice())
+        || words.iter().skip(1).any(|word| word.starts_with(crate::keys::HISTORY_PREFIX.as_bytes()))
+}
+
+/// The name of one of our scripts that is called by its digest or, the first time, by its source, which the log
+/// cuts: `… (4711 more bytes)`.
+fn script_name(words: &[Vec<u8>]) -> Option<&'static str> {
+    let [command, script, ..] = words else { return None };
+    if command.eq_ignore_ascii_case(b"EVALSHA") {
+        return store::script::name_of(std::str::from_utf8(script).ok()?);
+    }
+    if !command.eq_ignore_ascii_case(b"EVAL") {
+        return None;
+    }
+    const CUT: &[u8] = b"... (";
+    let at = script.windows(CUT.len()).rposition(|part| part == CUT)?;
+    let more = std::str::from_utf8(script.get(at + CUT.len()..)?).ok()?;
+    let more: usize = more.strip_suffix(" more bytes)")?.parse().ok()?;
+    store::script::name_of_length(at.checked_add(more)?)
 }
 
 /// Bytes as text: what is not text becomes `\xNN`, a backslash becomes two.
@@ -589,6 +693,13 @@ impl OneKey {
     }
 }
 
+/// Get the memory usage of the store by service, prefix and key.
+#[utoipa::path(get, path = "/api/v1/store/usage", tag = "store", operation_id = "get_memory_usage",
+    responses((status = 200, description = "The shares, from a walk through at most 20,000 keys.", body = MemoryUsage)))]
+async fn memory_usage(State(app): State<App>) -> Result<Json<MemoryUsage>, ApiError> {
+    usage::usage(&app).await.map(Json)
+}
+
 /// The routes.
 fn routes() -> Routes {
     Routes {
@@ -596,7 +707,8 @@ fn routes() -> Routes {
             .routes(routes!(get_info))
             .routes(routes!(list_keys))
             .routes(routes!(get_key))
-            .routes(routes!(list_slow)),
+            .routes(routes!(list_slow))
+            .routes(routes!(memory_usage)),
         admin: OpenApiRouter::new().routes(routes!(delete_key)),
         pages: Router::new()
             .route("/store", get(page::page))
@@ -605,14 +717,14 @@ fn routes() -> Routes {
     }
 }
 
-/// Show the figures of the store: memory, keys, load.
+/// Get the figures of the store: memory, keys, load.
 #[utoipa::path(get, path = "/api/v1/store", tag = "store", operation_id = "get_info",
     responses((status = 200, description = "How it is.", body = StoreInfo)))]
 async fn get_info(State(app): State<App>) -> Result<Json<StoreInfo>, ApiError> {
     info(&app).await.map(Json)
 }
 
-/// Keys, page by page.
+/// List keys.
 #[utoipa::path(get, path = "/api/v1/store/keys", tag = "store", operation_id = "list_keys", params(KeyQuery),
     responses((status = 200, description = "A page of keys.", body = Page<KeyRow>)))]
 async fn list_keys(
@@ -622,7 +734,7 @@ async fn list_keys(
     keys(&app, &query).await.map(Json)
 }
 
-/// One key with its first entries.
+/// Get a key with its first entries.
 #[utoipa::path(get, path = "/api/v1/store/key", tag = "store", operation_id = "get_key", params(OneKey),
     responses((status = 200, description = "The key and what is in it.", body = KeyValue),
         (status = 404, description = "No such key.", body = crate::error::ErrorBody)))]
@@ -641,7 +753,7 @@ struct RemovedKey {
     key: String,
 }
 
-/// Remove one key. For repairs: services notice keys that vanish only when they need them.
+/// Delete a key. For repairs: services notice a missing key only when they need it.
 #[utoipa::path(delete, path = "/api/v1/store/key", tag = "store", operation_id = "delete_key", params(OneKey),
     responses((status = 200, description = "Removed.", body = RemovedKey),
         (status = 404, description = "No such key.", body = crate::error::ErrorBody)))]

@@ -54,6 +54,15 @@ pub struct Answer {
     pub text: String,
 }
 
+/// A body as it was sent.
+#[derive(Debug)]
+pub struct SentBody {
+    pub status: u16,
+    pub coding: String,
+    pub cache: String,
+    pub bytes: usize,
+}
+
 /// A stream of server-sent events.
 #[derive(Debug)]
 pub struct Events {
@@ -100,9 +109,30 @@ impl Answer {
         self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
     }
 
+    /// The value of a series in the text of `/metrics`, by name and labels as they are written.
+    pub fn series(&self, series: &str) -> Option<f64> {
+        let mut lines = self.text.lines();
+        lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
+}
+
+/// The answer of a gRPC call.
+#[derive(Debug)]
+pub struct GrpcAnswer {
+    pub status: u32,
+    pub message: String,
+    /// The message behind its prefix; empty if the call failed.
+    pub body: Vec<u8>,
+}
+
+/// A message with the prefix of gRPC.
+pub fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0], length.as_slice(), message].concat()
 }
 
 /// A body that does not end by itself.
@@ -167,6 +197,73 @@ impl Fixture {
         }
     }
 
+    /// What a GET sends over the wire.
+    pub async fn weigh(&self, path: &str, token: &str, accepts: &str) -> SentBody {
+        let mut request = Request::get(path).header("accept-encoding", accepts);
+        if !token.is_empty() {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.weigh_request(request.body(Body::empty()).unwrap()).await
+    }
+
+    /// A request, and the answer as it was sent.
+    pub async fn weigh_request(&self, request: Request<Body>) -> SentBody {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let header = |name: &str| {
+            parts.headers.get(name).map_or_else(String::new, |v| v.to_str().unwrap().to_owned())
+        };
+        SentBody {
+            status: parts.status.as_u16(),
+            coding: header("content-encoding"),
+            cache: header("cache-control"),
+            bytes: body.collect().await.unwrap().to_bytes().len(),
+        }
+    }
+
+    /// A gRPC call whose body is sent as it is.
+    pub async fn grpc(&self, token: &str, path: &str, body: Vec<u8>) -> GrpcAnswer {
+        let mut request = Request::post(path)
+            .version(axum::http::Version::HTTP_2)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        if !token.is_empty() {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Body::from(body)).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 200, "gRPC has its own statuses");
+        assert_eq!(response.headers()["content-type"], "application/grpc");
+        let head = response.headers().clone();
+        let collected = response.into_body().collect().await.unwrap();
+        let trailers = collected.trailers().cloned().unwrap_or(head);
+        let text = |name: &str| trailers.get(name).map_or("", |value| value.to_str().unwrap());
+        GrpcAnswer {
+            status: text("grpc-status").parse().unwrap(),
+            message: text("grpc-message").to_owned(),
+            body: collected.to_bytes().get(5..).unwrap_or_default().to_vec(),
+        }
+    }
+
+    /// A POST whose body is sent as it is; returns status, kind and body of the answer.
+    pub async fn post_bytes(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> (u16, String, Vec<u8>) {
+        let request = headers
+            .iter()
+            .fold(Request::post(path), |request, (name, value)| request.header(*name, *value));
+        let request = request.body(Body::from(body)).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let kind =
+            response.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes().to_vec();
+        (status, kind.unwrap_or_default(), body)
+    }
+
     /// Opens a stream of server-sent events.
     pub async fn listen(&self, request: Request<Body>) -> Events {
         let response = self.router.clone().oneshot(request).await.unwrap();
@@ -187,6 +284,18 @@ impl Fixture {
             Body::from(body.to_string())
         };
         self.send(request.body(body).unwrap()).await
+    }
+
+    /// A call of the admin with an idempotency key.
+    pub async fn keyed(&self, key: &str, what: &str, body: Value) -> Answer {
+        let (method, path) = what.split_once(' ').unwrap();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("authorization", format!("Bearer {ADMIN}"))
+            .header("content-type", "application/json")
+            .header("idempotency-key", key);
+        self.send(request.body(Body::from(body.to_string())).unwrap()).await
     }
 
     pub async fn get(&self, path: &str) -> Answer {

@@ -8,7 +8,7 @@ use store::Millis;
 use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::format::rfc3339;
+use crate::format::{rfc3339, rfc3339_bytes};
 
 /// A moment, written as `2026-11-17T09:30:00.000Z`. Any offset is understood in requests.
 ///
@@ -29,7 +29,11 @@ impl From<Millis> for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&rfc3339(self.0.0))
+        let text = rfc3339_bytes(self.0.0);
+        match text.as_ref().and_then(|text| std::str::from_utf8(text).ok()) {
+            Some(text) => serializer.serialize_str(text),
+            None => serializer.serialize_str(&rfc3339(self.0.0)),
+        }
     }
 }
 

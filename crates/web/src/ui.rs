@@ -2,13 +2,14 @@
 //! empty state or a badge looks.
 
 use axum::extract::FromRequestParts;
-use axum::http::HeaderMap;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use maud::{DOCTYPE, Markup, html};
 
 use crate::app::App;
 use crate::assets;
 use crate::auth::{Principal, Role};
+use crate::client::Client;
 use crate::cookies;
 use crate::error::ApiError;
 use crate::icon::{Icon, logo};
@@ -46,8 +47,9 @@ const OVERVIEW: NavItem = NavItem {
 };
 
 /// The frame's own pages about the installation.
-const INSTALLATION: [(&str, &str, &str, Icon); 4] = [
+const INSTALLATION: [(&str, &str, &str, Icon); 5] = [
     ("/audit", "Audit", "a", Icon::AUDIT),
+    ("/webhooks", "Webhooks", "w", Icon::BOLT),
     ("/settings", "Settings", "e", Icon::SETTINGS),
     ("/docs", "Docs", "d", Icon::DOCS),
     ("/api", "API", "p", Icon::API),
@@ -82,6 +84,7 @@ pub struct Shell {
     /// The one who looks.
     pub principal: Principal,
     theme: Option<&'static str>,
+    origin: String,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Shell {
@@ -89,8 +92,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Shell {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Shell, ApiError> {
         let principal = Principal::from_request_parts(parts, state).await?;
-        Ok(Shell { principal, theme: theme(&parts.headers) })
+        Ok(Shell { principal, theme: theme(&parts.headers), origin: origin(parts) })
     }
+}
+
+/// Returns scheme and host as the browser has them in its address bar; empty when the request names no
+/// host, or one that is none.
+fn origin(parts: &Parts) -> String {
+    let named = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = named.or_else(|| parts.uri.authority().map(|authority| authority.as_str()));
+    let is_plain = |host: &&str| {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b".-:[]_".contains(&b);
+        !host.is_empty() && host.len() <= 255 && host.bytes().all(allowed)
+    };
+    let is_secure = parts.extensions.get::<Client>().is_some_and(|client| client.secure);
+    let scheme = if is_secure { "https" } else { "http" };
+    host.filter(is_plain).map(|host| format!("{scheme}://{host}")).unwrap_or_default()
 }
 
 /// The head of a page.
@@ -139,12 +156,18 @@ impl Shell {
     }
 
     pub(crate) fn of(principal: Principal, theme: Option<&'static str>) -> Shell {
-        Shell { principal, theme }
+        Shell { principal, theme, origin: String::new() }
+    }
+
+    /// Scheme and host of this server as the viewer reaches it, such as `https://tidegate.example`; empty
+    /// when the request named none.
+    pub fn origin(&self) -> &str {
+        &self.origin
     }
 
     /// A whole page.
     pub fn page(&self, app: &App, here: &str, head: &Head, body: &Markup) -> Markup {
-        let body = html! { (page_head(head)) (body) };
+        let body = html! { (page_head(head, &page_tools(body))) (body) };
         self.bare_page(app, here, &head.title, &body)
     }
 
@@ -161,7 +184,7 @@ impl Shell {
                         header.top {
                             button type="button" popovertarget="side" aria-label="Menu" { (Icon::MENU) }
                             a.brand href="/" { (logo()) "Tidegate" }
-                            span.live-dot { "Live" }
+                            button.end type="button" data-palette="" aria-label="Find anything" { (Icon::SEARCH) }
                         }
                         main.page #main tabindex="-1" {
                             div.offline role="status" {
@@ -172,7 +195,7 @@ impl Shell {
                     }
                 }
                 (dialogs(app))
-                div.toasts #toasts {}
+                div.toasts #toasts popover="manual" {}
                 script type="module" src=(assets::url("app.js")) {}
             },
         )
@@ -195,6 +218,7 @@ impl Shell {
         html! {
             nav.side #side popover="auto" aria-label="Main" {
                 a.brand href="/" { (logo()) "Tidegate" }
+                button.find type="button" data-palette="" { (Icon::SEARCH) "Find anything" kbd { "Ctrl K" } }
                 ul.nav {
                     (links(NavGroup::Services))
                     li.nav-label aria-hidden="true" { "Installation" }
@@ -218,7 +242,46 @@ impl Shell {
     }
 }
 
-fn page_head(head: &Head) -> Markup {
+/// Controls that a page gets for its contents: the state of the connection where parts are live, the range picker
+/// where there are charts.
+fn page_tools(body: &Markup) -> Markup {
+    let has = |attribute: &str| body.0.contains(attribute);
+    html! {
+        @if has("data-live=") { (live_pill()) }
+        @if has("data-chart=") { (range_picker()) }
+    }
+}
+
+/// The state of the live connection. The script says what it is; until then it is not known.
+fn live_pill() -> Markup {
+    html! {
+        button.live-dot type="button" data-live-pause="" aria-pressed="false" title="Pause live updates" {
+            span data-live-word="" { "Connecting" }
+        }
+    }
+}
+
+/// The range that all charts of the page show. The script keeps it in the address and for the next page.
+fn range_picker() -> Markup {
+    const RANGES: [(&str, &str); 5] =
+        [("15m", "15 min"), ("1h", "1 h"), ("24h", "24 h"), ("7d", "7 d"), ("30d", "30 d")];
+    html! {
+        div.ranges role="group" aria-label="Time range" data-ranges="" {
+            @for (range, word) in RANGES {
+                button type="button" data-range=(range) aria-pressed=(if range == "15m" { "true" } else { "false" }) { (word) }
+            }
+            button type="button" data-range="custom" aria-pressed="false" popovertarget="range-custom" { "From–to" }
+            form #range-custom popover="auto" {
+                label.field { span { "From" } input.input type="datetime-local" name="from" required; }
+                label.field { span { "To" } input.input type="datetime-local" name="to"; small { "Left empty: until now. Up to 90 days back." } }
+                p.field-error role="alert" hidden {}
+                button.btn.primary type="submit" { "Show" }
+            }
+        }
+    }
+}
+
+fn page_head(head: &Head, tools: &Markup) -> Markup {
     html! {
         header.page-head {
             div.titles {
@@ -230,7 +293,7 @@ fn page_head(head: &Head) -> Markup {
                 h1 { (head.title) }
                 @if !head.lead.is_empty() { p { (head.lead) } }
             }
-            div.actions { (head.actions) }
+            div.actions { (tools) (head.actions) }
         }
     }
 }
@@ -294,12 +357,20 @@ fn dialogs(app: &App) -> Markup {
         dialog #secret aria-labelledby="secret-title" {
             form.dialog-body method="dialog" {
                 h2 #secret-title { "Copy it now" }
-                p { "It is shown this once; only its hash is kept." }
+                p { "It is shown this once." }
                 pre.code tabindex="0" { code {} }
                 div.dialog-foot {
                     button.btn type="button" data-copy="" { "Copy" }
                     button.btn.primary type="submit" { "Done" }
                 }
+            }
+        }
+        dialog #palette aria-label="Find anything" {
+            div.dialog-body {
+                input.input type="text" role="combobox" aria-expanded="true" aria-controls="palette-list" aria-label="Find pages, queues, jobs, keys, settings, documents and actions"
+                    placeholder="Find pages, queues, jobs, keys, settings, actions" autocomplete="off" spellcheck="false" maxlength="100";
+                div #palette-list role="listbox" aria-label="Found" {}
+                p.small.dim data-none="" hidden { "Nothing found. Try a shorter word, or the beginning of an id." }
             }
         }
         dialog #keys aria-labelledby="keys-title" {
@@ -309,6 +380,8 @@ fn dialogs(app: &App) -> Markup {
                     @for item in menu(app) {
                         dt { kbd { "g" } " " kbd { (item.key) } } dd { (item.title) }
                     }
+                    dt { kbd { "Ctrl" } " " kbd { "K" } } dd { "Find anything" }
+                    dt { kbd { "j" } " " kbd { "k" } } dd { "Next and previous row; Enter opens it" }
                     dt { kbd { "/" } } dd { "Search on this page" }
                     dt { kbd { "t" } } dd { "Light or dark" }
                     dt { kbd { "?" } } dd { "This list" }
@@ -430,6 +503,18 @@ pub fn ticks(text: &str) -> Markup {
         @for (index, piece) in text.split('`').enumerate() {
             @if index % 2 == 1 { code { (piece) } } @else { (piece) }
         }
+    }
+}
+
+/// A button that copies a text, such as an id.
+pub fn copy_button(text: &str) -> Markup {
+    html! { button.copy type="button" data-copy=(text) aria-label={ "Copy " (text) } title="Copy" { (Icon::COPY) } }
+}
+
+/// A button that copies the address of a page of this server.
+pub fn copy_link_button(path: &str, what: &str) -> Markup {
+    html! {
+        button.btn.s.ghost type="button" data-copy-link=(path) aria-label={ "Copy the address of " (what) } title={ "Copy the address of " (what) } { (Icon::COPY) }
     }
 }
 

@@ -21,7 +21,7 @@ impl Auth {
         address: IpAddr,
         settings: &Settings,
     ) -> Result<Option<Duration>, ApiError> {
-        let rule = Rule::Window {
+        let rule = Rule::Sliding {
             limit: settings.login_tries.clamp(1, WINDOW_MOST),
             window: settings.login_lock.max(Duration::from_millis(1)),
         };

@@ -8,7 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use futures_util::FutureExt;
@@ -21,14 +21,20 @@ use crate::app::App;
 use crate::audit;
 use crate::client::Client;
 use crate::error::ApiError;
+use crate::idempotency;
+use crate::middleware::RefusalMark;
 use crate::sse::EventsSlot;
 
+const ADMIN_KEY: HeaderName = HeaderName::from_static("x-admin-key");
+
 /// The longest a change may take; long after the store's own timeouts.
-const CHANGE_DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const CHANGE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The permission a route asks of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
+    /// Any role.
+    AnyRole,
     /// Do work: role worker, operator or admin.
     Worker,
     /// Look.
@@ -43,7 +49,7 @@ impl Need {
     /// The word of the least role that will do.
     pub fn word(self) -> &'static str {
         match self {
-            Need::Worker => "worker",
+            Need::AnyRole | Need::Worker => "worker",
             Need::Viewer => "viewer",
             Need::Operator => "operator",
             Need::Admin => "admin",
@@ -53,6 +59,7 @@ impl Need {
     /// Tells whether this role is enough.
     pub fn met_by(self, role: Role) -> bool {
         match self {
+            Need::AnyRole => true,
             Need::Worker => matches!(role, Role::Worker | Role::Operator | Role::Admin),
             Need::Viewer => role >= Role::Viewer,
             Need::Operator => role >= Role::Operator,
@@ -88,11 +95,11 @@ pub(crate) async fn check(
             if page && error.status() == StatusCode::UNAUTHORIZED {
                 return to_login(&request);
             }
-            return error.into_response();
+            return error.refusing().into_response();
         }
     };
-    let mut entry = audit::Entry::of_request(&request, &principal);
     if !need.met_by(principal.role) {
+        let mut entry = audit::Entry::of_request(&request, &principal);
         entry.set_status(StatusCode::FORBIDDEN);
         let subject = format!("{} {}", entry.token_id, entry.action);
         audit::write_refusal(&app, subject, &entry).await;
@@ -102,6 +109,7 @@ pub(crate) async fn check(
             principal.name,
             principal.role
         ))
+        .refusing()
         .into_response();
     }
     let audited = is_change(request.method())
@@ -109,18 +117,22 @@ pub(crate) async fn check(
             Need::Operator | Need::Admin => true,
             // What programs do there is what jobs are for; what people do is on record.
             Need::Worker => principal.role != Role::Worker,
-            Need::Viewer => false,
+            Need::AnyRole | Need::Viewer => false,
         };
+    let entry = audited.then(|| audit::Entry::of_request(&request, &principal));
     request.extensions_mut().insert(principal);
+    if request.headers().contains_key(idempotency::KEY) {
+        // For `idempotency::once`, which is a layer of single routes.
+        request.extensions_mut().insert(app.clone());
+    }
     let credential = Credential::of(request.headers());
     if let Some(credential) = &credential {
         request.extensions_mut().insert(credential.clone());
     }
-    if audited && !self_audited {
-        return change(app, request, next, entry).await;
-    }
-    if audited {
-        request.extensions_mut().insert(entry);
+    match entry {
+        Some(entry) if !self_audited => return change(app, request, next, entry).await,
+        Some(entry) => _ = request.extensions_mut().insert(entry),
+        None => {}
     }
     let response = next.run(request).await;
     if let (Some(credential), Some(events)) =
@@ -161,7 +173,7 @@ async fn change(app: App, request: Request, next: Next, entry: audit::Entry) -> 
         pending.finish(&app).await;
         handled
     };
-    match tasks.spawn(both.in_current_span()).await {
+    match tasks.spawn(store::trace::carry(both.in_current_span())).await {
         Ok(Ok(response)) => response,
         // The middleware catches panics of handlers.
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
@@ -195,7 +207,7 @@ fn client_of(request: &Request) -> String {
 }
 
 /// Finds and checks the credential: a bearer token, `X-Admin-Key`, or the session cookie.
-pub(crate) async fn identify(
+pub async fn identify(
     app: &App,
     headers: &HeaderMap,
     method: &Method,
@@ -219,8 +231,34 @@ pub(crate) async fn identify(
         .ok_or_else(|| ApiError::unauthorized("this session has ended; log in again"))
 }
 
-/// The credential as it was sent.
-pub(crate) fn credential(headers: &HeaderMap) -> Option<&str> {
+/// Checks the credential of a request whose route is public because not every caller needs one; `None`
+/// if it has none.
+///
+/// # Errors
+/// The credential is not valid, or its role is not enough.
+pub async fn identify_if_any(
+    app: &App,
+    headers: &HeaderMap,
+    method: &Method,
+    need: Need,
+) -> Result<Option<Principal>, ApiError> {
+    if credential(headers).is_none() {
+        return Ok(None);
+    }
+    let principal = identify(app, headers, method).await.map_err(ApiError::refusing)?;
+    if !need.met_by(principal.role) {
+        let message = format!(
+            "this needs role {}, and this credential has role {}",
+            need.word(),
+            principal.role
+        );
+        return Err(ApiError::forbidden(message).refusing());
+    }
+    Ok(Some(principal))
+}
+
+/// The credential of the product as it was sent: a token, or the session of the dashboard.
+pub fn credential(headers: &HeaderMap) -> Option<&str> {
     token_of(headers).or_else(|| cookie_of(headers))
 }
 
@@ -229,7 +267,7 @@ pub(super) fn token_of(headers: &HeaderMap) -> Option<&str> {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    bearer.or_else(|| headers.get("x-admin-key")?.to_str().ok())
+    bearer.or_else(|| headers.get(ADMIN_KEY)?.to_str().ok())
 }
 
 fn is_change(method: &Method) -> bool {
@@ -263,6 +301,7 @@ fn to_login(request: &Request) -> Response {
     let mut response = Redirect::to(&format!("/login?next={}", crate::middleware::percent(target)))
         .into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.extensions_mut().insert(RefusalMark);
     response
 }
 

@@ -49,9 +49,7 @@ impl Auth {
         settings: &Settings,
     ) -> Result<String, ApiError> {
         let cookie = random_hex::<24>()?;
-        let now = store.now().0;
-        let session = DashboardSession { token_hash: digest(token), created_ms: now, seen_ms: now };
-        write(store, &digest(&cookie), &session, settings).await?;
+        write_session(store, &digest(&cookie), digest(token), settings).await?;
         Ok(cookie)
     }
 
@@ -127,6 +125,18 @@ impl Auth {
         let _: i64 = store.clone().del(keys::session(&hash)).await.map_err(store::Error::from)?;
         Ok(())
     }
+}
+
+/// Writes a session that begins now, by the hashes of its cookie and of its token.
+pub(super) async fn write_session(
+    store: &Store,
+    hash: &str,
+    token_hash: String,
+    settings: &Settings,
+) -> Result<(), ApiError> {
+    let now = store.now().0;
+    let session = DashboardSession { token_hash, created_ms: now, seen_ms: now };
+    write(store, hash, &session, settings).await
 }
 
 fn elapsed(now_ms: i64, since_ms: i64) -> Duration {

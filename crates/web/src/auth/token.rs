@@ -75,8 +75,8 @@ pub struct NewToken {
     pub name: String,
     /// Its role.
     pub role: Role,
-    /// The scopes a worker's token is narrowed to: `jobs:type=mail` or `jobs:namespace=shop`; at most 16.
-    /// Others are refused.
+    /// The scopes a worker's token is narrowed to, such as `jobs:type=mail`, `jobs:namespace=shop` or
+    /// `limits`; at most 16. Others are refused.
     #[serde(default)]
     #[schema(max_items = 16)]
     pub scopes: Vec<String>,

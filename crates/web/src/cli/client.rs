@@ -8,11 +8,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use store::trace::TraceContext;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::admin_token;
 use super::{Context, Global};
-use super::{Exit, Failure, Outcome};
+use super::{Exit, Failure, Outcome, segment};
 use crate::config::Config;
 
 /// The address of a running server, left in its data folder.
@@ -22,6 +23,9 @@ pub struct RunningServer {
     pub http: String,
     /// Its process.
     pub pid: u32,
+    /// URL of the RESP listener of its built-in store, if it has one.
+    #[serde(default)]
+    pub resp: Option<String>,
 }
 
 type Answer = Result<ureq::http::Response<ureq::Body>, ureq::Error>;
@@ -134,9 +138,21 @@ pub struct Client {
     /// The source of the token, for messages.
     token_source: String,
     agent: ureq::Agent,
+    /// The trace in which this command was started.
+    trace: Option<TraceContext>,
+}
+
+/// The trace in which this process was started, as `jobs exec` and other tools tell it.
+fn trace_of_process() -> Option<TraceContext> {
+    std::env::var("TRACEPARENT").ok()?.parse().ok()
 }
 
 impl Client {
+    /// The base URL of the server.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
     /// The server named by `--server`, else the local one.
     pub fn new(context: &Context<'_>) -> Outcome<Client> {
         let global = context.global;
@@ -159,7 +175,8 @@ impl Client {
             }
         };
         let token = token.trim().to_owned();
-        Ok(Client { base: server.base, token, token_source, agent: server.agent })
+        let (base, agent, trace) = (server.base, server.agent, trace_of_process());
+        Ok(Client { base, token, token_source, agent, trace })
     }
 
     /// The same server, with the token that is in the data folder now.
@@ -168,7 +185,17 @@ impl Client {
         let token = admin_token::read(&config.server.data)
             .map_err(|error| Failure::failed(format!("cannot read the admin token: {error}")))?;
         let token_source = format!("the admin token in {}", config.server.data.display());
-        Ok(Client { base: server.base, token, token_source, agent: server.agent })
+        let (base, agent, trace) = (server.base, server.agent, trace_of_process());
+        Ok(Client { base, token, token_source, agent, trace })
+    }
+
+    /// Adds the token, and the trace this call is part of.
+    fn sign<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+        let request = request.header("authorization", self.bearer());
+        match store::trace::current().or(self.trace) {
+            Some(trace) => request.header("traceparent", trace.to_string()),
+            None => request,
+        }
     }
 
     /// GET, and the JSON of the answer.
@@ -176,16 +203,21 @@ impl Client {
         self.get_text(path).map(|text| value_of(&text))
     }
 
+    /// GET of a list: the items of all its pages. The path may have a query, without `limit` and `cursor`.
+    pub fn get_all(&self, path: &str) -> Outcome<Vec<Value>> {
+        all_pages(path, |path| self.get(path))
+    }
+
     /// As [`get`](Client::get), and the answer as it came: a [`Value`] keeps neither the order of
     /// fields nor the digits of numbers.
     pub fn get_text(&self, path: &str) -> Outcome<String> {
-        let request = self.agent.get(self.url(path)).header("authorization", self.bearer());
+        let request = self.sign(self.agent.get(self.url(path)));
         self.finish_text(request.call())
     }
 
     /// POST with a JSON body.
     pub fn post(&self, path: &str, body: &Value) -> Outcome<Value> {
-        let request = self.agent.post(self.url(path)).header("authorization", self.bearer());
+        let request = self.sign(self.agent.post(self.url(path)));
         self.finish(request.content_type("application/json").send(body.to_string()))
     }
 
@@ -196,7 +228,7 @@ impl Client {
 
     /// As [`post_text`](Client::post_text), and the answer as it came.
     pub fn exchange(&self, path: &str, body: &str) -> Outcome<String> {
-        let mut request = self.agent.post(self.url(path)).header("authorization", self.bearer());
+        let mut request = self.sign(self.agent.post(self.url(path)));
         if body.len() >= ANNOUNCED_BYTES {
             request = request.header("expect", "100-continue");
         }
@@ -205,13 +237,13 @@ impl Client {
 
     /// PUT with a body that is JSON already.
     pub fn put_text(&self, path: &str, body: &str) -> Outcome<Value> {
-        let request = self.agent.put(self.url(path)).header("authorization", self.bearer());
+        let request = self.sign(self.agent.put(self.url(path)));
         self.finish(request.content_type("application/json").send(body))
     }
 
     /// GET whose answer comes bit by bit and does not end by itself, but for the time given.
     pub fn follow(&self, path: &str, most: Option<Duration>) -> Outcome<impl BufRead + use<>> {
-        let request = self.agent.get(self.url(path)).header("authorization", self.bearer());
+        let request = self.sign(self.agent.get(self.url(path)));
         let answer = request.config().timeout_global(most).build().call();
         match answer {
             Ok(answer) if answer.status().as_u16() < 400 => {
@@ -226,20 +258,20 @@ impl Client {
 
     /// PATCH with a JSON body.
     pub fn patch(&self, path: &str, body: &Value) -> Outcome<Value> {
-        let request = self.agent.patch(self.url(path)).header("authorization", self.bearer());
+        let request = self.sign(self.agent.patch(self.url(path)));
         self.finish(request.content_type("application/json").send(body.to_string()))
     }
 
     /// DELETE with a JSON body, for what asks to be confirmed.
     pub fn delete_confirmed(&self, path: &str, body: &Value) -> Outcome<Value> {
-        let request = self.agent.delete(self.url(path)).header("authorization", self.bearer());
+        let request = self.sign(self.agent.delete(self.url(path)));
         let request = request.force_send_body().content_type("application/json");
         self.finish(request.send(body.to_string()))
     }
 
     /// DELETE.
     pub fn delete(&self, path: &str) -> Outcome<Value> {
-        let request = self.agent.delete(self.url(path)).header("authorization", self.bearer());
+        let request = self.sign(self.agent.delete(self.url(path)));
         self.finish(request.call())
     }
 
@@ -342,11 +374,42 @@ pub fn base_of(address: std::net::SocketAddr, tls: bool) -> String {
     format!("{scheme}://{address}")
 }
 
+/// Reads page after page of a list until there is no cursor of a next one.
+fn all_pages(path: &str, mut get: impl FnMut(&str) -> Outcome<Value>) -> Outcome<Vec<Value>> {
+    let first = format!("{path}{}limit=1000", if path.contains('?') { '&' } else { '?' });
+    let (mut items, mut next) = (Vec::new(), first.clone());
+    loop {
+        let mut answer = get(&next)?;
+        if let Value::Array(page) = answer["items"].take() {
+            items.extend(page);
+        }
+        match answer["next_cursor"].as_str() {
+            Some(cursor) => next = format!("{first}&cursor={}", segment(cursor)),
+            None => return Ok(items),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn all_pages_of_a_list_are_read() {
+        let mut asked = Vec::new();
+        let items = all_pages("/things?sort=name", |path| {
+            asked.push(path.to_owned());
+            Ok(match asked.len() {
+                1 => json!({ "items": [1, 2], "next_cursor": "a b" }),
+                _ => json!({ "items": [3], "next_cursor": null }),
+            })
+        });
+        assert_eq!(items.unwrap(), [1, 2, 3]);
+        let first = "/things?sort=name&limit=1000";
+        assert_eq!(asked, [first.to_owned(), format!("{first}&cursor=a%20b")]);
+    }
 
     #[test]
     fn a_number_without_a_value_does_not_spoil_an_answer() {

@@ -17,6 +17,8 @@ pub enum Exit {
     Auth = 4,
     /// The server or the store cannot be reached.
     Unreachable = 5,
+    /// A limit denied what was asked.
+    Denied = 6,
 }
 
 impl From<Exit> for ExitCode {

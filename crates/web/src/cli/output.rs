@@ -13,8 +13,21 @@ use super::{Failure, Outcome};
 pub struct Output {
     /// Print JSON.
     pub json: bool,
+    /// Print tab-separated values instead of tables.
+    pub tsv: bool,
     quiet: bool,
     color: bool,
+}
+
+/// The form of lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum OutputFormat {
+    /// Columns for people.
+    Table,
+    /// JSON.
+    Json,
+    /// Tab-separated values with a head, for spreadsheets and `cut`.
+    Tsv,
 }
 
 /// Colours, by meaning.
@@ -36,11 +49,19 @@ impl Output {
     /// As the flags say.
     pub fn new(global: &Global) -> Output {
         let wanted = !global.no_color && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+        let tsv = global.output == Some(OutputFormat::Tsv);
         Output {
-            json: global.json,
+            json: global.json || global.output == Some(OutputFormat::Json),
+            tsv,
             quiet: global.quiet,
-            color: wanted && io::stdout().is_terminal(),
+            color: wanted && !tsv && io::stdout().is_terminal(),
         }
+    }
+
+    /// Plain text without colours, for tests.
+    #[cfg(test)]
+    pub(crate) fn plain() -> Output {
+        Output { json: false, tsv: false, quiet: false, color: false }
     }
 
     /// Does somebody want to see how far long work is?
@@ -75,6 +96,23 @@ impl Output {
     /// One line of data.
     pub fn line(&self, line: &str) -> Outcome {
         self.text(&format!("{line}\n"))
+    }
+
+    /// Names and values below each other; with `-o tsv` a tab between.
+    pub fn pairs(&self, rows: &[(&str, String)]) -> Outcome {
+        if self.tsv {
+            let rows: Vec<Vec<String>> =
+                rows.iter().map(|(name, value)| vec![(*name).to_owned(), value.clone()]).collect();
+            return self.table(&["NAME", "VALUE"], &rows);
+        }
+        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
+        let mut page = String::new();
+        for (name, value) in rows {
+            let name = self.paint(Tone::Dim, &format!("{name:width$}"));
+            page.push_str(format!("{name}{value}").trim_end());
+            page.push('\n');
+        }
+        self.text(&page)
     }
 
     /// A value as JSON.
@@ -118,6 +156,18 @@ impl Output {
 
     /// Rows in columns, with a head.
     pub fn table(&self, head: &[&str], rows: &[Vec<String>]) -> Outcome {
+        if self.tsv {
+            let line = |cells: &mut dyn Iterator<Item = &str>| {
+                // A tab or a line break in a cell would be another cell.
+                let plain = |cell: &str| cell.replace(['\t', '\n', '\r'], " ");
+                cells.map(plain).collect::<Vec<_>>().join("\t") + "\n"
+            };
+            let mut text = line(&mut head.iter().copied());
+            for row in rows {
+                text.push_str(&line(&mut row.iter().map(String::as_str)));
+            }
+            return self.text(&text);
+        }
         let width = |column: usize| {
             let cells = rows.iter().filter_map(|row| row.get(column));
             let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);

@@ -15,6 +15,10 @@ const A_MOMENT: Duration = Duration::from_millis(400);
 /// Interval at which the bar is drawn.
 const EVERY: Duration = Duration::from_millis(100);
 
+/// The shapes of bars.
+const BYTES: &str = "{prefix} [{bar:30}] {bytes} of {total_bytes}, {eta} left";
+const KEYS: &str = "{prefix} [{bar:30}] {human_pos} of {human_len} keys, {eta} left";
+
 /// A bar; gone when dropped.
 #[derive(Debug)]
 pub struct Progress {
@@ -29,6 +33,24 @@ impl Progress {
         total: u64,
         done: impl Fn() -> u64 + Send + 'static,
     ) -> Progress {
+        Self::draw(output, what, BYTES, move || (done(), total))
+    }
+
+    /// Shows how many keys are done, of how many, while work goes on elsewhere.
+    pub fn of_keys(
+        output: &Output,
+        what: &'static str,
+        counts: impl Fn() -> (u64, u64) + Send + 'static,
+    ) -> Progress {
+        Self::draw(output, what, KEYS, counts)
+    }
+
+    fn draw(
+        output: &Output,
+        what: &'static str,
+        shape: &'static str,
+        counts: impl Fn() -> (u64, u64) + Send + 'static,
+    ) -> Progress {
         if !output.shows_progress() || !io::stderr().is_terminal() {
             return Progress { drawing: None };
         }
@@ -37,8 +59,10 @@ impl Progress {
             let mut wait = A_MOMENT;
             let mut bar = None;
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-                let bar = bar.get_or_insert_with(|| new_bar(what, total));
-                bar.set_position(done().min(total));
+                let (done, total) = counts();
+                let bar = bar.get_or_insert_with(|| new_bar(what, shape, total));
+                bar.set_length(total);
+                bar.set_position(done.min(total));
                 wait = EVERY;
             }
             if let Some(bar) = bar {
@@ -49,9 +73,8 @@ impl Progress {
     }
 }
 
-fn new_bar(what: &'static str, total: u64) -> ProgressBar {
+fn new_bar(what: &'static str, shape: &str, total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    let shape = "{prefix} [{bar:30}] {bytes} of {total_bytes}, {eta} left";
     // The shape is a constant; should it ever be wrong, the plain bar will do.
     let style =
         ProgressStyle::with_template(shape).unwrap_or_else(|_| ProgressStyle::default_bar());

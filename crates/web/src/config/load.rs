@@ -171,6 +171,16 @@ impl Sources {
             );
         }
 
+        for (variable, name) in services.iter().flat_map(|service| service.fallback_variables()) {
+            let is_unset =
+                values.get(name).is_some_and(|given| given.origin == SettingOrigin::Default);
+            let given = self.env.iter().find(|(key, text)| key == variable && !text.is_empty());
+            if let Some((_, text)) = given.filter(|_| is_unset) {
+                let origin = SettingOrigin::Env((*variable).to_owned());
+                self.put(&mut values, &mut problems, name, text.clone(), origin);
+            }
+        }
+
         for setting in settings(services) {
             let Some(given) = values.get(setting.name) else { continue };
             if let Err(why) = (setting.check)(&given.text, setting.bounds) {
@@ -217,6 +227,10 @@ impl Sources {
         if empty(&config.http.tls_cert) != empty(&config.http.tls_key) {
             let why = "http.tls_cert and http.tls_key belong together: set both or none";
             return Err(Problem::new("http.tls_cert", why));
+        }
+        if config.resp.tls && empty(&config.http.tls_cert) {
+            let why = "resp.tls needs a certificate: set http.tls_cert and http.tls_key";
+            return Err(Problem::new("resp.tls", why));
         }
         if config.auth.session_idle > config.auth.session_max {
             let why = "auth.session_idle is longer than auth.session_max";
@@ -360,16 +374,6 @@ fn as_text(value: &toml::Value) -> Option<String> {
     }
 }
 
-/// A value as it may be shown: the password of a URL is not.
-pub fn shown(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let Some((login, host)) = rest.split_once('@') else { return text.to_owned() };
-    match login.split_once(':') {
-        Some((user, _)) => format!("{scheme}://{user}:…@{host}"),
-        None => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -455,6 +459,7 @@ mod tests {
     #[test]
     fn settings_that_belong_together_are_checked_together() {
         assert!(sources("[http]\ntls_cert = 'a.pem'", &[], &[]).is_err());
+        assert!(sources("[resp]\ntls = true", &[], &[]).is_err());
         assert!(sources("[auth]\nsession_idle = '8d'", &[], &[]).is_err());
         assert!(sources("[server]\nonly = []", &[], &[]).is_err());
         assert!(sources("[server]\nonly = ['echo']", &[], &[]).is_err());
@@ -470,13 +475,5 @@ mod tests {
         for wrong in ["", "two words", "X-Forwarded-For, Forwarded", "Host", "Cookie"] {
             assert!(set(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_password_is_not_shown() {
-        assert_eq!(shown("redis://me:secret@host/1"), "redis://me:…@host/1");
-        assert_eq!(shown("redis://:secret@host"), "redis://:…@host");
-        assert_eq!(shown("embedded:./x"), "embedded:./x");
-        assert_eq!(shown("redis://host:6379"), "redis://host:6379");
     }
 }

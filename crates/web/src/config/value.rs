@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderName, header};
 use ipnet::IpNet;
+use tracing::level_filters::LevelFilter;
 
 /// A value that can be written as text.
 pub trait Value: Sized {
@@ -14,6 +15,22 @@ pub trait Value: Sized {
 
     /// Reads a text and checks it against the bounds.
     fn parse(text: &str, bounds: Bounds<'_>) -> Result<Self, String>;
+
+    /// Returns a text as pages and `config show` may show it. Kinds that hold secrets hide them; the
+    /// password of a URL is never shown.
+    fn shown(text: &str) -> String {
+        hide_password(text)
+    }
+}
+
+/// Hides the password of a URL: `redis://me:…@host`.
+pub fn hide_password(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let Some((login, host)) = rest.split_once('@') else { return text.to_owned() };
+    match login.split_once(':') {
+        Some((user, _)) => format!("{scheme}://{user}:…@{host}"),
+        None => text.to_owned(),
+    }
 }
 
 /// Least and most, written like the value itself.
@@ -84,6 +101,48 @@ impl Value for String {
             return Err("control characters are not allowed".to_owned());
         }
         Ok(text.to_owned())
+    }
+}
+
+/// A password or another secret: neither pages, nor `config show`, nor `Debug` show it.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct SecretText(String);
+
+impl SecretText {
+    /// Returns the secret itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns true if none is set.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<&str> for SecretText {
+    fn from(text: &str) -> SecretText {
+        SecretText(text.to_owned())
+    }
+}
+
+impl std::fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretText")
+    }
+}
+
+impl Value for SecretText {
+    fn kind() -> &'static str {
+        "text"
+    }
+
+    fn parse(text: &str, bounds: Bounds<'_>) -> Result<SecretText, String> {
+        String::parse(text, bounds).map(SecretText)
+    }
+
+    fn shown(text: &str) -> String {
+        if text.is_empty() { String::new() } else { "…".to_owned() }
     }
 }
 
@@ -293,7 +352,7 @@ impl Value for Networks {
     }
 }
 
-/// The items of a list with commas between.
+/// The items of a list separated by commas.
 pub fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
@@ -336,6 +395,60 @@ crate::words! {
         Text = "text",
         /// For programs.
         Json = "json",
+    }
+}
+
+/// Log levels: one for everything, and levels of parts by the start of their name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLevels {
+    /// The level of what has none of its own; `None` logs nothing of it.
+    pub default: Option<LevelFilter>,
+    /// Parts and their levels.
+    pub parts: Vec<(String, LevelFilter)>,
+}
+
+impl Value for LogLevels {
+    fn kind() -> &'static str {
+        "level, or list of `level` and `part=level`"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<LogLevels, String> {
+        let mut levels = LogLevels { default: None, parts: Vec::new() };
+        for entry in items(text) {
+            let wrong = || {
+                format!(
+                    "{entry:?} is not a level: use error, warn, info, debug, trace or off, and for \
+                     one part NAME=LEVEL"
+                )
+            };
+            // An empty text would be read as `error`.
+            let read = |level: &str| match level.trim() {
+                "" => Err(wrong()),
+                level => level.parse::<LevelFilter>().map_err(|_| wrong()),
+            };
+            match entry.split_once('=') {
+                Some((name, _)) if name.trim().is_empty() => return Err(wrong()),
+                Some((name, level)) => levels.parts.push((name.trim().to_owned(), read(level)?)),
+                None => levels.default = Some(read(entry)?),
+            }
+        }
+        Ok(levels)
+    }
+}
+
+/// The URL of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreUrl(pub String);
+
+impl Value for StoreUrl {
+    fn kind() -> &'static str {
+        "URL of a store"
+    }
+
+    fn parse(text: &str, _: Bounds<'_>) -> Result<StoreUrl, String> {
+        let text = String::parse(text, None)?;
+        store::Store::check_url(&text).map_err(|error| error.to_string())?;
+        Ok(StoreUrl(text))
     }
 }
 
@@ -390,6 +503,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_password_is_not_shown() {
+        assert_eq!(hide_password("redis://me:secret@host/1"), "redis://me:…@host/1");
+        assert_eq!(hide_password("redis://:secret@host"), "redis://:…@host");
+        assert_eq!(hide_password("embedded:./x"), "embedded:./x");
+        assert_eq!(hide_password("redis://host:6379"), "redis://host:6379");
+        assert_eq!(StoreUrl::shown("redis://:secret@host"), "redis://:…@host");
+        assert_eq!(SecretText::shown("secret"), "…");
+        assert_eq!(SecretText::shown(""), "");
+        assert!(!format!("{:?}", SecretText::from("secret")).contains("secret"));
+        let headers = "authorization=Bearer%20secret, secret, x=secret";
+        assert_eq!(crate::otel::CollectorHeaders::shown(headers), "authorization=…,…,x=…");
+    }
+
+    #[test]
     fn a_rate_is_a_count_in_a_span() {
         let rate = |text: &str| text.parse::<Rate>().map(|rate| (rate.count, rate.per_seconds));
         assert_eq!(rate("500/m"), Ok((500, 60)));
@@ -399,6 +526,29 @@ mod tests {
         assert_eq!(rate("0/s"), Ok((0, 1)));
         for bad in ["", "500", "/m", "m/500", "1/0s", "1/2d", "-1/s", "1/s/s", "1/99999999999d"] {
             assert!(rate(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn log_levels_are_read_for_everything_and_by_part() {
+        let levels = LogLevels::parse("warn, room=debug,hyper=off", None).unwrap();
+        assert_eq!(levels.default, Some(LevelFilter::WARN));
+        let parts =
+            [("room".to_owned(), LevelFilter::DEBUG), ("hyper".to_owned(), LevelFilter::OFF)];
+        assert_eq!(levels.parts, parts);
+        for wrong in ["banana", "info,room=loud", "=debug", "room=", "room= "] {
+            let message = LogLevels::parse(wrong, None).unwrap_err();
+            assert!(message.contains("is not a level"), "{wrong}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_url_of_a_store_names_a_kind_of_store() {
+        for good in ["embedded:", "embedded:{data}", "redis://h:1/0", "rediss+cluster://a,b"] {
+            assert!(StoreUrl::parse(good, None).is_ok(), "{good}");
+        }
+        for wrong in ["", "banana", "/var/lib/tidegate", "postgres://h", "redis:"] {
+            assert!(StoreUrl::parse(wrong, None).is_err(), "{wrong}");
         }
     }
 

@@ -7,16 +7,19 @@ use std::sync::OnceLock;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header;
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use maud::{Markup, PreEscaped, html};
 use pulldown_cmark::{CowStr, Event, HeadingLevel, LinkType, Options, Parser, Tag, TagEnd};
 use rust_embed::RustEmbed;
+use serde::Deserialize;
 
 use crate::app::App;
 use crate::auth::require;
+use crate::compress;
 use crate::error::ApiError;
-use crate::extract::Path;
+use crate::extract::{Path, Query};
 use crate::icon::logo;
 use crate::ui::{self, Shell};
 
@@ -40,6 +43,89 @@ struct DocPage {
 struct DocBook {
     summary: Vec<SummaryEntry>,
     pages: HashMap<String, DocPage>,
+    /// The parts under each heading, in the order of the summary.
+    sections: Vec<DocSection>,
+}
+
+/// Text under a heading.
+struct DocSection {
+    title: String,
+    heading: String,
+    path: String,
+    text: String,
+}
+
+/// A part of the documentation that was found.
+#[derive(Debug)]
+pub(crate) struct DocHit {
+    pub(crate) title: String,
+    pub(crate) heading: String,
+    pub(crate) path: String,
+    /// Words around the first hit.
+    excerpt: String,
+}
+
+/// Most hits shown.
+const HITS_MAX: usize = 50;
+
+/// Finds the parts in which all words occur, those with a word in a heading first.
+pub(crate) fn search(text: &str) -> Vec<DocHit> {
+    let words: Vec<String> = text.to_lowercase().split_whitespace().map(str::to_owned).collect();
+    if words.is_empty() {
+        return Vec::new();
+    }
+    let mut hits: Vec<(bool, DocHit)> = Vec::new();
+    for section in &book().sections {
+        let (head, body) = (section.heading.to_lowercase(), section.text.to_lowercase());
+        if !words.iter().all(|word| head.contains(word) || body.contains(word)) {
+            continue;
+        }
+        let in_heading = words.iter().any(|word| head.contains(word));
+        let at = words.iter().filter_map(|word| body.find(word)).min().unwrap_or(0);
+        hits.push((
+            !in_heading,
+            DocHit {
+                title: section.title.clone(),
+                heading: section.heading.clone(),
+                path: section.path.clone(),
+                excerpt: excerpt(&section.text, at),
+            },
+        ));
+    }
+    hits.sort_by_key(|(in_text, _)| *in_text);
+    hits.into_iter().map(|(_, hit)| hit).take(HITS_MAX).collect()
+}
+
+/// About 200 characters around a place.
+fn excerpt(text: &str, at: usize) -> String {
+    let start = text.floor_char_boundary(at.min(text.len()).saturating_sub(60));
+    let start = text.get(start..).and_then(|rest| rest.find(' ')).map_or(start, |gap| start + gap);
+    let rest = text.get(if at < 60 { 0 } else { start }..).unwrap_or_default().trim_start();
+    let cut: String = rest.chars().take(200).collect();
+    if cut.len() < rest.len() { format!("{cut} …") } else { cut }
+}
+
+/// The parts of a page, by its headings.
+fn sections(name: &str, text: &str) -> Vec<DocSection> {
+    let address = if name == "index" { "/docs".to_owned() } else { format!("/docs/{name}") };
+    let mut sections: Vec<DocSection> = Vec::new();
+    let (mut title, mut in_code) = (String::new(), false);
+    for line in text.lines() {
+        in_code ^= line.trim_start().starts_with("```");
+        let heading = line.trim_start_matches('#').trim().replace('`', "");
+        if !in_code && line.starts_with('#') {
+            if title.is_empty() {
+                title.clone_from(&heading);
+            }
+            let path = format!("{address}#{}", slug(&heading));
+            sections.push(DocSection { title: title.clone(), heading, path, text: String::new() });
+        } else if let Some(section) = sections.last_mut() {
+            let plain = line.replace(['`', '*', '|'], " ");
+            section.text.push_str(plain.trim());
+            section.text.push(' ');
+        }
+    }
+    sections
 }
 
 fn book() -> &'static DocBook {
@@ -52,7 +138,17 @@ fn book() -> &'static DocBook {
                 Some((name, render(&text)))
             })
             .collect();
-        DocBook { summary: summary(), pages }
+        let summary = summary();
+        let sections = summary
+            .iter()
+            .filter_map(|entry| match entry {
+                SummaryEntry::Page { name, .. } => Some(name),
+                SummaryEntry::Part(_) => None,
+            })
+            .filter_map(|name| Some((name, Files::get(&format!("{name}.md"))?)))
+            .flat_map(|(name, file)| sections(name, &String::from_utf8_lossy(&file.data)))
+            .collect();
+        DocBook { summary, pages, sections }
     })
 }
 
@@ -78,7 +174,35 @@ pub(crate) fn router() -> Router<App> {
     Router::new()
         .route("/docs", get(first))
         .route("/docs/", get(async || Redirect::permanent("/docs")))
+        .route("/docs/search", get(find))
         .route("/docs/{*name}", get(page))
+        .route_layer(from_fn(compress::handle))
+}
+
+#[derive(Debug, Deserialize)]
+struct DocQuery {
+    #[serde(default)]
+    text: String,
+}
+
+/// Matches in the documentation.
+async fn find(state: State<App>, Query(query): Query<DocQuery>, request: Request) -> Response {
+    let text: String = query.text.chars().take(100).collect();
+    let hits = search(&text);
+    let article = html! {
+        h1 { "Search in the documentation" }
+        @if hits.is_empty() {
+            p { "Nothing found for " b { (text) } ". Try fewer or shorter words." }
+        } @else {
+            p.dim { (hits.len()) @if hits.len() == 1 { " part" } @else { " parts" } " with " b { (text) } }
+            ul.docs-hits {
+                @for hit in &hits {
+                    li { a href=(hit.path) { (hit.title) @if hit.heading != hit.title { " › " (hit.heading) } } p { (hit.excerpt) } }
+                }
+            }
+        }
+    };
+    framed(state, "Search", "", &text, &article, request).await
 }
 
 async fn first(state: State<App>, request: Request) -> Result<Response, ApiError> {
@@ -105,21 +229,37 @@ async fn show(State(app): State<App>, name: &str, request: Request) -> Result<Re
         .pages
         .get(name)
         .ok_or_else(|| ApiError::not_found("page not found in the documentation"))?;
+    let article = html! { (PreEscaped(&rendered.html)) };
+    Ok(framed(State(app), &rendered.title, name, "", &article, request).await)
+}
+
+/// An article beside the contents.
+async fn framed(
+    State(app): State<App>,
+    title: &str,
+    here: &str,
+    text: &str,
+    article: &Markup,
+    request: Request,
+) -> Response {
     let body = html! {
         div.docs {
-            nav.docs-nav aria-label="Documentation" { (contents(book, name)) }
-            article.prose { (PreEscaped(&rendered.html)) }
+            nav.docs-nav #contents aria-label="Documentation" {
+                form.docs-search action="/docs/search" role="search" {
+                    input.input type="search" name="text" value=(text) placeholder="Search the documents" aria-label="Search the documents" data-search="" maxlength="100";
+                }
+                (contents(book(), here))
+            }
+            article.prose { a.docs-jump.small href="#contents" { "Contents and search" } (article) }
         }
     };
     // Whoever is logged in keeps the frame; reading needs no login.
     let known = require::identify(&app, request.headers(), request.method()).await.ok();
     let theme = ui::theme(request.headers());
     let page = match known {
-        Some(principal) => {
-            Shell::of(principal, theme).bare_page(&app, "/docs", &rendered.title, &body)
-        }
+        Some(principal) => Shell::of(principal, theme).bare_page(&app, "/docs", title, &body),
         None => ui::open_page(
-            &rendered.title,
+            title,
             theme,
             &html! {
                 header.top.always { a.brand href="/" { (logo()) "Tidegate" } }
@@ -127,7 +267,7 @@ async fn show(State(app): State<App>, name: &str, request: Request) -> Result<Re
             },
         ),
     };
-    Ok(page.into_response())
+    page.into_response()
 }
 
 fn contents(book: &DocBook, here: &str) -> Markup {
@@ -178,6 +318,8 @@ fn render(text: &str) -> DocPage {
     // is escaped.
     let html =
         html.replace("<pre>", "<pre tabindex=\"0\">").replace("<table>", "<table tabindex=\"0\">");
+    // A head that says nothing is no head.
+    let html = html.replace("<th></th>", "<td></td>");
     DocPage { title, html }
 }
 
@@ -229,6 +371,20 @@ mod tests {
         assert!(made.contains(r#"href="https://x.example""#), "{made}");
         assert!(made.contains(r#"src="/docs/images/a.png""#), "{made}");
         assert!(made.contains(r#"<h1 id="t">"#), "{made}");
+    }
+
+    #[test]
+    fn the_search_finds_parts_by_all_their_words() {
+        let hits = search("admission window");
+        assert!(hits.iter().any(|hit| hit.path.starts_with("/docs/life-of-a-visitor")), "{hits:?}");
+        assert!(search("").is_empty() && search("xyzzyxyzzy").is_empty());
+        for hit in search("store") {
+            let (page, part) = hit.path.trim_start_matches("/docs").split_once('#').unwrap();
+            let page = page.trim_start_matches('/');
+            let name = if page.is_empty() { "index" } else { page };
+            let id = format!("id=\"{part}\"");
+            assert!(book().pages[name].html.contains(&id), "{} is nowhere", hit.path);
+        }
     }
 
     #[test]

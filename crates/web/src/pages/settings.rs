@@ -95,14 +95,14 @@ fn token_dialog(app: &App) -> Markup {
                     select.input name="role" {
                         option value="viewer" { "viewer — look, change nothing" }
                         option value="operator" { "operator — admit, pause, retry, cancel" }
-                        option value="worker" { "worker — enqueue, claim and finish jobs" }
+                        option value="worker" { "worker — programs, narrowed to their scopes" }
                         option value="admin" { "admin — everything" }
                     }
                 }
                 label.field {
                     span { "Scopes" }
                     input.input type="text" name="scopes" data-kind="list" autocomplete="off";
-                    small { "For workers: " (scopes.join(" or ")) ", with commas between. Empty means everything a worker may do." }
+                    small { "For workers: " (scopes.join(" or ")) ", separated by commas. Empty means everything a worker may do." }
                 }
                 div.dialog-foot {
                     button.btn type="button" data-close="" { "Cancel" }

@@ -1,6 +1,7 @@
 //! Closing without a reset. A socket that is closed while bytes of the client are unread sends a
 //! reset, and that can overtake the answer. So the answer is followed by an end of our side (FIN),
 //! and what the client still sends is read and dropped for a while (nginx: `lingering_close`).
+//! A stream of HTTP/2 has the same trouble: see [`LingerBody`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
@@ -103,5 +104,91 @@ impl<B: HttpBody + Unpin> HttpBody for ReadBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+/// The body of an HTTP/2 request. If it is dropped before its end, the rest is read and dropped for a
+/// while. hyper would reset the stream after the answer, which RFC 9113 (8.1) allows, but clients drop
+/// the answer together with the stream: curl does when both arrive at once.
+pub(super) struct LingerBody<B>
+where
+    B: HttpBody + Send + Unpin + 'static,
+{
+    inner: Option<B>,
+}
+
+impl<B> LingerBody<B>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    /// Wraps a body, unless it is empty.
+    pub(super) fn wrap(inner: B) -> Body {
+        if inner.is_end_stream() {
+            Body::empty()
+        } else {
+            Body::new(LingerBody { inner: Some(inner) })
+        }
+    }
+}
+
+impl<B> HttpBody for LingerBody<B>
+where
+    B: HttpBody + Send + Unpin + 'static,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(None);
+        };
+        let poll = Pin::new(inner).poll_frame(cx);
+        // After an error there is nothing left to read.
+        if matches!(poll, Poll::Ready(None | Some(Err(_)))) {
+            self.inner = None;
+        }
+        poll
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
+impl<B> Drop for LingerBody<B>
+where
+    B: HttpBody + Send + Unpin + 'static,
+{
+    fn drop(&mut self) {
+        let rest = self.inner.take().filter(|inner| !inner.is_end_stream());
+        if let (Some(rest), Ok(runtime)) = (rest, tokio::runtime::Handle::try_current()) {
+            // The streams of a connection are counted until they end, so these tasks are bounded too.
+            runtime.spawn(drain_body(rest));
+        }
+    }
+}
+
+/// Reads and drops a body, until it ends, within the limits.
+async fn drain_body<B: HttpBody + Unpin>(mut body: B) {
+    let until = Instant::now() + LINGER_TIMEOUT;
+    let mut left = LINGER_MAX_BYTES;
+    while left > 0 {
+        let silent = Instant::now() + SILENCE_TIMEOUT;
+        let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        match tokio::time::timeout_at(until.min(silent), next).await {
+            Ok(Some(Ok(frame))) => {
+                left = left.saturating_sub(frame.data_ref().map_or(0, Buf::remaining));
+            }
+            // The end, a broken connection, or silence.
+            _ => return,
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The store: how it is, which keys it has, what is in them, what was slow.
 
+use ::store::history::SharedSample;
 use axum::extract::State;
 use maud::{Markup, html};
 
@@ -11,7 +12,7 @@ use crate::format;
 use crate::icon::Icon;
 use crate::middleware::percent;
 use crate::page::Page;
-use crate::series::{EVERY, float};
+use crate::series::float;
 use crate::store::{self, KeyQuery, KeyRow, KeyValue, OneKey};
 use crate::ui::{self, Shell};
 
@@ -23,12 +24,12 @@ pub(super) async fn page(
     Query(query): Query<KeyQuery>,
 ) -> Markup {
     let head =
-        ui::Head::new("Store", "Keys, memory and slow commands of the store everything lives in.")
-            .actions(html! { span.live-dot { "Live" } });
+        ui::Head::new("Store", "Keys, memory and slow commands of the store everything lives in.");
     let found = store::keys(&app, &query).await;
     let body = html! {
         div.stack {
             div data-live="store" { (part(&app).await) }
+            div data-live="store-usage" { (usage_part(&app).await) }
             (browser(&query, &found))
         }
     };
@@ -60,7 +61,7 @@ pub(super) async fn part(app: &App) -> Markup {
         }
         div.grid {
             (ui::card("w6", "Memory", &html! {
-                (chart::chart("Memory of the store", &[Line { name: "data", unit: "", values: series.line("store.memory") }], Scale::Bytes))
+                (chart::chart("Memory of the store", &[Line::new("data", "", "store.memory")], Scale::Bytes))
                 @if info.memory_limit_bytes > 0 {
                     (chart::meter(float(info.memory_bytes) / float(info.memory_limit_bytes), "share of the memory limit in use"))
                 }
@@ -68,6 +69,61 @@ pub(super) async fn part(app: &App) -> Markup {
             (ui::card_flush("w6", "Slow commands", &html! {}, &slow_list(&slow)))
         }
     }
+}
+
+/// Memory by service and prefix.
+pub(super) async fn usage_part(app: &App) -> Markup {
+    let usage = match super::usage::usage(app).await {
+        Ok(usage) => usage,
+        Err(error) => return ui::notice(&error),
+    };
+    let note = if usage.keys_measured < usage.keys {
+        format!(
+            "estimated from {} of {} keys",
+            format::count(usage.keys_measured),
+            format::count(usage.keys)
+        )
+    } else {
+        format!("all {} keys", format::count(usage.keys))
+    };
+    let note = html! { span.dim.small { (note) } };
+    html! {
+        div.grid {
+            (ui::card_flush("w4", "Memory by service", &note, &shares(&usage.services)))
+            (ui::card_flush("w4", "Memory by prefix", &html! {}, &shares(&usage.prefixes)))
+            (ui::card_flush("w4", "Big keys", &html! {}, &html! {
+                @if usage.biggest.is_empty() { (ui::empty(Icon::BOX, "No keys yet", "The biggest keys are listed here.", &html! {})) }
+                ul.list.tight {
+                    @for big in usage.biggest.iter().take(10) {
+                        li {
+                            a.row.mono.grow.clip-line href={ "/store/key?key=" (percent(&big.key)) } title=(big.key) { (big.key) }
+                            span.num.nowrap { (size(big.memory_bytes)) }
+                        }
+                    }
+                }
+            }))
+        }
+    }
+}
+
+fn shares(shares: &[super::usage::MemoryShare]) -> Markup {
+    let most = shares.iter().map(|share| share.memory_bytes).max().unwrap_or(0).max(1);
+    html! {
+        ul.list.tight {
+            @for share in shares.iter().take(10) {
+                li {
+                    span.grow.clip-line title=(share.name) { (share.name) " " span.dim.small { (format::short(float(share.keys))) @if share.keys == 1 { " key" } @else { " keys" } } }
+                    span.bar-wrap { (chart::level(float(share.memory_bytes) / float(most), &size(share.memory_bytes))) }
+                    span.num.nowrap { (size(share.memory_bytes)) }
+                }
+            }
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    let (number, unit) = format::bytes(float(bytes));
+    format!("{number} {unit}")
 }
 
 fn slow_list(slow: &Result<Vec<store::SlowCommand>, ApiError>) -> Markup {
@@ -133,7 +189,7 @@ fn browser(query: &KeyQuery, found: &Result<Page<KeyRow>, ApiError>) -> Markup {
                 Ok(page) if page.items.is_empty() => {
                     (ui::empty(Icon::BOX, "No keys found", if pattern.is_empty() { "The store is empty. Keys appear as the services are used." } else { "Nothing matches in the part that was searched." }, &html! {}))
                 }
-                Ok(page) => { (rows(page)) }
+                Ok(page) => { div.table-wrap tabindex="0" { (rows(page)) } }
             }
             @if let Ok(page) = found {
                 div.pager {
@@ -242,15 +298,12 @@ fn pretty(text: &str) -> String {
 }
 
 /// Returns the samples of the store.
-pub(super) async fn sample(app: &App) -> Vec<(String, f64)> {
+pub(super) async fn sample(app: &App) -> Vec<SharedSample> {
     let Ok(info) = store::info(app).await else { return Vec::new() };
-    let total = float(info.commands_total);
-    let before = app.series().last("store.total").unwrap_or(total);
     vec![
-        ("store.memory".to_owned(), float(info.memory_bytes)),
-        ("store.keys".to_owned(), float(info.keys)),
-        ("store.total".to_owned(), total),
-        ("store.commands".to_owned(), (total - before).max(0.0) / EVERY.as_secs_f64()),
+        SharedSample::gauge("store.memory", float(info.memory_bytes)),
+        SharedSample::gauge("store.keys", float(info.keys)),
+        SharedSample::total("store.commands", float(info.commands_total)),
     ]
 }
 

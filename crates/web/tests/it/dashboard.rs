@@ -167,4 +167,42 @@ testkit::each_store! {
         assert_eq!(f.get(&format!("{folder}/../Cargo.toml")).await.status, StatusCode::NOT_FOUND);
         assert_eq!(f.get(&format!("{folder}/nope.js")).await.status, StatusCode::NOT_FOUND);
     }
+
+    async fn a_login_link_is_good_once_and_only_here(t: TestStore) {
+        let f = Fixture::new(&t);
+        let here = "127.0.0.1".parse().unwrap();
+        let link = f.app.auth().make_login_link(f.app.store(), ADMIN, here).unwrap();
+        // A look ahead, a proxy and another machine do not use it up.
+        let head = Request::head(&link).body(Body::empty()).unwrap();
+        assert_eq!(f.send(head).await.status, StatusCode::OK);
+        let ahead = Request::get(&link).header("sec-purpose", "prefetch;prerender").body(Body::empty()).unwrap();
+        assert_eq!(f.send(ahead).await.header("set-cookie"), "");
+        let proxied = Request::get(&link).header("x-forwarded-for", "127.0.0.1").body(Body::empty()).unwrap();
+        let refused = f.send(proxied).await;
+        assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+        assert!(refused.text.contains("on the machine the server runs on"), "{}", refused.text);
+        let elsewhere = web::client::Peer { addr: ([192, 0, 2, 7], 1).into(), tls: false };
+        let away = Request::get(&link).extension(elsewhere).body(Body::empty()).unwrap();
+        assert_eq!(f.send(away).await.status, StatusCode::UNAUTHORIZED);
+
+        let opened = page(&f, "", &link).await;
+        assert_eq!((opened.status, opened.header("location")), (StatusCode::SEE_OTHER, "/"));
+        assert!(opened.header("set-cookie").contains("HttpOnly"));
+        assert_eq!(page(&f, &cookie(&opened), "/audit").await.status, StatusCode::OK);
+
+        let again = page(&f, "", &link).await;
+        assert_eq!(again.status, StatusCode::UNAUTHORIZED);
+        assert!(again.text.contains("was used already") && again.header("set-cookie").is_empty(), "{}", again.text);
+        let late = f.app.auth().make_login_link(f.app.store(), ADMIN, here).unwrap();
+        t.clock.advance(std::time::Duration::from_secs(601));
+        assert_eq!(page(&f, "", &late).await.status, StatusCode::UNAUTHORIZED);
+
+        let trail = f.trail().await;
+        let opened: Vec<&Value> = trail.iter().filter(|line| line["action"] == "session.open" && line["outcome"] == "ok").collect();
+        assert_eq!(opened.len(), 1, "{trail:?}");
+        assert_eq!(opened[0]["target"], "dashboard, by a one-time link");
+        let code = link.rsplit('/').next().unwrap();
+        assert!(!json!(trail).to_string().contains(code), "the trail has no code");
+        assert!(trail.iter().any(|line| line["action"] == "session.open" && line["outcome"] != "ok"), "refusals have lines: {trail:?}");
+    }
 }

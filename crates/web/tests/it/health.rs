@@ -102,7 +102,7 @@ async fn a_redis_that_refuses_writes_is_not_ready_and_the_reason_is_told() {
         (
             "CONFIG SET min-replicas-to-write 1",
             "CONFIG SET min-replicas-to-write 0",
-            "refuses writes",
+            "lower its min-replicas-to-write",
         ),
         ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "primary"),
     ] {

@@ -36,7 +36,7 @@ async fn read_until(socket: &mut TcpStream, word: &str) -> String {
             text.push_str(&String::from_utf8_lossy(&buffer[..got]));
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), read).await.expect("no answer in time");
+    tokio::time::timeout(Duration::from_secs(60), read).await.expect("no answer in time");
     text
 }
 
@@ -100,7 +100,7 @@ testkit::each_store! {
         serving.stop.cancel();
         let rest = read_until(&mut tab, "0\r\n\r\n").await;
         assert!(rest.contains("event: goodbye"), "{rest}");
-        tokio::time::timeout(Duration::from_secs(5), serving.task).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(60), serving.task).await.unwrap().unwrap();
     }
 
     async fn an_unknown_topic_is_refused(t: TestStore) {
@@ -119,7 +119,7 @@ testkit::each_store! {
             let mut socket = TcpStream::connect(serving.address).await.unwrap();
             socket.write_all(start.as_bytes()).await.unwrap();
             let mut rest = Vec::new();
-            let ended = tokio::time::timeout(Duration::from_secs(5), socket.read_to_end(&mut rest));
+            let ended = tokio::time::timeout(Duration::from_secs(60), socket.read_to_end(&mut rest));
             ended.await.unwrap_or_else(|_| panic!("{start:?} was kept open")).ok();
         }
         serving.stop.cancel();
@@ -149,7 +149,7 @@ testkit::each_store! {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(5), freed).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), freed).await.unwrap();
         serving.stop.cancel();
         serving.task.await.unwrap();
     }

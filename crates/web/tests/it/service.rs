@@ -9,17 +9,25 @@ use axum::routing::get;
 use futures_util::future::BoxFuture;
 use maud::{Markup, html};
 use serde_json::{Value, json};
+use store::history::SharedSample;
+use store::redis::AsyncCommands as _;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 use web::cli::Outcome;
-use web::config::load::Sources;
+use web::config::load::{LoadedConfig, Problem, Sources};
 use web::config::{Section, Values};
+use web::doctor::{Diagnosis, Finding};
 use web::extract::Json;
 use web::health::Check;
 use web::icon::Icon;
-use web::service::{Fragments, OpenService, Opening, RunningService, Sample, Service, Services};
+use web::metrics::{MetricInfo, Reading};
+use web::search::SearchHit;
+use web::service::{self, Fragments, OpenService, Opening, RunningService, Service, Services};
 use web::testing::{ADMIN, Fixture};
 use web::ui::{self, Head, NavGroup, NavItem, Shell};
+use web::webhook::EventType;
 use web::{App, Routes, Settings};
 
 web::settings! {
@@ -63,8 +71,25 @@ impl Service for EchoService {
         scope.strip_prefix("echo:word=").map(|_| Ok(()))
     }
 
+    fn metrics(&self) -> &'static [MetricInfo] {
+        const METRICS: &[MetricInfo] =
+            &[MetricInfo::gauge("tidegate_echo_words", &["length"], "Words it knows.").in_store()];
+        METRICS
+    }
+
+    fn event_types(&self) -> &'static [EventType] {
+        &[EventType { name: "echo.said", help: "It said its word." }]
+    }
+
     fn document(&self) -> OpenApi {
         api().document()
+    }
+
+    fn doctor<'a>(&'a self, diagnosis: &'a Diagnosis<'a>) -> BoxFuture<'a, Vec<Finding>> {
+        let word = EchoSettings::read(diagnosis.values).unwrap().word;
+        Box::pin(async move {
+            vec![Finding::warning("echo.word", format!("{word} is short"), "say more")]
+        })
     }
 
     fn open<'a>(&'a self, opening: Opening<'a>) -> BoxFuture<'a, Outcome<Arc<dyn RunningService>>> {
@@ -115,12 +140,45 @@ impl RunningService for Echo {
         Some(html! { (ui::tile("Echoes", "7", "", "", &html! {})) })
     }
 
-    fn samples<'a>(&'a self, _: &'a App) -> BoxFuture<'a, Vec<Sample>> {
-        Box::pin(async { vec![("echo.said".to_owned(), 7.0)] })
+    fn samples<'a>(&'a self, _: &'a App) -> BoxFuture<'a, Vec<SharedSample>> {
+        Box::pin(async { vec![SharedSample::gauge("echo.said", 7.0)] })
+    }
+
+    fn search<'a>(&'a self, _: &'a App, text: &'a str) -> BoxFuture<'a, Vec<SearchHit>> {
+        let hit = SearchHit::new("word", self.0.clone(), "echo", "/echo");
+        Box::pin(async move { if self.0.contains(text) { vec![hit] } else { Vec::new() } })
+    }
+
+    fn readings<'a>(&'a self, _: &'a App) -> BoxFuture<'a, Result<Vec<Reading>, String>> {
+        let length = self.0.len().to_string();
+        Box::pin(async {
+            Ok(vec![Reading::new("tidegate_echo_words", 1.0).label("length", length)])
+        })
     }
 
     fn health(&self) -> BoxFuture<'_, Vec<Check>> {
         Box::pin(async { vec![Check::failed("echo", "nobody speaks")] })
+    }
+
+    fn run(self: Arc<Self>, app: App, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let mut store = app.store().clone();
+            let _: () = store.set("echo:state", "running").await.unwrap();
+            stop.cancelled().await;
+            let _: () = store.set("echo:state", "stopped").await.unwrap();
+        })
+    }
+
+    fn demo_pages(&self) -> &'static [(&'static str, &'static str)] {
+        &[("Echo", "/echo")]
+    }
+
+    fn demo(self: Arc<Self>, app: &App, tasks: &TaskTracker, stop: &CancellationToken) {
+        let (mut store, stop) = (app.store().clone(), stop.clone());
+        tasks.spawn(async move {
+            let _: () = store.incr("echo:visitors", 1).await.unwrap();
+            stop.cancelled().await;
+        });
     }
 }
 
@@ -144,6 +202,22 @@ testkit::each_store! {
         assert!(document["tags"].to_string().contains("Says what it was told."));
     }
 
+    async fn a_service_brings_its_search_its_metrics_and_its_webhook_events(t: TestStore) {
+        let f = Fixture::running(&t, Settings::default(), open("hi"));
+        let found = f.admin("GET /api/v1/search?text=hi", Value::Null).await;
+        let hits = found.json()["items"].to_string();
+        assert!(hits.contains("\"path\":\"/echo\"") && hits.contains("\"category\":\"word\""), "{}", found.text);
+        let none = f.admin("GET /api/v1/search?text=hi&limit=1&cursor=900", Value::Null).await.json();
+        assert_eq!(none, json!({ "items": [], "next_cursor": null }));
+        let one = f.admin("GET /api/v1/search?text=hi&limit=1", Value::Null).await.json();
+        assert_eq!((&one["items"][1], one["next_cursor"].as_str()), (&Value::Null, Some("1")), "{one}");
+        let metrics = f.admin("GET /metrics", Value::Null).await;
+        assert_eq!(metrics.series("tidegate_echo_words{length=\"2\"}"), Some(1.0), "{}", metrics.text);
+        assert!(metrics.text.contains("# HELP tidegate_echo_words Words it knows."), "{}", metrics.text);
+        let events = f.admin("GET /api/v1/webhook-events", Value::Null).await.text;
+        assert!(events.contains("echo.said") && events.contains("It said its word."), "{events}");
+    }
+
     async fn a_service_brings_its_health_its_fragments_and_its_scopes(t: TestStore) {
         let f = Fixture::running(&t, Settings::default(), open("hi"));
         let ready = f.get("/readyz").await;
@@ -161,16 +235,48 @@ testkit::each_store! {
         let secret = f.admin("GET /api/v1/store/key?key=echo:secret:1", Value::Null).await;
         assert_eq!(secret.code(), "PROTECTED_KEY");
     }
+
+    async fn a_service_brings_its_background_work_and_its_demo(t: TestStore) {
+        let f = Fixture::running(&t, Settings::default(), open("hi"));
+        let mut store = t.store.clone();
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        service::start_background(&f.app, &tasks, &stop);
+        while store.get::<_, Option<String>>("echo:state").await.unwrap().as_deref() != Some("running") {
+            tokio::task::yield_now().await;
+        }
+        assert!(!store.exists::<_, bool>("echo:visitors").await.unwrap(), "only a demo makes traffic");
+        service::start_demo(&f.app, &tasks, &stop);
+        while !store.exists::<_, bool>("echo:visitors").await.unwrap() {
+            tokio::task::yield_now().await;
+        }
+        let pages: Vec<_> = service::demo_pages(&f.app).collect();
+        assert!(pages.contains(&&("Echo", "/echo")), "{pages:?}");
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(store.get::<_, String>("echo:state").await.unwrap(), "stopped");
+    }
+}
+
+/// Loads the settings of the made-up service, with these.
+fn load(flags: &[(&str, &str)]) -> Result<LoadedConfig, Vec<Problem>> {
+    let flags = flags
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned(), "--set".to_owned()));
+    Sources { services: SERVICES, flags: flags.collect(), ..Sources::default() }.load()
+}
+
+#[tokio::test]
+async fn a_service_brings_its_checks_for_the_doctor() {
+    let loaded = load(&[("echo.word", "moin")]).unwrap();
+    let diagnosis = Diagnosis { config: &loaded.config, values: &loaded.values, running: None };
+    let findings = service::diagnose(SERVICES, &diagnosis).await;
+    let told: Vec<&str> = findings.iter().map(|finding| finding.found.as_str()).collect();
+    assert_eq!(told, ["moin is short"]);
 }
 
 #[test]
 fn a_service_brings_its_settings_and_its_name() {
-    let load = |flags: &[(&str, &str)]| {
-        let flags = flags
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned(), "--set".to_owned()));
-        Sources { services: SERVICES, flags: flags.collect(), ..Sources::default() }.load()
-    };
     let loaded = load(&[("echo.word", "moin"), ("server.only", "echo")]).unwrap();
     assert_eq!(EchoSettings::read(&loaded.values).unwrap().word, "moin");
     assert!(loaded.config.runs(&EchoService));
