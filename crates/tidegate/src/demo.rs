@@ -5,12 +5,6 @@
 //! Nothing is painted on: visitors call the same HTTP handlers a browser would, workers claim and
 //! fail real jobs. Each service brings its own traffic.
 
-use std::sync::Arc;
-
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use web::App;
-
 use crate::serve;
 use web::cli::Context;
 use web::cli::{Failure, Outcome};
@@ -32,12 +26,5 @@ pub(crate) fn run(context: &Context<'_>) -> Outcome {
         }
     }
     output.note("A demo: visitors, workers and jobs are made up, and nothing is kept.");
-    serve::run_with(sources, output, Some(start), "--listen")
-}
-
-/// Starts the traffic, on `tasks` until `stop`.
-fn start(app: &App, tasks: &TaskTracker, stop: &CancellationToken) {
-    for open in app.services() {
-        Arc::clone(&open.running).demo(app, tasks, stop);
-    }
+    serve::run_with(sources, output, Some(web::service::start_demo), "--listen")
 }

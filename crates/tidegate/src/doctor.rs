@@ -40,16 +40,15 @@ pub(crate) fn run(context: &Context<'_>) -> Outcome {
         check_address(config.http.listen, "http.listen", running.as_ref()),
     ];
     let diagnosis = Diagnosis { config, values: &loaded.values, running: running.as_ref() };
-    for service in context.services.iter().filter(|service| config.runs(**service)) {
-        findings.extend(runtime.block_on(service.doctor(&diagnosis)));
-    }
+    findings.extend(runtime.block_on(web::service::diagnose(context.services, &diagnosis)));
     // Only the built-in store is served on this port.
     if let Some(address) = config.resp.listen.0
-        && config.store.url.starts_with("embedded:")
+        && config.store.url.0.starts_with("embedded:")
     {
         findings.push(check_address(address, "resp.listen", running.as_ref()));
     }
     findings.extend(runtime.block_on(store(config, running.as_ref())));
+    findings.extend(runtime.block_on(web::otel::check(&config.otel)));
 
     report(output, &findings)?;
     let bad = findings.iter().filter(|finding| finding.state == FindingState::Bad).count();
@@ -161,25 +160,27 @@ fn disk(data: &Path) -> Finding {
     }
 }
 
-/// Open files this process may have, against the connections it is set to take.
+/// Files that a server may open, which raises its own limit as far as it can, against the connections it is
+/// set to take.
 fn files(connections: usize) -> Finding {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let Some(soft) = limit.current else { return Finding::good("open files", "no limit") };
+    let Some(most) = limit.maximum else { return Finding::good("open files", "no limit") };
     let needed = u64::try_from(connections).unwrap_or(u64::MAX).saturating_add(256);
-    if soft >= needed {
-        return Finding::good("open files", format!("limit {soft}"));
+    if most >= needed {
+        return Finding::good("open files", format!("limit {most}"));
     }
     Finding::warning(
         "open files",
-        format!("limit {soft}, but http.max_connections is {connections}"),
+        format!("limit {most}, but http.max_connections is {connections}"),
         format!(
-            "ulimit -n {needed}, LimitNOFILE={needed} in systemd, or a lower http.max_connections"
+            "LimitNOFILE={needed} in systemd, ulimit -Hn {needed} as root, or a lower \
+             http.max_connections"
         ),
     )
 }
 
 async fn store(config: &Config, running: Option<&RunningServer>) -> Vec<Finding> {
-    if config.store.url.starts_with("embedded:") {
+    if config.store.url.0.starts_with("embedded:") {
         return built_in(config.store_folder().as_deref(), running);
     }
     let opened = tokio::time::timeout(Duration::from_secs(5), open_store(config)).await;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use resp::RespListener;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use store::Store;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,13 +18,16 @@ use web::serve::tls::Tls;
 use web::cli::admin_token::{self, AdminTokenFile};
 use web::cli::client::{self, RUNNING, RunningServer};
 use web::cli::{Failure, Outcome, Output, Progress, Tone, size_of};
-use web::config::load::{LoadedConfig, SettingOrigin, Sources, find, shown};
+use web::config::load::{LoadedConfig, SettingOrigin, Sources, find};
+use web::config::value::hide_password;
 use web::config::{Config, settings as all_settings};
 use web::pages::settings::ShownSetting;
+use web::seal::Seal;
 use web::serve::{Server, bind};
-use web::service::{ListenSetup, ListenerTask, OpenService, Opening};
+use web::service::{self, ListenSetup, ListenerTask, OpenService, Opening};
 use web::{App, AppParts, Settings};
 
+use crate::cli::transfer;
 use crate::services::SERVICES;
 use crate::shutdown::ShutdownSignals;
 use crate::{logging, resp_listener, store_password};
@@ -46,12 +50,66 @@ pub(crate) fn run_with(
 ) -> Outcome {
     let loaded = web::cli::load(&sources)?;
     logging::start(&loaded.config.log)?;
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("tidegate")
+        // The allocator gives memory back to the system when a thread ends. Threads for blocking work that
+        // periodic work keeps alive would hold what a start or a long list took for good.
+        .thread_keep_alive(std::time::Duration::from_secs(2))
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(sources, loaded, output, extra, listen_flag))
+    // For the whole process: one whose store is moved goes on with the same.
+    let traces = {
+        let _runtime = runtime.enter();
+        web::otel::start(&loaded.config.otel, &instance(&loaded.config), "serve")
+    };
+    let served = serve_on(&runtime, sources, loaded, output, extra, listen_flag);
+    if let Some(traces) = traces {
+        runtime.block_on(traces.finish());
+    }
+    served
+}
+
+/// Raises the limit of open files as far as the system lets a process do so. Shells and service managers start
+/// it at 1,024, for the sake of programs that use select(2).
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// Serves, and goes on where the store was moved to, until told to stop.
+fn serve_on(
+    runtime: &tokio::runtime::Runtime,
+    mut sources: Sources,
+    mut loaded: LoadedConfig,
+    output: &Output,
+    extra: Option<Extra>,
+    listen_flag: &str,
+) -> Outcome {
+    loop {
+        let ended = runtime.block_on(serve(sources.clone(), loaded, output, extra, listen_flag))?;
+        let Some(Continuation { store_url, listen }) = ended else { return Ok(()) };
+        tracing::warn!(
+            store = %hide_password(&store_url),
+            "the store was moved: going on with its new place; set store.url before the next start"
+        );
+        let flag = |name: &str, value| (name.to_owned(), value, "store move".to_owned());
+        sources.flags.push(flag("store.url", store_url));
+        sources.flags.push(flag("http.listen", listen));
+        loaded = web::cli::load(&sources)?;
+    }
+}
+
+/// A server whose store was moved while it ran goes on with these.
+struct Continuation {
+    store_url: String,
+    listen: String,
 }
 
 async fn serve(
@@ -60,7 +118,7 @@ async fn serve(
     output: &Output,
     extra: Option<Extra>,
     listen_flag: &str,
-) -> Outcome {
+) -> Outcome<Option<Continuation>> {
     let config = loaded.config.clone();
     let signals = ShutdownSignals::new()?;
     admin_token::make_folder(&config.server.data)
@@ -69,6 +127,7 @@ async fn serve(
     let listener =
         bind(config.http.listen, "dashboard and API", "http.listen", listen_flag).await?;
     let tls = open_tls(&config)?;
+    web::metrics::install(SERVICES);
     let store = open_seen(&config, output).await?;
 
     let resp = resp_listener::open(&config, &store, tls.as_ref())?;
@@ -87,9 +146,7 @@ async fn serve(
         instance: name,
         shown_settings: shown_settings(&loaded),
     });
-    for open in app.services() {
-        tasks.spawn(Arc::clone(&open.running).run(app.clone(), stop.clone()));
-    }
+    service::start_background(&app, &tasks, &stop);
     tasks.spawn(web::series::run(app.clone(), stop.clone()));
     // Other instances on the same store should accept this token too; if that fails now, it is
     // only this instance that knows it, and the log says so.
@@ -108,6 +165,8 @@ async fn serve(
     }
     tasks.spawn(follow_admin_token(app.clone(), config.server.data.clone(), stop.clone()));
     tasks.spawn(web::audit::run(app.clone(), stop.clone()));
+    app.webhooks().set_seal(webhook_seal(&config)?);
+    tasks.spawn(web::webhook::run(app.clone(), stop.clone()));
 
     let mut server = Server::new(app.clone(), listener);
     if let Some(tls) = &tls {
@@ -116,14 +175,19 @@ async fn serve(
     let address = server.address().context("cannot tell the listening address")?;
     let base = client::base_of(address, tls.is_some());
     let listeners = listen(&app, &loaded, tls.as_ref()).await?;
-    leave_note(&config.server.data, &base);
-    banner(output, &config, &base, resp.as_ref(), &listeners, &token)?;
+    let resp_url = resp.as_ref().map(|resp| resp_listener::url(&config, resp));
+    leave_note(&config.server.data, &base, resp_url);
+    let demo = match extra {
+        Some(_) => demo_lines(&app, &base, &token, address)?,
+        None => Vec::new(),
+    };
+    banner(output, &config, &base, resp.as_ref(), &listeners, &token, &demo)?;
     let listening = TaskTracker::new();
     for listener in listeners {
         listening.spawn((listener.run)(stop.clone(), config.server.drain));
     }
     listening.close();
-    tracing::info!(http = %base, store = %shown(&config.store_url()), "started");
+    tracing::info!(http = %base, store = %hide_password(&config.store_url()), "started");
 
     if let Some(extra) = extra {
         extra(&app, &tasks, &stop);
@@ -147,7 +211,8 @@ async fn serve(
     // Gone or not, the note is only a hint.
     let _ = std::fs::remove_file(config.server.data.join(RUNNING));
     tracing::info!("stopped");
-    Ok(())
+    let moved_to = config.store_folder().and_then(|folder| transfer::forward_of(&folder));
+    Ok(moved_to.map(|store_url| Continuation { store_url, listen: address.to_string() }))
 }
 
 /// Takes over a new admin token that `tidegate token reset-admin` left in the data folder.
@@ -191,6 +256,14 @@ async fn open_services(
         services.push(OpenService { service, running: service.open(opening).await? });
     }
     Ok(services)
+}
+
+/// Reads the secret that seals webhooks, or makes it.
+fn webhook_seal(config: &Config) -> Outcome<Seal> {
+    let file = &config.webhooks.secret_file;
+    let kept = config.server.data.join("webhook-secret");
+    Seal::read_or_make(if file.as_os_str().is_empty() { &kept } else { file })
+        .map_err(|failure| failure.next("check webhooks.secret_file"))
 }
 
 /// Opens the listeners of the services.
@@ -240,9 +313,14 @@ pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
         maxmemory_policy: config.store.max_memory_policy,
         ..store::Options::default()
     };
+    if let Some(folder) = config.store_folder()
+        && let Some(to) = transfer::forward_of(&folder)
+    {
+        return Err(transfer::was_moved(&folder, &to));
+    }
     let url = store_password::fill_in(&url, config);
-    Store::open_with(&url, options).await.map_err(|error| {
-        let told = format!("cannot open the store {}: {}", shown(&url), chain(&error));
+    let store = Store::open_with(&url, options).await.map_err(|error| {
+        let told = format!("cannot open the store {}: {}", hide_password(&url), chain(&error));
         let folder = config.store_folder().unwrap_or_default();
         let folder = folder.display();
         match error {
@@ -263,7 +341,16 @@ pub(crate) async fn open_store(config: &Config) -> Outcome<Store> {
             }
             _ => Failure::failed(told).next("--store URL; `tidegate serve --help` shows the kinds"),
         }
-    })
+    })?;
+    match store::transfer::unfinished(&store).await {
+        Ok(Some(source)) => Err(Failure::failed(format!(
+            "the store {} holds an unfinished copy of {source}",
+            hide_password(&url)
+        ))
+        .next("run the same `tidegate store move` or `restore` again to finish it")),
+        // What cannot be read now is told by what needs it.
+        Ok(None) | Err(_) => Ok(store),
+    }
 }
 
 /// The HTTP side's settings.
@@ -286,6 +373,7 @@ fn settings(config: &Config) -> Settings {
         login_tries: auth.login_tries,
         login_lock: auth.login_lock,
         audit_keep: config.audit.keep,
+        webhook_networks: config.webhooks.allowed_networks.0.clone(),
     }
 }
 
@@ -296,7 +384,7 @@ fn shown_settings(loaded: &LoadedConfig) -> Vec<ShownSetting> {
             let given = loaded.values.get(setting.name)?;
             Some(ShownSetting {
                 name: setting.name.to_owned(),
-                value: shown(&given.text),
+                value: (setting.shown)(&given.text),
                 origin: given.origin.to_string(),
                 changed: given.origin != SettingOrigin::Default,
                 doc: setting.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "),
@@ -333,7 +421,7 @@ fn reload(sources: &Sources, current: &mut LoadedConfig, app: &App, tls: Option<
         .collect();
     let is_live = |name: &str| find(SERVICES, name).is_some_and(|setting| setting.live);
     let (now, later): (Vec<&str>, Vec<&str>) = changed.into_iter().partition(|name| is_live(name));
-    if let Err(failure) = logging::set_level(&new.config.log.level) {
+    if let Err(failure) = logging::set_levels(&new.config.log.level) {
         tracing::error!(problem = %failure.message, "configuration not reloaded");
         return;
     }
@@ -359,14 +447,35 @@ pub(crate) fn instance(config: &Config) -> String {
 }
 
 /// Tells commands on this machine where the server is.
-fn leave_note(data: &Path, base: &str) {
-    let note = RunningServer { http: base.to_owned(), pid: std::process::id() };
+fn leave_note(data: &Path, base: &str, resp: Option<String>) {
+    let note = RunningServer { http: base.to_owned(), pid: std::process::id(), resp };
     let written = serde_json::to_vec(&note)
         .map_err(io::Error::other)
         .and_then(|json| std::fs::write(data.join(RUNNING), json));
     if let Err(error) = written {
         tracing::warn!(error = %error, "cannot leave a note in the data folder; commands on this machine need --server");
     }
+}
+
+/// The lines of a demo's banner: a link that logs in once, and pages worth opening.
+fn demo_lines(
+    app: &App,
+    base: &str,
+    token: &AdminTokenFile,
+    address: std::net::SocketAddr,
+) -> Outcome<Vec<(String, String)>> {
+    let link = app
+        .auth()
+        .make_login_link(app.store(), token.secret.reveal(), address.ip())
+        .map_err(|error| Failure::failed(error.message().to_owned()))?;
+    let mut lines = vec![
+        ("Log in".to_owned(), format!("{base}{link}")),
+        (String::new(), "works once, within ten minutes, in a browser on this machine".to_owned()),
+    ];
+    for (label, path) in service::demo_pages(app) {
+        lines.push(((*label).to_owned(), format!("{base}{path}")));
+    }
+    Ok(lines)
 }
 
 /// Prints the addresses. The token is shown only when it was made just now.
@@ -377,16 +486,25 @@ fn banner(
     resp: Option<&RespListener>,
     listeners: &[ListenerTask],
     token: &AdminTokenFile,
+    demo: &[(String, String)],
 ) -> Outcome {
     let mut lines = vec![
         String::new(),
         format!("  {} {}", output.paint(Tone::Strong, "Tidegate"), env!("CARGO_PKG_VERSION")),
         String::new(),
         format!("  Dashboard    {base}/"),
+    ];
+    for (label, text) in demo {
+        match label.as_str() {
+            "" => lines.push(format!("               {}", output.paint(Tone::Dim, text))),
+            label => lines.push(format!("  {label:<12} {text}")),
+        }
+    }
+    lines.extend([
         format!("  API          {base}/api   (OpenAPI: {base}/api/openapi.json)"),
         format!("  Docs         {base}/docs"),
-        format!("  Store        {}", shown(&config.store_url())),
-    ];
+        format!("  Store        {}", hide_password(&config.store_url())),
+    ]);
     for listener in listeners {
         lines.push(format!("  {:<12} {}", listener.label, listener.address));
     }

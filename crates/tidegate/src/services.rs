@@ -1,15 +1,20 @@
 //! The services of the product: the one list.
 
+use desk_web::DeskService;
+use dns_web::DnsService;
 use jobs_web::JobsService;
 use room_web::RoomService;
 use web::service::Services;
 use web::store::StoreService;
 
 /// Every service, in the order of the menu. A new one is added here and nowhere else in this crate.
-pub(crate) const SERVICES: Services = &[&RoomService, &JobsService, &StoreService];
+pub(crate) const SERVICES: Services =
+    &[&RoomService, &JobsService, &DnsService, &DeskService, &StoreService];
 
 #[cfg(test)]
 mod dialect;
+#[cfg(test)]
+mod metrics;
 
 #[cfg(test)]
 mod tests {
@@ -83,6 +88,13 @@ mod tests {
         async fn every_guarded_path_refuses_strangers(t: TestStore) {
             let f = fixture(&t).await;
             let document: Value = f.get("/api/openapi.json").await.json();
+            // Visitors of the waiting room are asked for their tokens where there is a queue, or a session.
+            f.admin("POST /api/v1/admin/queues", json!({ "id": "q" })).await;
+            let held = f.call("", "POST /api/v1/queues/q/enqueue", json!({})).await.json();
+            let token = held["token"].as_str().unwrap();
+            let started = f.call(token, "POST /api/v1/queues/q/start-session", json!({})).await;
+            assert_eq!(started.status, 200, "{}", started.text);
+            let session = started.json()["session_id"].as_str().unwrap().to_owned();
             let mut guarded = 0;
             for (path, item) in document["paths"].as_object().unwrap() {
                 for (method, operation) in item.as_object().unwrap() {
@@ -93,6 +105,7 @@ mod tests {
                         continue;
                     }
                     guarded += 1;
+                    let path = path.replace("{queue_id}", "q").replace("{session_id}", &session);
                     let what = format!("{} {}", method.to_uppercase(), path.replace(['{', '}'], ""));
                     for token in ["", "tg_admin_wrong"] {
                         let got = f.call(token, &what, Value::Null).await;
@@ -109,13 +122,20 @@ mod tests {
             assert_eq!(made.status, 201, "{}", made.text);
             let held = f.call("", "POST /api/v1/queues/q/enqueue", json!({})).await;
             let visitor = held.json()["token"].as_str().unwrap().to_owned();
+            // The widget's calls want a user's session, which opens nothing else.
+            let opened = f.admin("POST /api/v1/users/eva/sessions", json!({ "device_id": "phone" })).await;
+            assert_eq!(opened.status, 201, "{}", opened.text);
+            let user = opened.json()["token"].as_str().unwrap().to_owned();
             let document: Value = f.get("/api/openapi.json").await.json();
             let schema_of = |reference: &str| document.pointer(reference.trim_start_matches('#')).unwrap();
             let (mut queries, mut bodies) = (0, 0);
             for (path, item) in document["paths"].as_object().unwrap() {
                 for (method, operation) in item.as_object().unwrap() {
-                    let is_visitor = path.starts_with("/api/v1/queues/");
-                    let token = if is_visitor { visitor.as_str() } else { web::testing::ADMIN };
+                    let token = match path.as_str() {
+                        path if path.starts_with("/api/v1/queues/") => visitor.as_str(),
+                        path if path.starts_with("/api/v1/widget/") => user.as_str(),
+                        _ => web::testing::ADMIN,
+                    };
                     let id = "019b76da-a800-7241-91a2-4cdb40e9cca9";
                     let path = path.replace("{queue_id}", "q").replace("{session_id}", id);
                     let path = path.replace("{position_id}", id).replace(['{', '}'], "");
@@ -128,7 +148,7 @@ mod tests {
                         assert_eq!((&error["code"], &error["details"]["field"]), (&json!("INVALID_REQUEST"), &json!(field)), "{told}");
                         let message = error["message"].as_str().unwrap();
                         for rust in ["struct", "u8", "u32", "u64", "usize", "i64", "f64", "expected", "deserialize", "::", "`", "variant", "map", "sequence"] {
-                            assert!(!message.split(|c: char| !c.is_alphanumeric() && c != ':' && c != '`').any(|word| word == rust), "{told}");
+                            assert!(!message.split(|c: char| !c.is_alphanumeric() && c != ':' && c != '`' && c != '_').any(|word| word == rust), "{told}");
                         }
                     };
                     let body = &operation["requestBody"]["content"]["application/json"];
@@ -170,7 +190,9 @@ mod tests {
                         if inner.is_some() && kind["additionalProperties"] == false {
                             let mut inside = json!({ "no_such_field": 1 });
                             for needed in kind["required"].as_array().into_iter().flatten() {
-                                inside[needed.as_str().unwrap()] = json!(1);
+                                let needed = needed.as_str().unwrap();
+                                let shown = example[name].get(needed).cloned();
+                                inside[needed] = shown.unwrap_or_else(|| json!(1));
                             }
                             refused("", with(name, inside), &format!("{name}.no_such_field")).await;
                         }

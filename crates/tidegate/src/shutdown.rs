@@ -1,5 +1,4 @@
-//! ShutdownSignals: SIGTERM and Ctrl-C stop it in order, a second one
-//! at once; SIGHUP reads the configuration again.
+//! Signals: SIGTERM and Ctrl-C stop the server in order, a second one at once; SIGHUP reads the configuration again.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use web::cli::Context;
 use web::cli::Outcome;
 use web::cli::Tone;
-use web::config::load::{find, shown};
+use web::config::load::find;
 use web::config::{reference, sections};
 
 /// The verbs.
@@ -61,7 +61,7 @@ fn show(context: &Context<'_>, origin: bool) -> Outcome {
                 let setting = find(context.services, name)?;
                 Some(Shown {
                     name: setting.name,
-                    value: shown(&given.text),
+                    value: (setting.shown)(&given.text),
                     origin: given.origin.to_string(),
                     default: setting.default,
                     live: setting.live,
@@ -74,9 +74,11 @@ fn show(context: &Context<'_>, origin: bool) -> Outcome {
     for section in sections(context.services) {
         text.push_str(&format!("[{}]\n", section.name));
         let prefix = format!("{}.", section.name);
-        for (name, given) in loaded.values.iter().filter(|(name, _)| name.starts_with(&prefix)) {
-            let field = name.trim_start_matches(&prefix);
-            let line = format!("{field} = {}", toml::Value::String(shown(&given.text)));
+        for setting in section.settings {
+            let Some(given) = loaded.values.get(setting.name) else { continue };
+            let field = setting.name.trim_start_matches(&prefix);
+            let shown = toml::Value::String((setting.shown)(&given.text));
+            let line = format!("{field} = {shown}");
             text.push_str(&line);
             if origin {
                 let note = format!("# {}", given.origin);

@@ -11,7 +11,7 @@ fn page() -> String {
     root.build();
     // Writing to a String cannot fail, here and below.
     let _ = write!(page, "\n## tidegate\n\n```text\n{}```\n", help(&mut root.clone()));
-    for command in root.get_subcommands() {
+    for command in root.get_subcommands().filter(|command| command.get_name() != "help") {
         section(&mut page, command, "tidegate", 2);
     }
     page
@@ -64,8 +64,8 @@ const INTRODUCTION: &str = "\
 <!-- Written by `cargo xtask codegen` from crates/tidegate/src/cli.rs. Do not edit. -->
 # Command line
 
-Nouns, then verbs. Data goes to standard output, messages to standard error; `--json` prints JSON,
-`NO_COLOR` or `--no-color` leaves colours out. Commands about data talk to the running server, found
+Nouns, then verbs. Data goes to standard output, messages to standard error; `-o json` (or `--json`) prints
+JSON, `-o tsv` tab-separated values, `--watch` prints a list again and again; `NO_COLOR` or `--no-color` leaves colours out. Commands about data talk to the running server, found
 through the data folder or named with `--server`, with the token from the data folder,
 `--token-file` or `TIDEGATE_TOKEN`.
 
@@ -77,6 +77,7 @@ through the data folder or named with `--server`, with the token from the data f
 | 3 | not found |
 | 4 | the credential is missing, wrong, or not enough |
 | 5 | the server or the store cannot be reached |
+| 6 | a limit denied what was asked (`desk limits check`) |
 ";
 
 #[test]

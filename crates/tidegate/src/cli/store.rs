@@ -1,4 +1,4 @@
-//! `tidegate store`: serve, check.
+//! `tidegate store`: serve, check, backup, restore, move.
 
 use std::path::PathBuf;
 
@@ -7,6 +7,7 @@ use serde_json::json;
 use store::embedded;
 use web::error::chain;
 
+use super::transfer;
 use crate::resp_listener;
 use web::cli::Context;
 use web::cli::{Failure, Outcome};
@@ -21,13 +22,48 @@ pub(crate) enum StoreVerb {
   tidegate store serve --store embedded:./data --listen 127.0.0.1:6400
   redis-cli -p 6380 PING")]
     Serve,
-    /// Check every record of a store that no server is using
+    /// Write everything in the store into a new file
+    #[command(before_help = "Examples:
+  tidegate store backup monday.tide
+  tidegate store backup monday.tide --store redis://127.0.0.1:6379")]
+    Backup {
+        /// The file to make
+        file: PathBuf,
+        /// Let a server take writes meanwhile: the keys are then not all of one moment
+        #[arg(long)]
+        without_pause: bool,
+    },
+    /// Read a backup into an empty store
+    #[command(before_help = "Examples:
+  tidegate store restore monday.tide --store embedded:./restored
+  tidegate store restore monday.tide --store redis+cluster://10.0.0.1,10.0.0.2")]
+    Restore {
+        /// The file
+        file: PathBuf,
+    },
+    /// Move everything to another, empty store; run it again to continue after an interruption
+    #[command(before_help = "Examples:
+  tidegate store move embedded:./tidegate-data redis://127.0.0.1:6379
+  tidegate store move redis://10.0.0.1 redis+cluster://10.0.0.2,10.0.0.3 --switch
+  tidegate store move redis://10.0.0.1 embedded:./back")]
+    Move {
+        /// URL of the store with the data; a folder may be in use
+        from: String,
+        /// URL of the empty store
+        to: String,
+        /// Refuse writes at a server in the end, so that its clients may go on until then
+        #[arg(long)]
+        switch: bool,
+    },
+    /// Check every record of a backup, or of a store that no server is using
     #[command(before_help = "Examples:
   tidegate store check
+  tidegate store check monday.tide
   tidegate store check /var/lib/tidegate/store
   tidegate store check /var/lib/tidegate/store --repair /var/lib/tidegate/repaired")]
     Check {
-        /// The folder; the one the settings name if left out
+        /// The folder or the backup; the folder the settings name if left out
+        #[arg(value_name = "PATH")]
         folder: Option<PathBuf>,
         /// Copy everything that is good into this new folder
         #[arg(long, value_name = "NEW_FOLDER")]
@@ -38,6 +74,14 @@ pub(crate) enum StoreVerb {
 pub(crate) fn run(verb: StoreVerb, context: &Context<'_>) -> Outcome {
     match verb {
         StoreVerb::Serve => resp_listener::serve(context),
+        StoreVerb::Backup { file, without_pause } => {
+            transfer::back_up(&file, without_pause, context)
+        }
+        StoreVerb::Restore { file } => transfer::restore(&file, context),
+        StoreVerb::Move { from, to, switch } => transfer::move_store(&from, &to, switch, context),
+        StoreVerb::Check { folder: Some(file), repair: None } if file.is_file() => {
+            transfer::check_file(&file, context)
+        }
         StoreVerb::Check { folder, repair } => check(folder, repair, context),
     }
 }

@@ -12,11 +12,13 @@ use web::cli::admin_token;
 use web::cli::client::{self, Client};
 use web::cli::{Exit, Failure, Outcome};
 use web::config::Config;
+use web::service::Services;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenVerb {
     /// List all tokens
+    #[command(alias = "list")]
     Ls,
     /// Create a token; its secret is printed only once
     Create {
@@ -26,7 +28,7 @@ pub(crate) enum TokenVerb {
         /// Name, to tell it from others
         #[arg(long)]
         name: String,
-        /// Narrow a worker's token: jobs:type=NAME or jobs:namespace=NAME (repeatable)
+        /// Narrow a worker's token (repeatable)
         #[arg(long)]
         scope: Vec<String>,
     },
@@ -40,6 +42,13 @@ pub(crate) enum TokenVerb {
     /// Needs no token: the owner of the data folder owns the installation. The new token is in the
     /// file admin-token there. Works while the server runs and while it does not.
     ResetAdmin,
+}
+
+/// Adds the scopes of all services to the help of `token create`.
+pub(crate) fn with_scopes(token: clap::Command, services: Services) -> clap::Command {
+    let scopes: Vec<&str> = services.iter().flat_map(|service| service.scopes()).copied().collect();
+    let help = format!("Narrow a worker's token: {} (repeatable)", scopes.join(", "));
+    token.mut_subcommand("create", |create| create.mut_arg("scope", |scope| scope.help(help)))
 }
 
 /// Makes a new admin token. A running server owns the built-in store, so it is left to notice the

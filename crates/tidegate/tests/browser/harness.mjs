@@ -2,7 +2,8 @@
 // page in four ways. A scenario is a file in scenarios/ with one exported function; it gets a Tour.
 //
 //   node run.mjs NAME      BASE and TOKEN in the environment say where the server is,
-//                          GUARD where visitors of a guarded site come to, SCREENSHOTS where pictures go
+//                          GUARD where visitors of a guarded site come to, OTHER where a second instance is,
+//                          SCREENSHOTS where pictures go
 //
 // A scenario fails when it throws, and also when any page of it wrote an error to the console, broke
 // the content security policy, or showed something axe calls serious.
@@ -20,8 +21,8 @@ export class Tour {
   looks = 0;
   #forgiven = [];
 
-  constructor(browser, name, { base, guard, token, shots }) {
-    Object.assign(this, { browser, name, base, guard, token, shots });
+  constructor(browser, name, { base, other, guard, token, shots }) {
+    Object.assign(this, { browser, name, base, other, guard, token, shots });
     mkdirSync(shots, { recursive: true });
   }
 
@@ -79,7 +80,30 @@ export class Tour {
         await page.screenshot({ path: join(this.shots, `${where}.png`), fullPage: true });
         const wide = await page.evaluate(() => document.scrollingElement.scrollWidth - innerWidth);
         if (wide > 0) this.problems.push(`${where}: ${wide} px stick out sideways`);
+        for (const problem of await page.evaluate(measure, size)) this.problems.push(`${where}: ${problem}`);
         await this.#axe(page, where);
+        this.looks += 1;
+      }
+    }
+    await page.setViewportSize(before);
+    await page.emulateMedia({ colorScheme: null });
+  }
+
+  // Looks at a page with a frame of ours in it: pictures of the whole, axe inside the frame.
+  async lookInto(page, name) {
+    const before = page.viewportSize();
+    for (const [size, viewport] of Object.entries(SIZES)) {
+      for (const scheme of SCHEMES) {
+        await page.setViewportSize(viewport);
+        await page.emulateMedia({ colorScheme: scheme, reducedMotion: "reduce" });
+        await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+        const where = `${name}-${size}-${scheme}`;
+        await page.screenshot({ path: join(this.shots, `${where}.png`) });
+        for (const frame of page.frames().filter((frame) => [this.base, this.other].some((base) => frame.url().startsWith(base)))) {
+          const wide = await frame.evaluate(() => document.scrollingElement.scrollWidth - innerWidth);
+          if (wide > 0) this.problems.push(`${where}: ${wide} px stick out sideways`);
+          await this.#axe(frame, where);
+        }
         this.looks += 1;
       }
     }
@@ -101,7 +125,21 @@ export class Tour {
     this.#forgiven.push(pattern);
   }
 
+  // An action reloads its page when it is done. A person who has gone on meanwhile gets where they wanted to; a
+  // script that goes on in the same instant is interrupted by that reload, and goes once more.
+  #persist(page) {
+    for (const method of ["goto", "reload"]) {
+      const go = page[method].bind(page);
+      page[method] = (...args) =>
+        go(...args).catch((error) => {
+          if (!/interrupted by another navigation|ERR_ABORTED/.test(error.message)) throw error;
+          return go(...args);
+        });
+    }
+  }
+
   #watch(page) {
+    this.#persist(page);
     page.on("console", (message) => {
       if (message.type() === "error") this.#note(page, `${message.text()} ${message.location()?.url ?? ""}`);
     });
@@ -112,6 +150,39 @@ export class Tour {
     if (this.#forgiven.some((pattern) => pattern.test(text))) return;
     this.problems.push(`${page.url()}: ${text}`);
   }
+}
+
+// What a person would stumble over, measured in the page: icons as large as a screen, buttons that lie on each other,
+// that are too small to hit or cut off, text that is cut in the middle of a button.
+function measure(size) {
+  const problems = [];
+  const name = (element) => (element.getAttribute("aria-label") || element.textContent.trim() || element.outerHTML).slice(0, 60);
+  const dialog = [...document.querySelectorAll("dialog[open]")].pop();
+  const root = dialog ?? document.body;
+  const isSeen = (element) => element.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true }) && !element.closest("[inert], .sr, .skip");
+  for (const icon of document.querySelectorAll("svg[aria-hidden]")) {
+    const { width, height } = icon.getBoundingClientRect();
+    if (isSeen(icon) && !icon.closest(".backdrop, .wave, .plot, .tile, .chart, .meter") && Math.max(width, height) > 96) problems.push(`an icon of ${Math.round(width)} × ${Math.round(height)} px in ${icon.parentElement.className}`);
+  }
+  const targets = [...root.querySelectorAll("button, a.btn, .tabs a, input:not([type=hidden]), select, textarea")].filter(isSeen);
+  const boxes = targets.map((element) => ({ element, box: element.getBoundingClientRect() })).filter(({ box }) => box.width && box.height);
+  for (const { element, box } of boxes) {
+    if (element.closest("[popover], .toasts, #new-rows")) continue;
+    if (element.matches("button, a.btn") && (box.height < 24 || box.width < 24) && !element.closest(".ranges")) problems.push(`"${name(element)}" is ${Math.round(box.width)} × ${Math.round(box.height)} px, less than 24`);
+    if (size === "phone" && !element.closest(".tabs, .table-wrap, .code, .ranges") && box.right > innerWidth + 1) problems.push(`"${name(element)}" is cut off at the right`);
+    if (element.matches("button, a.btn") && element.scrollWidth > element.clientWidth + 2) problems.push(`the text of "${name(element)}" does not fit`);
+  }
+  for (let one = 0; one < boxes.length; one += 1) {
+    for (let other = one + 1; other < boxes.length; other += 1) {
+      const [a, b] = [boxes[one], boxes[other]];
+      if (a.element.contains(b.element) || b.element.contains(a.element)) continue;
+      if ([a, b].some(({ element }) => element.closest("[popover], .toasts, #new-rows, .save-bar, .top, .tabs, .side, .table-wrap, .search"))) continue;
+      const across = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+      const down = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+      if (across > 2 && down > 2) problems.push(`"${name(a.element)}" lies on "${name(b.element)}"`);
+    }
+  }
+  return problems.slice(0, 5);
 }
 
 // Runs one scenario; answers what went wrong, an empty list when nothing did.

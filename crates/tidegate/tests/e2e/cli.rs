@@ -1,6 +1,9 @@
 use testkit::RedisServer;
 
-use crate::process::{Tidegate, run, text};
+use crate::{
+    process::{Tidegate, run, text},
+    wait::eventually,
+};
 
 #[test]
 fn tokens_are_managed_from_the_command_line() {
@@ -45,6 +48,27 @@ fn wrong_usage_is_exit_code_two_and_says_what_is_right() {
     }
     let near = run(folder.path(), &["--set", "http.max_bodi=1", "config", "check"]);
     assert!(text(&near.stderr).contains("did you mean http.max_body?"), "{}", text(&near.stderr));
+}
+
+#[test]
+fn what_the_start_refuses_is_refused_by_config_check_and_doctor() {
+    let folder = tempfile::tempdir().unwrap();
+    for (setting, why) in [
+        ("log.level=banana", "is not a level"),
+        ("log.level=info,room=loud", "is not a level"),
+        ("store.url=banana", "is not a kind of store"),
+        ("resp.tls=true", "needs a certificate"),
+        ("jobs.namespace=a b", "jobs.namespace"),
+        ("jobs.heartbeat=1m", "less than lock_ttl"),
+        ("guard.queue=No", "guard.queue"),
+    ] {
+        for command in [&["config", "check"][..], &["doctor"], &["serve"]] {
+            let got = run(folder.path(), &[&["--set", setting], command].concat());
+            let told = text(&got.stderr);
+            assert_eq!(got.status.code(), Some(2), "{setting} {command:?}: {told}");
+            assert!(told.contains(why), "{setting} {command:?}: {told}");
+        }
+    }
 }
 
 #[test]
@@ -145,7 +169,7 @@ fn doctor_looks_at_the_built_in_store_without_mending_it() {
     // Killed, and nobody has asked yet how it ended.
     let mut ended = std::process::Command::new("true").spawn().unwrap();
     let stat = format!("/proc/{}/stat", ended.id());
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
         assert!(std::time::Instant::now() < deadline, "`true` does not end");
         std::thread::yield_now();
@@ -179,4 +203,139 @@ fn completions_are_printed_for_each_shell() {
         assert!(got.status.success());
         assert!(text(&got.stdout).contains("tidegate"));
     }
+}
+
+#[test]
+fn help_is_a_command_and_a_noun_alone_asks_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let help = run(folder.path(), &["help"]);
+    assert!(help.status.success() && help.stderr.is_empty(), "{}", text(&help.stderr));
+    assert!(text(&help.stdout).contains("tidegate room create sale"), "{}", text(&help.stdout));
+    for noun in ["room", "jobs", "dns", "desk", "config", "token", "store"] {
+        let alone = run(folder.path(), &[noun]);
+        let told = text(&alone.stdout);
+        assert!(
+            alone.status.success() && alone.stderr.is_empty(),
+            "{noun}: {}",
+            text(&alone.stderr)
+        );
+        assert!(
+            told.starts_with("Examples:") && told.contains(&format!("Usage: tidegate {noun}")),
+            "{told}"
+        );
+        let by_word = run(folder.path(), &["help", noun]);
+        assert!(by_word.status.success(), "{}", text(&by_word.stderr));
+    }
+    assert_eq!(run(folder.path(), &["room", "creat"]).status.code(), Some(2));
+}
+
+#[test]
+fn top_prints_one_screen_where_there_is_no_terminal() {
+    let gate = Tidegate::start("embedded:{data}", &[]);
+    assert!(gate.run(&["room", "create", "sale", "--rate", "0/m"]).status.success());
+    assert!(gate.run(&["jobs", "dispatch", "mail", "{}"]).status.success());
+    let top = gate.run(&["top"]);
+    let told = text(&top.stdout);
+    assert!(top.status.success(), "{}", text(&top.stderr));
+    for line in [
+        "Queues  0 waiting, 0 admitted, 0 active",
+        "Job types  1 waiting",
+        "Workers  0 alive",
+        "Store  embedded",
+    ] {
+        assert!(told.lines().any(|shown| shown.starts_with(line)), "{line}\n{told}");
+    }
+    assert!(told.contains("sale"), "{told}");
+    // A type has its counts, and says that nobody takes it.
+    let mail = told.lines().find(|line| line.trim_start().starts_with("mail")).unwrap();
+    let words: Vec<&str> = mail.split_whitespace().collect();
+    assert_eq!((words[1], words.last()), ("1", Some(&"unroutable")), "{told}");
+    // The rate is there once there are two samples.
+    eventually("the store runs commands all the time", || {
+        !text(&gate.run(&["top"]).stdout).contains(" 0 commands/s")
+    });
+    assert!(!told.contains('\x1b'), "no escape sequences in a file: {told:?}");
+    let json = gate.run(&["top", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let titles: Vec<&str> =
+        json["sections"].as_array().unwrap().iter().filter_map(|s| s["title"].as_str()).collect();
+    assert_eq!(titles, ["Queues", "Job types", "Workers", "Store"]);
+}
+
+/// Runs a command on a terminal of 24 lines, types q once a screen was drawn twice, and prints what was drawn.
+const TERMINAL: &str = r#"
+import fcntl, os, pty, struct, sys, termios
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+drawn, typed = b"", False
+while True:
+    try:
+        piece = os.read(terminal, 65536)
+    except OSError:
+        break
+    if not piece:
+        break
+    drawn += piece
+    if not typed and drawn.count(b"q quits") >= 2:
+        os.write(terminal, b"q")
+        typed = True
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+sys.stdout.buffer.write(drawn)
+sys.exit(code)
+"#;
+
+#[test]
+fn top_on_a_terminal_draws_screens_until_q() {
+    let gate = Tidegate::start("embedded:{data}", &[]);
+    let output = std::process::Command::new("timeout")
+        .args(["60", "python3", "-c", TERMINAL])
+        .arg(crate::process::binary())
+        .args(["top", "--every", "200ms", "--server", &gate.base])
+        .current_dir(gate.path())
+        .env("TIDEGATE_TOKEN", gate.token())
+        .env("TERM", "xterm")
+        .output()
+        .unwrap();
+    let told = text(&output.stdout);
+    assert!(output.status.success(), "{told}{}", text(&output.stderr));
+    assert!(told.contains("q quits") && told.contains("Queues"), "{told}");
+    assert!(told.starts_with("\x1b[?1049h"), "the alternate screen: {told:?}");
+    assert!(told.trim_end().ends_with("\x1b[?25h\x1b[?1049l"), "given back: {told:?}");
+}
+
+#[test]
+fn lists_are_printed_as_tables_json_or_tab_separated() {
+    let gate = Tidegate::start("embedded:{data}", &[]);
+    assert!(
+        gate.run(&["room", "create", "sale", "--name", "Spring\tsale", "--rate", "60/m"])
+            .status
+            .code()
+            == Some(2)
+    );
+    assert!(
+        gate.run(&["room", "create", "sale", "--name", "Spring sale", "--rate", "60/m"])
+            .status
+            .success()
+    );
+    let list = |format: &str| text(&gate.run(&["room", "ls", "-o", format]).stdout);
+    assert_eq!(
+        list("tsv"),
+        "QUEUE\tSTATUS\tWAITING\tADMITTED\tACTIVE\tMAX ACTIVE\tRATE\tNAME\nsale\tactive\t0\t0\t0\t1000\t60/m\tSpring sale\n"
+    );
+    assert!(list("table").starts_with("QUEUE  STATUS"), "{}", list("table"));
+    let json: serde_json::Value = serde_json::from_str(&list("json")).unwrap();
+    assert_eq!(json[0]["id"], "sale");
+    assert_eq!(list("json"), text(&gate.run(&["room", "ls", "--json"]).stdout));
+    assert_eq!(gate.run(&["room", "ls", "-o", "xml"]).status.code(), Some(2));
+
+    let dry = gate.run(&["room", "rm", "sale", "--dry-run"]);
+    assert_eq!(
+        text(&dry.stdout),
+        "would delete sale and end its positions and sessions: 0 waiting, 0 admitted and 0 active\n"
+    );
+    assert!(list("tsv").contains("sale"), "nothing was deleted");
+    let shown = text(&gate.run(&["room", "show", "sale"]).stdout);
+    assert!(shown.contains(&format!("waiting page      {}/_wr/sale", gate.base)), "{shown}");
 }

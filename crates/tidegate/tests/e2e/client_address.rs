@@ -63,7 +63,7 @@ pub(crate) fn exchange(base: &str, line: &str, head: &[u8], body: &str) -> (u16,
     });
     let mut socket: TcpStream = connected;
     socket.set_nonblocking(false).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut sent = format!("{line} HTTP/1.1\r\nconnection: close\r\n").into_bytes();
     sent.extend_from_slice(head);
     sent.extend_from_slice(format!("\r\n{body}").as_bytes());

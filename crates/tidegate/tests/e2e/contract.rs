@@ -43,7 +43,7 @@ fn the_api_answers_as_its_document_says() {
         .args(["--checks", "not_a_server_error,status_code_conformance,ignored_auth"])
         .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "2", "--seed", "7"])
         .args(left_out.iter().flat_map(|path| ["--exclude-path", *path]))
-        .args(["--request-timeout", "20", "--no-color"])
+        .args(["--request-timeout", "45", "--no-color"])
         .current_dir(gate.path())
         .output()
         .unwrap();

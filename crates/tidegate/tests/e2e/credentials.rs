@@ -3,6 +3,7 @@
 use testkit::RedisServer;
 
 use crate::process::{Tidegate, command, run, text};
+use crate::wait::{eventually, until};
 
 /// The status of a call with a token.
 fn status(gate: &Tidegate, token: &str) -> u16 {
@@ -38,11 +39,9 @@ fn a_new_admin_token_counts_at_every_instance_on_a_shared_store() {
     assert_eq!(status(&two, &old), 200);
     let new = reset(&one, &redis.url());
     // The command changed the store itself; instances remember a good token for a moment.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(1);
-    while (status(&one, &old), status(&two, &old)) != (401, 401) {
-        assert!(std::time::Instant::now() < deadline, "the old token still works");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    let both = || (status(&one, &old), status(&two, &old));
+    let moment = std::time::Duration::from_secs(1);
+    until("the old token works no longer", moment, both, |seen| *seen == (401, 401));
     assert_eq!((status(&one, &new), status(&two, &new)), (200, 200));
 }
 
@@ -57,11 +56,7 @@ fn a_second_instance_without_the_secret_says_what_to_do() {
     };
     let mut first = start("one").stdout(std::process::Stdio::null()).spawn().unwrap();
     let made = folder.path().join("one/running.json");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !made.exists() {
-        assert!(std::time::Instant::now() < deadline, "the first instance did not start");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    eventually("the first instance starts", || made.exists());
     let second = start("two").output().unwrap();
     let left = folder.path().join("two/room-secret").exists();
     first.kill().unwrap();

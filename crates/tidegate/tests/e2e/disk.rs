@@ -1,12 +1,11 @@
 //! A disk that is full, read-only or gone under the running program: what callers are told, what
 //! goes on, and that it comes back by itself.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 use store::redis::{self, Commands, Connection, RedisResult};
 
 use crate::process::{Tidegate, command, in_namespace, run, text};
+use crate::wait::{LONG, until};
 
 /// A client of the RESP port.
 fn connect(gate: &Tidegate) -> Connection {
@@ -17,17 +16,10 @@ fn connect(gate: &Tidegate) -> Connection {
 /// Waits for `/readyz` to answer with this status: its checks, by name.
 #[track_caller]
 fn until_ready(gate: &Tidegate, wanted: u16) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let (status, body) = gate.get("/readyz");
-        if status == wanted {
-            let body: Value = serde_json::from_str(&body).unwrap();
-            let checks = body["checks"].as_array().unwrap().iter();
-            return checks.map(|c| (c["name"].as_str().unwrap(), c.clone())).collect();
-        }
-        assert!(Instant::now() < deadline, "{status}: {body}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let (_, body) = until("/readyz", LONG, || gate.get("/readyz"), |(status, _)| *status == wanted);
+    let body: Value = serde_json::from_str(&body).unwrap();
+    let checks = body["checks"].as_array().unwrap().iter();
+    checks.map(|c| (c["name"].as_str().unwrap(), c.clone())).collect()
 }
 
 /// Tries to make a queue: status and body.
@@ -128,7 +120,8 @@ fn what_keeps_the_store_from_opening_is_told_with_what_to_do() {
     let plain = command(folder.path(), &args);
     let mut read_only =
         in_namespace("mount --bind store store && mount -o remount,bind,ro store", &plain);
-    read_only.current_dir(folder.path()).env_clear().env("PATH", std::env::var("PATH").unwrap());
+    read_only.current_dir(folder.path());
+    crate::process::set_environment(&mut read_only);
     refused(read_only.output().unwrap(), ["mounted read-only", "mount it for writing"]);
     let mut check = in_namespace(
         "mount --bind store store && mount -o remount,bind,ro store",

@@ -1,6 +1,6 @@
 //! The programs in `examples/` that are not in Rust, started as its README says. Those in Rust have tests of their own.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -115,7 +115,7 @@ impl Drop for Site {
 
 /// Visits a page as a browser does, with its cookies, until it says something.
 fn visit(gate: &Tidegate, url: &str, until: &str) -> String {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let mut curl = Command::new("curl");
         curl.args(["-sL", "--max-time", "10", "-b", "jar", "-c", "jar"]);
@@ -132,8 +132,8 @@ fn visit(gate: &Tidegate, url: &str, until: &str) -> String {
 
 #[test]
 fn the_flask_site_is_guarded() {
-    // A port that was free a moment ago: Flask does not say which one it chose.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Flask does not say which one it chose.
+    let port = testkit::reserve_port();
     let origin = format!("http://127.0.0.1:{port}");
     let gate = Tidegate::guard(&["--origin", &origin, "--rate", "100/s", "--max-active", "1"]);
     let mut flask = Command::new(python_tool("flask", "python"));
@@ -149,7 +149,7 @@ fn the_flask_site_is_guarded() {
     buy.args(["-s", "--max-time", "10", "-b", "jar", "-c", "jar", "-X", "POST"]);
     let bought = buy.arg(format!("{guarded}/buy")).current_dir(gate.path()).output().unwrap();
     assert!(text(&bought.stdout).contains("Thank you"), "{}", text(&bought.stdout));
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while gate.json("/api/v1/admin/queues/site/sessions")["items"] != json!([]) {
         assert!(Instant::now() < deadline, "the slot is free again");
         std::thread::sleep(Duration::from_millis(50));
@@ -210,4 +210,116 @@ fn the_list_is_complete_and_addresses_are_the_default_ones() {
         }
     }
     assert!(found > 10, "only {found} addresses found");
+}
+
+/// Answers as Chatwoot's API does, from the fixture beside the converter; returns its address.
+fn chatwoot() -> String {
+    let fixture = std::fs::read_to_string(folder().join("python/chatwoot_fixture.json")).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let answers: Value = serde_json::from_str(&fixture.replace("{base}", &base)).unwrap();
+    // A picture of one pixel.
+    let picture: &[u8] = &[
+        0x89, b'P', b'N', b'G', 13, 10, 26, 10, 0, 0, 0, 13, b'I', b'H', b'D', b'R', 0, 0, 0, 1, 0,
+        0, 0, 1, 8, 4, 0, 0, 0, 0xb5, 0x1c, 0x0c, 0x02,
+    ];
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let (mut first, mut has_token) = (String::new(), false);
+            reader.read_line(&mut first).unwrap();
+            loop {
+                let mut line = String::new();
+                reader.read_line(&mut line).unwrap();
+                has_token |= line.to_lowercase().starts_with("api_access_token: secret")
+                    || line.to_lowercase().starts_with("api-access-token: secret");
+                if line.trim().is_empty() {
+                    break;
+                }
+            }
+            let path = first.split(' ').nth(1).unwrap_or_default();
+            let found = answers.get(path).map(|answer| answer.to_string().into_bytes());
+            let (status, body) = match found {
+                Some(body) if has_token => ("200 OK", body),
+                Some(_) => ("401 Unauthorized", b"{}".to_vec()),
+                None if path.starts_with("/rails/") => ("200 OK", picture.to_vec()),
+                None => ("404 Not Found", path.as_bytes().to_vec()),
+            };
+            let head = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                body.len()
+            );
+            let stream = reader.get_mut();
+            // The reader may have gone.
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+        }
+    });
+    base
+}
+
+/// Everything of a Chatwoot account arrives: converted, imported twice, and read over the API.
+#[test]
+fn conversations_of_chatwoot_are_imported() {
+    let gate = Tidegate::start("embedded:", &[]);
+    // Somebody works here already, under an address that Chatwoot has, too.
+    let ben = gate.run(&["desk", "agents", "add", "ben@example.org", "--name", "Ben", "--json"]);
+    let ben: Value = serde_json::from_slice(&ben.stdout).unwrap();
+    let ben = ben["agent"]["id"].as_str().unwrap();
+    let converted = Command::new(python())
+        .args(["python/from_chatwoot.py", "--account", "1", "--trust-identifiers"])
+        .current_dir(folder())
+        .env("CHATWOOT_URL", chatwoot())
+        .env("CHATWOOT_TOKEN", "secret")
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    assert!(converted.status.success(), "{}", text(&converted.stderr));
+    let lines = gate.path().join("chatwoot.jsonl");
+    std::fs::write(&lines, &converted.stdout).unwrap();
+    let lines = lines.to_str().unwrap();
+    for round in 0..2 {
+        let done = gate.run(&["desk", "import", lines, "--json"]);
+        assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
+        let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let count = if round == 0 { "added" } else { "known" };
+        for (kind, number) in
+            [("visitor", 2), ("conversation", 3), ("message", 30), ("file", 1), ("canned", 2)]
+        {
+            assert_eq!(report["counts"][kind][count], number, "{kind}: {report}");
+        }
+    }
+    let check = gate.run(&["desk", "archive", "check"]);
+    assert!(check.status.success(), "{}{}", text(&check.stdout), text(&check.stderr));
+
+    let resolved = gate.json("/api/v1/conversations/chatwoot-1-1");
+    assert_eq!(resolved["visitor"]["verified"], true, "{resolved}");
+    assert_eq!((&resolved["status"], &resolved["rating"]), (&json!("resolved"), &json!(5)));
+    let snoozed = gate.json("/api/v1/conversations/chatwoot-1-3");
+    assert_eq!(snoozed["assignee"]["id"], ben, "the one with the same address");
+    assert_eq!(snoozed["wakes_at"], "2100-01-01T00:00:00.000Z");
+    let waiting = gate.json("/api/v1/conversations/chatwoot-1-2");
+    assert_eq!(
+        (&waiting["priority"], &waiting["unread_agent"]),
+        (&json!("urgent"), &json!(2)),
+        "{waiting}"
+    );
+    assert_eq!(waiting["tags"], json!(["late order", "VIP-2"]));
+    let messages = gate.json("/api/v1/conversations/chatwoot-1-1/messages?limit=100");
+    let messages = messages["items"].as_array().unwrap();
+    assert_eq!(messages.len(), 25);
+    let numbers: Vec<i64> = messages.iter().map(|one| one["seq"].as_i64().unwrap()).collect();
+    assert_eq!(numbers, (1..=25).collect::<Vec<_>>());
+    let picture = &messages[20]["attachments"][0];
+    assert_eq!(
+        (&picture["name"], &picture["mime"]),
+        (&json!("photo of bag.png"), &json!("image/png"))
+    );
+    assert_eq!(messages[21]["type"], "note");
+    assert_eq!(messages[22]["content"], "Sorry about that! A new bag is on its way. ☕");
+    let found = gate.json("/api/v1/conversations?status=resolved&text=bag");
+    assert_eq!(found["items"][0]["id"], "chatwoot-1-1", "{found}");
+    assert_eq!(
+        gate.json("/api/v1/canned?prefix=hello")["items"][0]["content"],
+        "Hello {{visitor.name}}, how can I help?"
+    );
 }

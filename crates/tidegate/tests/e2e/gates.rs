@@ -26,13 +26,9 @@ impl Drop for Proxy {
     }
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// A file of packaging/gates, with the addresses of this test.
-fn shipped(name: &str, gate: &Tidegate, origin: &Site) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/gates").join(name);
+/// A file of packaging, with the addresses of this test.
+pub(crate) fn shipped(name: &str, gate: &Tidegate, origin: &Site) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
     let file = std::fs::read_to_string(path).unwrap();
     let tidegate = gate.base.trim_start_matches("http://");
     assert!(file.contains("127.0.0.1:7070") && file.contains("127.0.0.1:3000"));
@@ -42,12 +38,12 @@ fn shipped(name: &str, gate: &Tidegate, origin: &Site) -> String {
 
 impl Proxy {
     pub(crate) fn nginx(gate: &Tidegate, origin: &Site) -> Proxy {
-        Proxy::nginx_with(&shipped("nginx.conf", gate, origin))
+        Proxy::nginx_with(&shipped("gates/nginx.conf", gate, origin))
     }
 
     /// nginx with a file that listens on port 80, on a port of its own instead.
     pub(crate) fn nginx_with(site: &str) -> Proxy {
-        let port = free_port();
+        let port = testkit::reserve_port();
         let folder = tempfile::tempdir().unwrap();
         assert!(site.contains("listen 80;"));
         let site = site.replace("listen 80;", &format!("listen 127.0.0.1:{port};"));
@@ -71,12 +67,12 @@ impl Proxy {
     }
 
     pub(crate) fn caddy(gate: &Tidegate, origin: &Site) -> Proxy {
-        Proxy::caddy_with(&shipped("Caddyfile", gate, origin), "shop.example")
+        Proxy::caddy_with(&shipped("gates/Caddyfile", gate, origin), "shop.example")
     }
 
     /// Caddy with a file for a host, on a port of its own instead.
     pub(crate) fn caddy_with(site: &str, host: &str) -> Proxy {
-        let port = free_port();
+        let port = testkit::reserve_port();
         let folder = tempfile::tempdir().unwrap();
         let named = format!("\n{host} {{");
         assert!(site.contains(&named));
@@ -91,6 +87,22 @@ impl Proxy {
         caddy.env("HOME", folder.path()).env("XDG_DATA_HOME", folder.path());
         caddy.env("XDG_CONFIG_HOME", folder.path());
         Proxy::start(caddy, port, folder)
+    }
+
+    /// Envoy with a file that listens on port 8080, on a port of its own instead.
+    pub(crate) fn envoy_with(binary: &Path, config: &str) -> Proxy {
+        let port = testkit::reserve_port();
+        let folder = tempfile::tempdir().unwrap();
+        assert!(config.contains("address: 0.0.0.0, port_value: 8080"));
+        let listen = format!("address: 127.0.0.1, port_value: {port}");
+        let config = config.replace("address: 0.0.0.0, port_value: 8080", &listen);
+        let path = folder.path().join("envoy.yaml");
+        std::fs::write(&path, config).unwrap();
+        let mut envoy = Command::new(binary);
+        envoy.arg("-c").arg(&path).args(["--concurrency", "1", "--log-level", "warning"]);
+        // Several run at once; each would claim the same shared memory.
+        envoy.args(["--use-dynamic-base-id", "--disable-hot-restart"]);
+        Proxy::start(envoy, port, folder)
     }
 
     fn start(mut command: Command, port: u16, folder: tempfile::TempDir) -> Proxy {
@@ -122,14 +134,14 @@ impl Proxy {
     }
 }
 
-struct Answer {
-    status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
     headers: ureq::http::HeaderMap,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
@@ -141,7 +153,7 @@ impl Answer {
     }
 }
 
-fn send(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+pub(crate) fn send(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
@@ -312,7 +324,7 @@ fn the_server_works_behind(base: &str, gate: &Tidegate) {
 
     // Events are handed on as they come.
     let mut socket = TcpStream::connect(base.trim_start_matches("http://")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let host = base.trim_start_matches("http://");
     let asked = format!(
         "GET /api/v1/live?topics=overview HTTP/1.1\r\nhost: {host}\r\nauthorization: {token}\r\n\r\n"

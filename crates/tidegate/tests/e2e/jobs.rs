@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::process::{Tidegate, command, run, text};
+use crate::wait::{LONG, eventually, until};
 
 fn value(output: &Output) -> Value {
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -49,14 +50,7 @@ impl Tidegate {
     }
 
     fn until(&self, id: &str, what: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let view = self.show(id);
-            if what(&view) {
-                return view;
-            }
-            assert!(Instant::now() < deadline, "{view}");
-        }
+        until(id, LONG, || self.show(id), what)
     }
 }
 
@@ -202,7 +196,7 @@ fn a_cancelled_command_is_stopped_and_a_stopped_worker_hands_back() {
     assert_eq!(text(&asked.stdout), format!("{one} asked\n"), "{}", text(&asked.stderr));
     let view = gate.until(&one, |view| view["status"] == "failed");
     let took = started.elapsed();
-    assert!(took < Duration::from_secs(5), "it took {took:?}");
+    assert!(took < testkit::HANG, "it took {took:?}");
     let error = &view["result"]["error"];
     assert_eq!((&error["name"], &error["message"]), (&json!("Cancelled"), &json!("wrong file")));
     let pid = view["log"][0]["line"].as_str().unwrap().to_owned();
@@ -214,15 +208,6 @@ fn a_cancelled_command_is_stopped_and_a_stopped_worker_hands_back() {
     let view = gate.show(&two);
     assert_eq!((&view["status"], &view["job"]["attempts"]), (&json!("waiting"), &json!(0)));
     assert_eq!(view["history"], json!([]));
-}
-
-/// Waits for something, for a bounded time.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Processes whose command line has this word in it, but for those that are dead and not yet buried.
@@ -304,7 +289,7 @@ fn a_line_of_progress_never_ends_a_job() {
     let done = gate.jobs(&["exec", "--type", "work", "--drain", "--", "sh", "-c", script]);
     let (out, error) = (text(&done.stdout), text(&done.stderr));
     assert!(done.status.success() && out.contains("completed"), "{out}{error}");
-    assert_eq!(error.matches("is no progress").count(), 1, "{error}");
+    assert_eq!(error.matches("is not a percentage").count(), 1, "{error}");
     let view = gate.show(&id);
     assert_eq!(view["result"]["data"], "done");
     assert_eq!(view["progress"]["percent"], json!(70.0), "{view}");

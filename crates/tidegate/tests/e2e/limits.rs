@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::process::{Tidegate, text};
+use crate::process::{Tidegate, command, text};
 
 /// Sizes just over the limit of one mebibyte and far over it, in kilobytes.
 const SIZES_KB: [usize; 4] = [1_100, 1_500, 3_000, 10_000];
@@ -86,17 +86,23 @@ fn a_command_says_that_the_body_is_too_long() {
         assert_eq!(got.status.code(), Some(2), "{kilobytes} kB: {told}");
         assert!(told.contains("larger than") && told.contains("413"), "{kilobytes} kB: {told}");
     }
+    // Standard input is not read further than a payload may be long.
+    let piped = std::fs::File::open(gate.path().join("payload")).unwrap();
+    let mut command = command(gate.path(), &["jobs", "dispatch", "mail", "-"]);
+    let got = command.stdin(piped).output().unwrap();
+    let told = text(&got.stderr);
+    assert!(got.status.code() == Some(2) && told.contains("more than 262144 bytes"), "{told}");
 }
 
 /// Asks on a new connection; returns the status, within the time a client would wait.
 fn status_of(address: &str) -> u16 {
     let started = Instant::now();
     let mut socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(testkit::HANG)).unwrap();
     socket.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
     let mut got = Vec::new();
     socket.read_to_end(&mut got).unwrap();
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < testkit::HANG, "{:?}", started.elapsed());
     let got = text(&got);
     got.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{got:?}"))
 }
@@ -104,12 +110,13 @@ fn status_of(address: &str) -> u16 {
 /// While `held` connections are open new ones are told 503, and afterwards all is well again.
 fn told_503_while(gate: &Tidegate, held: Vec<TcpStream>) {
     let address = gate.base.trim_start_matches("http://");
-    // A descriptor that was given back just then may serve one; nobody is left without an answer.
+    // A descriptor that was given back just then serves one, as often as it is given back in time; nobody is
+    // left without an answer.
     let told: Vec<u16> = (0..20).map(|_| status_of(address)).collect();
     assert!(told.iter().all(|status| matches!(status, 200 | 503)), "{told:?}");
-    assert!(told.iter().filter(|status| **status == 503).count() >= 10, "{told:?}");
+    assert!(told.contains(&503), "{told:?}");
     drop(held);
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while status_of(address) != 200 {
         assert!(Instant::now() < deadline, "{}", gate.log());
         std::thread::sleep(Duration::from_millis(20));
@@ -123,7 +130,7 @@ fn told_503_while(gate: &Tidegate, held: Vec<TcpStream>) {
 fn hold_until_refused(gate: &Tidegate, port: &str, most: usize) -> Vec<TcpStream> {
     let address = gate.base.trim_start_matches("http://");
     let mut held: Vec<TcpStream> = Vec::new();
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     // Several refusals in a row: the connections of earlier questions are closed by then.
     let mut refused = 0;
     while refused < 5 {
@@ -136,6 +143,15 @@ fn hold_until_refused(gate: &Tidegate, port: &str, most: usize) -> Vec<TcpStream
         assert!(Instant::now() < deadline && held.len() < most, "{}", held.len());
     }
     held
+}
+
+#[test]
+fn a_server_raises_its_limit_of_open_files_to_the_hard_one() {
+    let gate = Tidegate::start_with_soft_files(256, &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", gate.pid())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let [soft, hard] = [0, 1].map(|at| line.split_whitespace().nth(at).unwrap());
+    assert!(soft == hard && soft != "256", "{line}");
 }
 
 #[test]

@@ -94,6 +94,10 @@ fn a_generated_python_client_imports_and_plays_a_story() {
     let done = succeed(import.args(["-c", import_all]).current_dir(made.path()));
     let modules: usize = text(&done.stdout).trim().parse().unwrap();
     assert!(modules > 150, "only {modules} modules");
+    let mut check = Command::new(python_tool("mypy", "mypy"));
+    check.args(["--disable-error-code", "import-untyped", "--python-executable"]).arg(&python);
+    check.args(["--package", "tidegate_client"]);
+    succeed(check.current_dir(made.path()));
     let gate = Tidegate::start("embedded:", &[]);
     let mut play = Command::new("timeout");
     play.arg("60").arg(&python).arg(folder().join("story.py")).arg(made.path());

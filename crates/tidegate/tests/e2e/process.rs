@@ -1,10 +1,15 @@
 //! A tidegate of one's own: started on a free port in an empty folder, ended on drop.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::sync::{LazyLock, Mutex};
+
+use crate::wait::{LONG, until};
+
+/// The archive of the first instance on a shared store.
+static ARCHIVES: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
 
 static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
     if let Some(named) = std::env::var_os("TIDEGATE_BINARY") {
@@ -39,8 +44,17 @@ pub(crate) struct Tidegate {
 /// A command in a folder, with none of our own settings in its environment.
 pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(binary());
-    command.args(args).current_dir(folder).env_clear().env("PATH", std::env::var("PATH").unwrap());
+    command.args(args).current_dir(folder);
+    set_environment(&mut command);
     command
+}
+
+/// Leaves nothing in the environment but the path, and settings of the resolver that let many run at
+/// once and keep queries on this machine. Flags come before them.
+pub(crate) fn set_environment(command: &mut Command) {
+    command.env_clear().env("PATH", std::env::var("PATH").unwrap());
+    command.env("TIDEGATE_DNS_LISTEN", "127.0.0.1:0");
+    command.env("TIDEGATE_DNS_UPSTREAMS", "127.0.0.1:9");
 }
 
 /// A command in a mount namespace of its own, after `before` has run there.
@@ -83,6 +97,13 @@ impl Tidegate {
         if store.starts_with("redis") {
             // Instances on one store share the secret that seals its keys.
             command.env("TIDEGATE_ROOM_SECRET", "5e".repeat(32));
+            // And the archive of the desk: that of the first of them.
+            let mut archives = ARCHIVES.lock().unwrap();
+            let own = folder.path().join("tidegate-data/desk.sqlite3");
+            let first = archives.entry(store.to_owned()).or_insert(own.clone());
+            if *first != own {
+                command.env("TIDEGATE_DESK_ARCHIVE", first);
+            }
         }
         Tidegate::spawn(folder, command)
     }
@@ -95,28 +116,51 @@ impl Tidegate {
 
     /// Starts with a limit of open files.
     pub(crate) fn start_with_files(limit: u32, args: &[&str]) -> Tidegate {
+        Tidegate::start_after(&format!("ulimit -n {limit}"), args)
+    }
+
+    /// Starts with a limit of open files that the process may raise.
+    pub(crate) fn start_with_soft_files(limit: u32, args: &[&str]) -> Tidegate {
+        Tidegate::start_after(&format!("ulimit -Sn {limit}"), args)
+    }
+
+    /// Starts from a shell that runs a line first.
+    fn start_after(line: &str, args: &[&str]) -> Tidegate {
         let folder = tempfile::tempdir().unwrap();
         let plain = command(folder.path(), &["serve", "--store", "embedded:"]);
         let mut limited = Command::new("sh");
-        limited.args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")]);
+        limited.args(["-c", &format!("{line} && exec \"$0\" \"$@\"")]);
         limited.arg(plain.get_program()).args(plain.get_args()).current_dir(folder.path());
         limited.args(["--listen", "127.0.0.1:0", "--set", "resp.listen=127.0.0.1:0"]).args(args);
-        limited.env_clear().env("PATH", std::env::var("PATH").unwrap());
+        set_environment(&mut limited);
         Tidegate::spawn(folder, limited)
     }
 
     /// Starts with the built-in store on a disk of its own, of so many bytes, at `disk` in its folder.
     /// Nobody else sees that disk: it is in a mount namespace of the process.
     pub(crate) fn start_on_disk(bytes: u64) -> Tidegate {
+        Tidegate::start_on_disk_with(bytes, &[])
+    }
+
+    /// The same, with more arguments; everything it keeps is on that disk.
+    pub(crate) fn start_on_disk_with(bytes: u64, args: &[&str]) -> Tidegate {
         let folder = tempfile::tempdir().unwrap();
         let disk = folder.path().join("disk");
         std::fs::create_dir(&disk).unwrap();
         let store = format!("embedded:{}", disk.join("store").display());
-        let plain = Tidegate::serving(folder.path(), &["serve", "--store", &store], &[]);
+        let plain = Tidegate::serving(folder.path(), &["serve", "--store", &store], args);
         let mut command =
             in_namespace(&format!("mount -t tmpfs -o size={bytes} none disk"), &plain);
-        command.current_dir(folder.path()).env_clear().env("PATH", std::env::var("PATH").unwrap());
+        command.current_dir(folder.path());
+        set_environment(&mut command);
         Tidegate::spawn(folder, command)
+    }
+
+    /// The disk of [`Tidegate::start_on_disk`], as this process reaches it.
+    pub(crate) fn disk(&self) -> PathBuf {
+        let inside = self.path().join("disk");
+        let inside = inside.strip_prefix("/").unwrap();
+        Path::new("/proc").join(self.child.id().to_string()).join("root").join(inside)
     }
 
     /// Mounts the disk of [`Tidegate::start_on_disk`] again, with these options.
@@ -190,6 +234,10 @@ impl Tidegate {
         run(self.path(), args)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
@@ -197,23 +245,15 @@ impl Tidegate {
 
     /// Waits for the end of the process, which must come by itself.
     pub(crate) fn wait(&mut self) -> i32 {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code().unwrap_or(-1);
-            }
-            assert!(Instant::now() < deadline, "did not end: {}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let folder = &self.folder;
+        let ask = || self.child.try_wait().unwrap().ok_or_else(|| log_of(folder));
+        let ended = until("the end of the process", LONG, ask, Result::is_ok);
+        ended.ok().and_then(|status| status.code()).unwrap_or(-1)
     }
 
     /// Waits until the log says something.
     pub(crate) fn wait_for_log(&self, word: &str) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !self.log().contains(word) {
-            assert!(Instant::now() < deadline, "no {word:?} in {}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until(word, LONG, || self.log(), |log| log.contains(word));
     }
 
     /// Stops in order; the folder is left, for another one to start in.
@@ -221,6 +261,16 @@ impl Tidegate {
         self.signal("-TERM");
         assert_eq!(self.wait(), 0, "{}", self.log());
         std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap())
+    }
+
+    /// Asks a path of the API until the answer is as wanted.
+    #[track_caller]
+    pub(crate) fn until_json(
+        &self,
+        path: &str,
+        wanted: impl Fn(&serde_json::Value) -> bool,
+    ) -> serde_json::Value {
+        until(path, LONG, || self.json(path), wanted)
     }
 
     /// What a path of the API answers, which must be well.

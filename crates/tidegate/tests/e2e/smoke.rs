@@ -1,7 +1,7 @@
 //! One pass over every group of commands in the program that ships. Identities, tables and limits
 //! that hold in a test build can differ in an optimised one, so they are looked at here again.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::served::Served;
 
@@ -109,11 +109,8 @@ fn no_script_of_one_line_holds_the_store_past_its_deadline() {
     ] {
         let since = Instant::now();
         served.cli(&["EVAL", script, "0"]);
-        // The limit is 10 s; the rest is for a busy machine.
-        assert!(since.elapsed() < Duration::from_secs(20), "{script}: {:?}", since.elapsed());
-        let since = Instant::now();
+        assert!(since.elapsed() < testkit::HANG, "{script}: {:?}", since.elapsed());
         assert_eq!(served.cli(&["PING"]), "PONG\n", "after {script}");
-        assert!(since.elapsed() < Duration::from_secs(5), "after {script}");
     }
 }
 

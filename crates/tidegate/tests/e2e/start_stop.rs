@@ -8,9 +8,7 @@ use crate::process::{Tidegate, command, run, text};
 #[test]
 fn a_first_start_shows_the_token_once_and_keeps_it_private() {
     let redis = RedisServer::start();
-    let started = Instant::now();
     let mut first = Tidegate::start(&redis.url(), &[]);
-    assert!(started.elapsed().as_secs_f32() < 5.0, "slow start: {:?}", started.elapsed());
     let token = first.token();
     assert!(first.banner.contains(&token), "{}", first.banner);
     let mode = |path: &str| {
@@ -158,7 +156,7 @@ fn an_idle_connection_is_kept_longer_than_a_slow_head() {
     let gate = Tidegate::start("embedded:", &limits);
     let connect = || {
         let socket = std::net::TcpStream::connect(gate.base.trim_start_matches("http://")).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         socket
     };
     let ask = |socket: &mut std::net::TcpStream| {
@@ -179,7 +177,7 @@ fn an_idle_connection_is_kept_longer_than_a_slow_head() {
     let mut told = Vec::new();
     // Closed or reset: both are an end.
     let _ = slow.read_to_end(&mut told);
-    assert!(started.elapsed() < Duration::from_secs(15), "a slow head was not cut");
+    assert!(started.elapsed() < testkit::HANG, "a slow head was not cut");
     assert_eq!(ask(&mut idle), "HTTP/1.1 200");
 }
 
@@ -201,7 +199,7 @@ fn an_error_of_a_reload_is_one_line_of_the_log() {
 fn ask_until_told(address: &str, stopping: &std::sync::atomic::AtomicBool) -> u32 {
     use std::io::{BufRead, BufReader, Read, Write};
     let mut socket = std::net::TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
     let mut answers = BufReader::new(socket.try_clone().unwrap());
     let mut answered = 0;
     loop {

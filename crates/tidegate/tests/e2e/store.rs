@@ -41,7 +41,7 @@ fn settings_of_the_store_reach_it_and_shutdown_ends_the_process() {
     let mut gate = Tidegate::start("embedded:{data}", &args);
     let address = gate.banner.split("redis://").nth(1).unwrap().split_whitespace().next().unwrap();
     let mut stream = TcpStream::connect(address.trim_end_matches('/')).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     for (name, value) in
         [("appendfsync", "always"), ("maxmemory", "67108864"), ("maxmemory-policy", "allkeys-lru")]
     {
@@ -69,7 +69,7 @@ fn wrong_passwords_on_the_resp_port_are_counted_in_the_metrics() {
     let gate = Tidegate::start("embedded:", &[]);
     let address = gate.banner.split("redis://").nth(1).unwrap().split_whitespace().next().unwrap();
     let mut stream = TcpStream::connect(address.trim_end_matches('/')).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     ask(&mut stream, "AUTH wrong", "-WRONGPASS");
     ask(&mut stream, "HELLO 3 AUTH somebody wrong", "-WRONGPASS");
     let (status, text) = gate.get("/metrics");

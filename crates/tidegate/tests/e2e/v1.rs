@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::RedisServer;
 
 use crate::process::{Tidegate, command, text};
+use crate::wait::{LONG, until};
 
 /// A Python that has redis-py.
 pub(crate) fn python() -> &'static str {
@@ -82,15 +82,12 @@ fn jobs(gate: &Tidegate, args: &[&str]) -> Value {
 
 /// Waits until so many jobs wait and none runs or is delayed.
 fn until_waiting(gate: &Tidegate, count: u64) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let stats = jobs(gate, &["stats"]);
-        if stats["waiting"] == count && stats["active"] == 0 && stats["delayed"] == 0 {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{stats}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until(
+        "jobs that wait",
+        LONG,
+        || jobs(gate, &["stats"]),
+        |stats| stats["waiting"] == count && stats["active"] == 0 && stats["delayed"] == 0,
+    );
 }
 
 fn story(gate: &Tidegate, url: String) {

@@ -43,8 +43,8 @@ from tidegate_client.models import (  # noqa: E402
     NewJob,
     NewQueue,
     NewRate,
-    Position,
     PositionStatus,
+    QueuePosition,
     RetryPolicy,
     Session,
     SessionStatus,
@@ -76,13 +76,13 @@ def room():
 
     # Everything in the body may be left out, and the body, too.
     held = enqueue.sync("fair", client=anybody)
-    assert isinstance(held, Position), held
+    assert isinstance(held, QueuePosition), held
     visitor = bearer(held.token)
     position = held
     while position.status is PositionStatus.WAITING:
         time.sleep(min(position.next_poll_ms / 1000, 0.2))
         answer = get_own_position.sync("fair", client=visitor)
-        position = answer if isinstance(answer, Position) else position
+        position = answer if isinstance(answer, QueuePosition) else position
     equal(position.status, PositionStatus.ADMITTED, "the position")
     session = start_session.sync("fair", client=visitor)
     assert isinstance(session, Session), session

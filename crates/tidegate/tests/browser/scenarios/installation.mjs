@@ -6,6 +6,13 @@ export default async function (tour) {
   await page.goto("/settings");
   await page.getByRole("heading", { name: "Configuration" }).waitFor();
   await tour.look(page, "settings");
+  // Between a phone and a desk, too, every column is there without scrolling sideways.
+  for (const width of [360, 640, 768, 900]) {
+    await page.setViewportSize({ width, height: 900 });
+    const cut = await page.$$eval(".table-wrap", (all) => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length);
+    must(cut === 0, `${cut} tables are cut off at ${width} px`);
+  }
+  await page.setViewportSize({ width: 1280, height: 800 });
   const { items: tokens } = await tour.api("GET", "/api/v1/tokens");
   await page.getByRole("button", { name: /New token|Make a token|Create/ }).first().click();
   const dialog = page.getByRole("dialog").last();

@@ -35,7 +35,7 @@ export default async function (tour) {
   await tab(/^Waiting/).click();
   await page.getByText("9 jobs").waitFor();
   await page.getByLabel("Find jobs by text").fill("guest-7@");
-  await page.getByRole("button", { name: "Find" }).click();
+  await page.getByRole("button", { name: "Find", exact: true }).click();
   await page.getByText("1 job", { exact: true }).waitFor();
   await tour.look(page, "jobs-found");
   await tab(/^Delayed/).click();
@@ -71,12 +71,16 @@ export default async function (tour) {
   await until("the rows catch up", async () => (await rows.count()) === 3);
   for (const type of ["later", "soonest"]) await tour.api("POST", "/api/v1/jobs/cancel", { state: "delayed", type });
 
-  // Dead letters are replayed, all at once.
+  // Dead letters are counted by error, tell why they are there, and are replayed, all at once.
   await tab(/^Dead/).click();
+  const group = page.getByRole("region", { name: "By error" }).locator("tbody tr");
+  must((await group.count()) === 1, "two of the same error are one group");
+  must((await group.locator("[data-label=Jobs]").innerText()) === "2", "of two jobs");
+  must((await page.locator("[data-steady] [data-label=Reason]").first().innerText()) === "Attempts used", "the true reason");
   await page.getByLabel("Select all on this page").check();
   await page.getByText("2 selected").waitFor();
   await tour.look(page, "jobs-dead");
-  await page.getByRole("button", { name: "Replay", exact: true }).click();
+  await page.locator(".bulk").getByRole("button", { name: "Replay", exact: true }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Replay" }).click();
   await page.getByRole("status").getByText("Requeued: 2").waitFor();
   await page.getByText("No dead letters").waitFor();
@@ -89,7 +93,7 @@ export default async function (tour) {
   await tour.look(page, "job-running");
   await page.getByRole("button", { name: "Cancel" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Cancel it" }).click();
-  await page.getByText("Cancelled").waitFor();
+  await page.getByText("Cancelled").filter({ visible: true }).first().waitFor();
   await page.goto(`/jobs/job/${jobs[1].id}`);
   await page.locator(".timeline").getByText("Completed").waitFor();
   await tour.look(page, "job-done");
@@ -98,6 +102,7 @@ export default async function (tour) {
   await until("it waits again", async () => (await page.locator(".badge", { hasText: "waiting" }).count()) > 0);
   await page.goto(`/jobs/job/${jobs[2].id}`);
   await page.getByText("Attempt 1 failed").waitFor();
+  await page.getByRole("region", { name: "Attempts" }).getByText("press-1").first().waitFor();
   await tour.look(page, "job-failed");
 
   // Cancel many that wait.
@@ -106,7 +111,7 @@ export default async function (tour) {
   await page.getByRole("button", { name: "Cancel", exact: true }).first().click();
   await page.getByRole("dialog").getByRole("button", { name: "Cancel", exact: true }).last().click();
   await page.getByText(/Cancelled \d+/).waitFor();
-  await page.getByText("No waiting jobs").waitFor();
+  await page.getByText("No match").waitFor();
 
   // Types, schedules, workers, jobs nobody can take.
   await page.goto("/jobs");
@@ -114,16 +119,36 @@ export default async function (tour) {
   await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
   await page.locator("tr", { hasText: "fax.send" }).getByRole("button", { name: "Resume" }).waitFor();
   await tab(/^Schedules/).click();
+  await page.getByText(/at 03:30/).first().waitFor();
+  await page.getByRole("button", { name: "Run now" }).click();
+  await page.getByText(/^waiting/).first().waitFor();
   await page.getByRole("button", { name: "Pause" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
   await page.getByRole("button", { name: "Resume" }).waitFor();
   await tour.look(page, "jobs-schedules");
   await tab(/^Workers/).click();
   await page.getByText("press-1").waitFor();
+  await page.getByRole("button", { name: "Drain" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Drain" }).click();
+  await page.getByRole("button", { name: "Resume" }).waitFor();
+  must((await claim(["email.send"])).draining === true, "a drained worker gets nothing");
   await tour.look(page, "jobs-workers");
   await tab("Unroutable").click();
   await page.getByText("capability fax").waitFor();
   await tour.look(page, "jobs-unroutable");
+
+  // A dead letter runs again with another payload, which keeps every digit.
+  const late = await dispatch({ type: "big", payload: { order: 1 }, retry: { attempts: 0 } });
+  const { items: [big] } = await tour.api("POST", "/api/v1/jobs/claim", { worker_id: "press-2", types: ["big"], wait_ms: 5000 }, worker);
+  await tour.api("POST", `/api/v1/jobs/${late.id}/fail`, { worker_id: "press-2", token: big.token, error: { message: "no" } }, worker);
+  await page.goto(`/jobs/job/${late.id}`);
+  await page.getByRole("link", { name: "Edit and replay" }).click();
+  await page.getByLabel(/^JSON/).fill('{"order": 12345678901234567890}');
+  await tour.look(page, "job-edit");
+  await page.getByRole("button", { name: "Replay" }).click();
+  await page.waitForURL(`**/jobs/job/${late.id}`);
+  const stored = await (await fetch(`${tour.base}/api/v1/jobs/${late.id}`, { headers: { authorization: `Bearer ${tour.token}` } })).text();
+  must(stored.includes("12345678901234567890"), "the payload was sent digit for digit");
 
   const viewer = await tour.login(await tour.tokenOf("viewer"));
   await viewer.goto(`/jobs/job/${jobs[2].id}`);

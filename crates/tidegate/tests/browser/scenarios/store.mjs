@@ -13,7 +13,7 @@ export default async function (tour) {
   await tour.look(page, "store");
 
   await page.getByLabel("Find keys").fill("queue:*");
-  await page.getByRole("button", { name: "Find" }).click();
+  await page.getByRole("button", { name: "Find", exact: true }).click();
   const link = page.locator("td.key a", { hasText: "summer-tour" }).first();
   await link.waitFor();
   await page.getByLabel("Type", { exact: true }).selectOption("hash");
