@@ -122,7 +122,7 @@ class Tidegate(Server):
 
     def __init__(self, binary, *settings):
         self.folder = tempfile.TemporaryDirectory()
-        command = [binary, "serve", "--store", "embedded:", "--listen", "127.0.0.1:0", "--set", "resp.listen=off"]
+        command = [binary, "serve", "--store", "embedded:", "--listen", "127.0.0.1:0", "--set", "resp.listen=off", "--set", "dns.listen=off"]
         for setting in settings:
             command += ["--set", setting]
         self.log = open(os.path.join(self.folder.name, "log"), "w")

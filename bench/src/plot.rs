@@ -1,4 +1,5 @@
-//! Lines of time against size as SVG, on a logarithmic axis: logarithmic growth is a straight line.
+//! Lines as SVG: time against size on a logarithmic axis, where logarithmic growth is a straight line, and
+//! anything against time.
 
 use std::fmt::Write as _;
 
@@ -17,6 +18,17 @@ const H: f64 = 360.0;
 const LEFT: f64 = 60.0;
 const TOP: f64 = 30.0;
 
+/// Draws lines over time, both axes linear. `above` says what the values are, `below` what the times are.
+pub fn plot_over_time(above: &str, below: &str, lines: &[Line]) -> String {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let last = points().map(|point| point.0).fold(1.0, f64::max);
+    let most = points().map(|point| point.1).fold(0.1, f64::max) * 1.1;
+    let x = |time: f64| LEFT + time / last * W;
+    let steps = (0..=4).map(|step| last * f64::from(step) / 4.0);
+    let marks: Vec<(f64, String)> = steps.map(|time| (x(time), format!("{time:.0}"))).collect();
+    draw(above, below, lines, &marks, most, x, false)
+}
+
 /// Draws lines. `above` says what the times are, `below` what the sizes are.
 pub fn plot(above: &str, below: &str, lines: &[Line]) -> String {
     let points = || lines.iter().flat_map(|line| &line.points);
@@ -27,6 +39,20 @@ pub fn plot(above: &str, below: &str, lines: &[Line]) -> String {
     let (first, last) = (powers(f64::min, f64::MAX), powers(f64::max, f64::MIN));
     let span = f64::from((last - first).max(1));
     let x = |size: f64| LEFT + (size.log10() - f64::from(first)) / span * W;
+    let mark = |power: i32| (x(10f64.powi(power)), format!("10^{power}"));
+    let marks: Vec<(f64, String)> = (first..=last).map(mark).collect();
+    draw(above, below, lines, &marks, most, x, true)
+}
+
+fn draw(
+    above: &str,
+    below: &str,
+    lines: &[Line],
+    marks: &[(f64, String)],
+    most: f64,
+    x: impl Fn(f64) -> f64,
+    dots: bool,
+) -> String {
     let y = |time: f64| TOP + H - time / most * H;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" \
@@ -34,12 +60,11 @@ pub fn plot(above: &str, below: &str, lines: &[Line]) -> String {
         LEFT + W + 160.0,
         TOP + H + 50.0
     );
-    for power in first..=last {
-        let at = x(10f64.powi(power));
+    for (at, text) in marks {
         let _ = writeln!(
             svg,
             "<line x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{}\" stroke=\"#ddd\"/>\
-             <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">10^{power}</text>",
+             <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
             TOP + H,
             TOP + H + 18.0
         );
@@ -74,7 +99,7 @@ pub fn plot(above: &str, below: &str, lines: &[Line]) -> String {
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
             path.join(" ")
         );
-        for (size, time) in &points {
+        for (size, time) in points.iter().filter(|_| dots) {
             let _ = writeln!(
                 svg,
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
