@@ -7,9 +7,17 @@ default:
 run *args:
     cargo run --release -- {{args}}
 
-# Every test, as the build server runs them.
+# Every test.
 test *filter:
     ./test {{filter}}
+
+# Format, dependencies, lints, documentation, benchmarks compile.
+lint:
+    ./lint
+
+# What matches, so often alone and so often beside two busy loops: how often does each test fail?
+stress filter times="10":
+    .ci/stress {{filter}} {{times}}
 
 # Quick check of one crate.
 check crate:

@@ -1,5 +1,6 @@
-//! A program that has a Redis server needs no built-in store: `jobs` and `room` without their
-//! feature `embedded` neither compile the engine nor Lua, and say so when `embedded:` is opened.
+//! A program that has a Redis server needs no built-in store: `jobs`, `room` and `desk` without their
+//! feature `embedded` neither compile the engine nor Lua, and say so when `embedded:` is opened. `dns`
+//! takes the store that it is given, and brings none.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::{Path, PathBuf};
@@ -32,9 +33,11 @@ fn packages_of(package: &str, features: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn jobs_and_room_can_leave_the_engine_out() {
-    let is_engine = |name: &String| name.ends_with("engine") || name.starts_with("mlua");
-    for package in ["tidegate-jobs", "tidegate-room"] {
+fn services_can_leave_the_engine_out() {
+    let is_engine = |name: &String| name == "tidegate-engine" || name.starts_with("mlua");
+    let dns = packages_of("tidegate-dns", &[]);
+    assert!(!dns.iter().any(is_engine) && dns.iter().any(|name| name == "tidegate-store"));
+    for package in ["tidegate-jobs", "tidegate-room", "tidegate-desk"] {
         let with = packages_of(package, &[]);
         assert!(with.iter().filter(|name| is_engine(name)).count() >= 2, "{package}: {with:?}");
         let without = packages_of(package, &["--no-default-features"]);
@@ -61,13 +64,14 @@ fn a_program_without_the_built_in_store_compiles_and_says_what_it_lacks() {
     };
     let manifest = format!(
         "[workspace]\n[package]\nname = \"redis-only\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\
-         [dependencies]\n{}{}{}tokio = {{ version = \"1\", features = [\"rt\", \"macros\"] }}\n\
+         [dependencies]\n{}tokio = {{ version = \"1\", features = [\"rt\", \"macros\"] }}\n\
          [profile.dev]\ndebug = false\n",
-        dependency("store"),
-        dependency("jobs"),
-        dependency("room"),
+        ["store", "jobs", "room", "dns", "desk"].map(dependency).concat(),
     );
     let program = r#"
+        // Compiled without the built-in store; this program does not use them.
+        use {desk as _, dns as _, room as _};
+
         #[tokio::main(flavor = "current_thread")]
         async fn main() {
             let store = store::Store::open(&std::env::args().nth(1).unwrap_or_default()).await;

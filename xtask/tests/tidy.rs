@@ -1,7 +1,7 @@
 //! Rules of the tree that no compiler knows. Each failure names file, line and rule.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -123,6 +123,97 @@ fn only_the_clock_asks_what_time_it_is() {
         |line| line.contains(&call) && !line.trim_start().starts_with("//"),
     );
     complain("time is an argument: ask store::Clock", &found);
+}
+
+/// Files with asserts on less than a minute of real time, how many, and why they stay.
+const TIMED_TESTS: [(&str, usize, &str); 9] = [
+    (
+        "crates/dns/tests/it/faults.rs",
+        1,
+        "a query during an outage waits for 20 ms, not for the timeout of 1.8 s",
+    ),
+    ("crates/dns/tests/it/upstream.rs", 1, "a silent upstream costs less than its share of 10 s"),
+    (
+        "crates/jobs-web/tests/it/credentials.rs",
+        1,
+        "a revoked credential ends within a second: promised",
+    ),
+    (
+        "crates/tidegate/tests/e2e/chat_crash.rs",
+        1,
+        "an agent whose instance died is offline after its lease: promised",
+    ),
+    (
+        "crates/tidegate/tests/e2e/desk.rs",
+        1,
+        "connections of a dead instance are gone within 15 s: promised",
+    ),
+    (
+        "crates/tidegate/tests/e2e/dns_faults.rs",
+        3,
+        "policies reach every instance within a second: promised; 10 s: UDP has no share in an attack",
+    ),
+    (
+        "crates/tidegate/tests/e2e/tracing.rs",
+        2,
+        "less than the collector's own timeouts of 5 s and 10 s",
+    ),
+    ("crates/web/src/serve/http2.rs", 1, "virtual time"),
+    ("crates/web/tests/it/access.rs", 1, "a revoked token ends within a second: promised"),
+];
+
+#[test]
+fn tests_do_not_measure_the_machine() {
+    let (files, mut unexpected, mut timed) = (files(), Vec::new(), BTreeMap::new());
+    for (path, text) in files.iter().filter(|(path, _)| {
+        path.starts_with("crates/") && path.ends_with(".rs") && !path.starts_with("crates/testkit/")
+    }) {
+        for (number, line) in text.lines().enumerate() {
+            if is_timed_assert(line) {
+                let found: &mut Vec<String> = timed.entry(path.as_str()).or_default();
+                found.push(format!("{path}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    for (path, found) in timed {
+        let listed = TIMED_TESTS.iter().find(|(listed, ..)| *listed == path);
+        if listed.is_none_or(|(_, count, _)| found.len() > *count) {
+            unexpected.extend(found);
+        }
+    }
+    complain(
+        "a test passes on a slow machine: wait for a condition, or list it with a reason",
+        &unexpected,
+    );
+}
+
+/// Does the line assert that something took less than some seconds, by the clock?
+fn is_timed_assert(line: &str) -> bool {
+    let measures = ["elapsed()", "took", "mean"].iter().any(|word| line.contains(word));
+    let bound = line.split_once(" < ").or(line.split_once(" <= ")).map(|(_, bound)| bound);
+    let bound = bound.or(line
+        .split_once("..")
+        .filter(|(_, range)| range.contains("contains(&took)"))
+        .map(|(_, end)| end));
+    line.contains("assert!(") && measures && bound.is_some_and(is_less_than_a_minute)
+}
+
+/// Is this a constant time of less than a minute?
+fn is_less_than_a_minute(bound: &str) -> bool {
+    let bound = bound.trim_start_matches("std::time::").trim_start_matches("Duration::");
+    let bound = bound.trim_start_matches("from_secs(");
+    let digits: String = bound.chars().take_while(char::is_ascii_digit).collect();
+    bound.starts_with("from_millis(") || digits.parse::<u64>().is_ok_and(|seconds| seconds < 60)
+}
+
+#[test]
+fn ports_are_reserved_and_not_found() {
+    let closed = ["bind(\"127.0.0.1:0\").unwrap()", ".local_addr()"].concat();
+    let found = lines(&files(), |path| path.starts_with("crates/"), |line| line.contains(&closed));
+    complain(
+        "a port that was free a moment ago is taken by the next connection: testkit::reserve_port",
+        &found,
+    );
 }
 
 /// The Lua scripts: crates/<service>/lua/<verb>.lua and lua/lib/<function>.lua.
@@ -275,7 +366,9 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("web", &["store"]),
     ("room-web", &["web", "store", "room"]),
     ("jobs-web", &["web", "store", "jobs"]),
-    ("tidegate", &["web", "room-web", "jobs-web", "resp", "store"]),
+    ("dns-web", &["web", "store", "dns"]),
+    ("desk-web", &["web", "store", "desk"]),
+    ("tidegate", &["web", "room-web", "jobs-web", "dns-web", "desk-web", "resp", "store"]),
     ("testkit", &["store", "engine", "resp"]),
 ];
 
@@ -325,6 +418,52 @@ fn only_the_web_crates_know_the_web_framework() {
     complain("only web and the -web crates know axum and what is built on it", &found);
 }
 
+/// Leaves out the examples of the OpenAPI document, which may show a service at work.
+fn without_examples(code: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = code;
+    while let Some((before, after)) = rest.split_once("example = json!(") {
+        kept.push_str(before);
+        let mut depth = 1;
+        let end = after.find(|c| {
+            depth += i32::from(c == '(') - i32::from(c == ')');
+            depth == 0
+        });
+        rest = end.map_or("", |end| &after[end..]);
+    }
+    kept + rest
+}
+
+#[test]
+fn only_the_list_of_services_names_a_service() {
+    // As a text, which a list that repeats another would have; help and examples may show a service.
+    let services = ["room", "jobs", "dns", "desk"];
+    let mut found = Vec::new();
+    for (path, text) in files() {
+        let is_shared = ["crates/web/src/", "crates/tidegate/src/", "crates/store/src/"]
+            .iter()
+            .any(|folder| path.starts_with(folder));
+        if !is_shared || !path.ends_with(".rs") || path.starts_with("crates/tidegate/src/services")
+        {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for line in without_examples(code).lines() {
+            let names = |service: &&str| {
+                let crates = [format!("{service}::"), format!("{service}_web::")];
+                let words = ["\"", ".", " ", ":", "/"].map(|end| format!("\"{service}{end}"));
+                let is_word = |word: &String| line.contains(word.as_str());
+                crates.iter().any(|word| line.starts_with(&format!("use {word}")))
+                    || words.iter().any(is_word)
+            };
+            if !line.trim_start().starts_with("//") && services.iter().any(names) {
+                found.push(format!("{path}: {}", line.trim()));
+            }
+        }
+    }
+    complain("the frame, the store and the binary know services by their list only", &found);
+}
+
 #[test]
 fn background_tasks_have_an_owner() {
     let spawn = ["tokio::", "spawn("].concat();
@@ -334,6 +473,8 @@ fn background_tasks_have_an_owner() {
             path.ends_with(".rs")
                 && path.contains("/src/")
                 && !path.contains("/cli/")
+                // It outlives the app, to send what the last requests left; `TraceExport` awaits it.
+                && path != "crates/web/src/otel.rs"
                 && (path.starts_with("crates/web/") || path.contains("-web/"))
         },
         |line| line.contains(&spawn),
