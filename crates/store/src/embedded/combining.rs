@@ -47,8 +47,8 @@ struct QueuedRequest {
 
 #[derive(Debug)]
 enum QueuedWork {
-    /// A command to run for the shared session.
-    Command(Cmd),
+    /// A command to run for the shared session; if it is relaxed, its records do not ask for an fsync.
+    Command { cmd: Cmd, is_relaxed: bool },
     /// A write of all records so far; `changed` if some of them are the caller's.
     Write { changed: bool },
 }
@@ -82,7 +82,9 @@ impl CombiningQueue {
         for QueuedRequest { work, answer: caller } in std::mem::take(&mut *queue) {
             match work {
                 // A caller that was dropped wants no answer.
-                QueuedWork::Command(cmd) => drop(caller.send(Argv::of(&cmd).with(&mut answer))),
+                QueuedWork::Command { cmd, .. } => {
+                    drop(caller.send(Argv::of(&cmd).with(&mut answer)));
+                }
                 QueuedWork::Write { .. } => queue.push_back(QueuedRequest { work, answer: caller }),
             }
         }
@@ -219,7 +221,8 @@ impl StoreInner {
 impl Embedded {
     /// Has the lock holder run a command.
     pub(super) async fn queue_command(&self, cmd: &Cmd) -> Reply {
-        answer(self.shared.queue_work(QueuedWork::Command(cmd.clone()))).await
+        let work = QueuedWork::Command { cmd: cmd.clone(), is_relaxed: self.is_relaxed };
+        answer(self.shared.queue_work(work)).await
     }
 }
 
@@ -243,9 +246,11 @@ impl LockedBatch<'_> {
             }
             self.served += 1;
             let (reply, changed) = match work {
-                QueuedWork::Command(cmd) => {
+                QueuedWork::Command { cmd, is_relaxed } => {
                     let before = self.last_record();
+                    self.is_relaxed = is_relaxed;
                     let outcome = Argv::of(&cmd).with(|argv| self.execute(common, argv));
+                    self.is_relaxed = false;
                     (settled(outcome), self.last_record() > before)
                 }
                 QueuedWork::Write { changed } => {

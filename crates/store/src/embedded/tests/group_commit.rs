@@ -4,7 +4,7 @@
 use std::{
     future::{Future as _, poll_fn},
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -92,6 +92,24 @@ async fn relaxed_writes_survive_a_kill_and_leave_the_fsync_to_others_or_to_later
     assert!(!asks_for_fsync());
     synced().await;
     assert_eq!(after_kill(&disk, "soft").as_deref(), Some("4"));
+}
+
+#[tokio::test]
+async fn a_relaxed_write_that_finds_the_lock_taken_is_as_relaxed() {
+    let disk = Memory::default();
+    let store = start(&disk, Fsync::Everysec);
+    for (client, is_strict) in [(store.relaxed(), false), (store.clone(), true)] {
+        let before = store.shared.lock().log.as_ref().unwrap().strict;
+        let command = set("k", "1");
+        let mut queued = Box::pin(client.command(&command));
+        let batch = store.batch();
+        assert!(queued.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // Whoever has the lock runs it.
+        drop(batch.commit());
+        queued.await.unwrap();
+        let after = store.shared.lock().log.as_ref().unwrap().strict;
+        assert_eq!(after > before, is_strict);
+    }
 }
 
 #[tokio::test]
