@@ -2,21 +2,17 @@
 //!
 //! [`Limiter::check`] charges one request to the policies that apply to it: to all, or to none. The
 //! arithmetic is [`store::limit`]'s, one script per algorithm; here is what stands around it: keys,
-//! policies, denials answered in process, units drawn ahead ([`Policy::with_prepay`]), and the
-//! decision while the store is out of reach. Invariant: no shortcut allows more than the store
-//! would; memory per instance is bounded.
+//! policies, shadow policies, and the decision while the store is out of reach.
 //!
-//! Read in this order: `policy.rs`, `calendar.rs`, [`Limiter`] here, `name.rs`, `prepay.rs`, `denials.rs`,
-//! `descriptor.rs` (limits by lists of keys and values, as Envoy asks for them); then `spec.rs` and
-//! [`PolicyBook`], which keeps policies in the store.
+//! Read in this order: `policy.rs`, `calendar.rs`, [`Limiter`] here, `name.rs`, `descriptor.rs` (limits
+//! by lists of keys and values, as Envoy asks for them); then `spec.rs` and [`PolicyBook`], which keeps
+//! policies in the store.
 
 mod book;
 mod calendar;
-mod denials;
 mod descriptor;
 mod name;
 mod policy;
-mod prepay;
 mod spec;
 mod stats;
 mod usage;
@@ -32,7 +28,10 @@ use std::{
 
 use store::{
     Key, Layout, Millis, Store,
-    limit::{self, CHARGES_MOST, CheckBatcher, CheckOutcome, LimitCheck},
+    limit::{
+        self, CHARGES_MOST, CheckBatcher, CheckOutcome, LimitCache, LimitCacheOptions, LimitCheck,
+        Prepay,
+    },
 };
 use tokio_util::sync::CancellationToken;
 
@@ -50,15 +49,14 @@ pub use self::{
     spec::{NamedPolicy, PolicyOverride, PolicyPreview, PolicySpec},
     usage::{PolicyUsage, TopIdentity},
 };
-use self::{denials::DenialCache, name::LimitNameRef, prepay::PrepaidUnits, stats::StatCounters};
+use self::{
+    name::{LimitName, LimitNameRef},
+    stats::StatCounters,
+};
 use crate::{Error, Identity, PolicyName, Prefix, keys::LimitKeys, random::random_hex};
 
 /// Interval at which unspent prepaid units are looked for.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// Memory of the store that limits by itself while the shared one is out of reach.
-#[cfg(feature = "embedded")]
-const LOCAL_STORE_BYTES: u64 = 64 << 20;
 
 /// Charges requests to policies. A cheap clone; all clones share what is known in process.
 ///
@@ -82,16 +80,11 @@ pub struct Limiter(Arc<LimiterInner>);
 struct LimiterInner {
     store: Store,
     keys: LimitKeys,
-    batcher: CheckBatcher,
-    denials: DenialCache,
-    prepaid: PrepaidUnits,
+    cache: LimitCache<LimitName>,
     /// Start of every request id of this instance.
     instance: String,
     requests: AtomicU64,
     stats: StatCounters,
-    /// Limits by itself while the shared store is out of reach; opened when first needed.
-    #[cfg(feature = "embedded")]
-    local: tokio::sync::OnceCell<(Store, CheckBatcher)>,
 }
 
 /// The id of a request: made here, or given by the caller, who may repeat it.
@@ -174,14 +167,10 @@ impl Limiter {
     pub fn new(store: &Store, prefix: &Prefix) -> Result<Self, Error> {
         Ok(Self(Arc::new(LimiterInner {
             keys: LimitKeys::new(store.layout(), prefix),
-            batcher: CheckBatcher::new(store),
-            denials: DenialCache::default(),
-            prepaid: PrepaidUnits::default(),
+            cache: LimitCache::new(store, LimitCacheOptions::default()),
             instance: random_hex::<8>()?,
             requests: AtomicU64::new(0),
             stats: StatCounters::default(),
-            #[cfg(feature = "embedded")]
-            local: tokio::sync::OnceCell::new(),
             store: store.clone(),
         })))
     }
@@ -213,25 +202,18 @@ impl Limiter {
         policy: &Policy,
         cost: u64,
     ) -> Result<Option<Decision>, Error> {
-        let LimiterInner { store, denials, prepaid, .. } = &*self.0;
+        let LimiterInner { store, cache, .. } = &*self.0;
         if cost == 0 {
             return Ok(None);
         }
         let now = store.now();
         let rule = policy.rule(identity, now)?;
         let name = LimitNameRef::new(policy, identity);
-        let spent = match policy.prepay() {
-            0 => None,
-            _ => prepaid.spend_known(name, &rule, cost, now),
+        let Some(outcome) = cache.find(&name, &rule, cost, policy.prepay() > 0, now) else {
+            return Ok(None);
         };
-        let (outcome, request_id) = match spent {
-            Some(spent) => (spent, self.request_id()),
-            None => match denials.find(name, &rule, cost, now) {
-                // Nothing was charged that could be given back.
-                Some(denial) => (denial, String::new()),
-                None => return Ok(None),
-            },
-        };
+        // Of a denial nothing was charged that could be given back.
+        let request_id = if outcome.allowed { self.request_id() } else { String::new() };
         let (charges, outcomes) = ([Charge { identity, policy, cost }], [outcome]);
         let decision = decision(&charges, &outcomes, false, request_id);
         self.count(&charges, &outcomes, &decision);
@@ -340,7 +322,7 @@ impl Limiter {
         let check = self.one(identity, policy, request_id, cost, charged)?;
         let (refunds, id) = (self.0.keys.refunds(identity), refund_id(request_id, policy));
         let units = limit::refund(&self.0.store, &check, charged, &refunds, &id).await?;
-        self.0.denials.forget(LimitNameRef::new(policy, identity));
+        self.0.cache.forget(&LimitNameRef::new(policy, identity));
         Ok(units)
     }
 
@@ -366,7 +348,7 @@ impl Limiter {
     ) -> Result<u64, Error> {
         let check = self.one(identity, policy, request_id, cost, self.0.store.now())?;
         let units = limit::release(&self.0.store, &check).await?;
-        self.0.denials.forget(LimitNameRef::new(policy, identity));
+        self.0.cache.forget(&LimitNameRef::new(policy, identity));
         Ok(units)
     }
 
@@ -375,7 +357,7 @@ impl Limiter {
     pub async fn reset(&self, identity: &Identity, policy: &Policy) -> Result<(), Error> {
         let check = self.one(identity, policy, "reset", 0, self.0.store.now())?;
         limit::reset(&self.0.store, &check.key).await?;
-        self.0.denials.forget(LimitNameRef::new(policy, identity));
+        self.0.cache.forget(&LimitNameRef::new(policy, identity));
         Ok(())
     }
 
@@ -400,7 +382,7 @@ impl Limiter {
     /// One round of [`Limiter::run`]: gives back what was not spent in time, or everything. Returns
     /// the number of units.
     pub async fn give_back(&self, everything: bool) -> u64 {
-        self.0.prepaid.give_back(&self.0, everything).await
+        self.0.cache.give_back(everything).await
     }
 
     /// Returns every key that may count for an identity under a policy, whatever its algorithm.
@@ -438,19 +420,18 @@ impl Limiter {
             // A given id may be that of a request the store has allowed before.
             if matches!(request_id, RequestId::Fresh(_))
                 && let Some(known) =
-                    self.0.denials.find(name, &check.rule, check.cost, self.0.store.now())
+                    self.0.cache.find(&name, &check.rule, check.cost, false, self.0.store.now())
             {
                 return Ok(vec![known]);
             }
-            let outcome = if policy.prepay() > 0 && check.cost > 0 {
-                self.0.prepaid.spend(&self.0, name, check, policy.prepay()).await?
-            } else {
-                self.0.batcher.check(check.clone()).await?
-            };
-            self.0.denials.remember(name, check, &outcome);
+            let prepay = (policy.prepay() > 0 && check.cost > 0).then(|| Prepay {
+                units: policy.prepay(),
+                refunds: Some(self.0.keys.refunds(identity)),
+            });
+            let outcome = self.0.cache.check(&name, check, prepay).await?;
             return Ok(vec![outcome]);
         }
-        self.check_apart(&self.0.store, &self.0.batcher, charges, checks).await
+        self.check_apart(&self.0.store, self.0.cache.batcher(), charges, checks).await
     }
 
     /// Decides without the store, as the strictest of the policies says.
@@ -463,46 +444,25 @@ impl Limiter {
         let then = enforced.map(|charge| charge.policy.then_store_down()).max();
         let whole = |allowed: bool| {
             let at = self.0.store.now();
-            let each = checks.iter().map(|check| CheckOutcome {
-                at,
-                allowed,
-                limit: check.rule.most(),
-                remaining: if allowed { check.rule.most() } else { 0 },
-                next: Duration::ZERO,
+            let each = checks.iter().map(|check| match CheckOutcome::whole(&check.rule, at) {
+                free if allowed => free,
                 // When the store will be back is not known; a second is as good a guess as any.
-                retry: if allowed { Duration::ZERO } else { Duration::from_secs(1) },
+                free => {
+                    CheckOutcome { allowed, remaining: 0, retry: Duration::from_secs(1), ..free }
+                }
             });
             Ok(each.collect())
         };
         match then.unwrap_or(WhenStoreDown::Open) {
             WhenStoreDown::Open => whole(true),
             WhenStoreDown::Closed => whole(false),
-            #[cfg(feature = "embedded")]
-            WhenStoreDown::Local => {
-                let (local, batcher) = self.local_store().await?;
-                self.check_apart(local, batcher, charges, checks).await
-            }
-            #[cfg(not(feature = "embedded"))]
-            WhenStoreDown::Local => whole(true),
+            WhenStoreDown::Local => match self.0.cache.local().await? {
+                Some(local) => {
+                    self.check_apart(&local.store, &local.batcher, charges, checks).await
+                }
+                None => whole(true),
+            },
         }
-    }
-
-    /// Returns the store of this process that limits while the shared one is out of reach.
-    #[cfg(feature = "embedded")]
-    async fn local_store(&self) -> Result<&(Store, CheckBatcher), Error> {
-        let options = store::Options {
-            clock: Some(self.0.store.clock().clone()),
-            layout: Some(self.0.store.layout()),
-            maxmemory: Some(LOCAL_STORE_BYTES),
-            maxmemory_policy: store::EvictionPolicy::AllKeysLru,
-            ..store::Options::default()
-        };
-        let open = || async {
-            let store = Store::open_with("embedded:", options).await?;
-            let batcher = CheckBatcher::new(&store);
-            Ok::<_, Error>((store, batcher))
-        };
-        self.0.local.get_or_try_init(open).await
     }
 
     /// Charges enforced policies together and each shadow policy by itself, because it must not deny
@@ -559,13 +519,15 @@ impl Limiter {
         let mut failed = None;
         for group in slots.into_values() {
             let mut group_checks = all(&group);
-            if failed.is_some() || outcomes.iter().any(|(_, outcome)| !outcome.allowed) {
-                // Denied already: the rest is only looked at.
+            let is_denied =
+                failed.is_some() || outcomes.iter().any(|(_, outcome)| !outcome.allowed);
+            if is_denied {
+                // The rest is only looked at.
                 group_checks.iter_mut().for_each(|check| check.cost = 0);
             }
             match limit::check_all(store, &group_checks).await {
                 Ok(answers) => {
-                    if answers.iter().all(|outcome| outcome.allowed) {
+                    if !is_denied && answers.iter().all(|outcome| outcome.allowed) {
                         charged.extend(&group);
                     }
                     outcomes.extend(group.into_iter().zip(answers));
@@ -577,7 +539,9 @@ impl Limiter {
         if !allowed && charged.len() < checks.len() {
             for index in charged {
                 let (name, check) = checks[index];
-                self.0.return_units(name, check, store.now()).await;
+                let refunds = self.0.keys.refunds(name.identity());
+                limit::return_units(store, check, store.now(), &refunds).await;
+                self.0.cache.forget(&name);
             }
         }
         if let Some(error) = failed {
@@ -603,31 +567,6 @@ impl Limiter {
                 },
             );
         }
-    }
-}
-
-impl LimiterInner {
-    /// Gives units back that were drawn ahead, or charged to a request that another limit denied. An
-    /// attempt that may have been made is repeated under the same id; what cannot be given back is lost,
-    /// which allows less.
-    async fn return_units(&self, name: LimitNameRef<'_>, check: &LimitCheck, drawn: Millis) -> u64 {
-        let spelled = Identity::key(&format!("{} {}", check.request_id, check.key.as_str()));
-        let (refunds, id) = (self.keys.refunds(name.identity()), format!("returned:{spelled}"));
-        for _ in 0..3 {
-            match limit::refund(&self.store, check, drawn, &refunds, &id).await {
-                Ok(units) => {
-                    self.denials.forget(name);
-                    return units;
-                }
-                Err(error) if error.is_unavailable() => {}
-                Err(error) => {
-                    tracing::warn!(%error, units = check.cost, "units not given back");
-                    return 0;
-                }
-            }
-        }
-        tracing::warn!(units = check.cost, "units not given back: the store is out of reach");
-        0
     }
 }
 

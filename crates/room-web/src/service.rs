@@ -34,7 +34,6 @@ use crate::alerts::AlertLimits;
 use crate::api::stream::VisitorStreams;
 use crate::cli::{self, RoomCommand};
 use crate::config::{GuardSettings, RoomSettings};
-use crate::limits::PollLimiter;
 use crate::{ICON, alerts, api, demo, figures, forward_auth, pages, proxy, secret, waiting_page};
 
 /// The waiting room as a [`Service`], before it is opened.
@@ -209,8 +208,6 @@ struct RunningRoom {
 pub struct RoomParts {
     /// Live streams.
     pub(crate) streams: VisitorStreams,
-    /// Rate limiter of polls.
-    pub(crate) polls: PollLimiter,
     /// Visitors one network may enqueue per minute; 0 is no limit.
     pub(crate) enqueues_per_minute: AtomicU32,
 }

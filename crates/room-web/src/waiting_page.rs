@@ -238,9 +238,7 @@ impl PageVisit {
         }
         match self.room.check_position_token(id, value).await {
             Ok(token) => {
-                self.state
-                    .polls
-                    .take(&self.state, &self.room, &token, limits::PollKind::Page)
+                limits::charge_poll(&self.state, &self.room, &token, limits::PollKind::Page)
                     .await
                     .map_err(|error| PageError::TooOften(error.into()))?;
                 // Loading the page is a heartbeat.

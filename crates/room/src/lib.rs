@@ -88,7 +88,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 use store::{Millis, Store, StoreKind, batcher::Batcher};
 
-pub use store::{self, events::EventId, limit::LimitVerdict};
+pub use store::{self, events::EventId, limit::CheckOutcome};
 
 pub use crate::{
     admit::Admission,
@@ -108,6 +108,7 @@ pub use crate::{
     invite::{Invite, NewInvite},
     keys::{RoomKeyMap, SECRET_KEYS},
     leave::LeaveOutcome,
+    limit::POLLS_PER_MINUTE,
     list::{PAGE, PositionList},
     maintenance::{RoomMaintenance, RoomTickReport},
     pass::Pass,
@@ -185,6 +186,7 @@ struct Inner {
     addresses: address::AddressHasher,
     signing: ArcSwap<signing::KeySet>,
     passes: pass_check::PassCache,
+    polls: store::limit::LimitCache<limit::PollName>,
 }
 
 /// Cached state of one queue: its keys, and the batchers of concurrent calls.
@@ -229,6 +231,7 @@ impl Room {
     pub async fn open(store: Store, options: Options) -> Result<Self, Error> {
         let keys = RoomKeys::new();
         let signing = signing::open(&store, &keys, options.secret.as_ref()).await?;
+        let polls = limit::poll_cache(&store);
         Ok(Self(Arc::new(Inner {
             store,
             options,
@@ -239,6 +242,7 @@ impl Room {
             addresses: address::AddressHasher::default(),
             signing: ArcSwap::from_pointee(signing),
             passes: pass_check::PassCache::default(),
+            polls,
         })))
     }
 

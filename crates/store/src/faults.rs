@@ -37,6 +37,7 @@ struct FaultPlan {
     lose: u32,
     chance: Option<(u32, fastrand::Rng)>,
     lost: u64,
+    calls: u64,
 }
 
 impl Faults {
@@ -48,7 +49,7 @@ impl Faults {
     /// Ends all faults.
     pub fn come_back(&self) {
         let mut state = self.0.lock();
-        *state = FaultPlan { lost: state.lost, ..FaultPlan::default() };
+        *state = FaultPlan { lost: state.lost, calls: state.calls, ..FaultPlan::default() };
     }
 
     /// Every call takes so much longer.
@@ -77,6 +78,11 @@ impl Faults {
         self.0.lock().lost
     }
 
+    /// Number of calls made; a pipeline is one.
+    pub fn calls(&self) -> u64 {
+        self.0.lock().calls
+    }
+
     /// Returns the reason why the store is out of reach, if it is.
     pub(crate) fn reason(&self) -> Option<String> {
         self.0.lock().away.then(|| "sent away by a test".to_owned())
@@ -86,6 +92,7 @@ impl Faults {
     pub(crate) async fn before(&self) -> RedisResult<()> {
         let (refused, delay) = {
             let mut state = self.0.lock();
+            state.calls += 1;
             let refused = state.away || state.refuse > 0;
             state.refuse = state.refuse.saturating_sub(1);
             (refused, state.delay)

@@ -5,13 +5,16 @@
 //! exceeds a rule, and a request refused by one limit is not charged to another.
 //!
 //! [`check`] is one request at one limit; [`CheckBatcher`] sends concurrent checks as one script
-//! call; [`check_all`] is one request at several limits. [`peek`] looks, [`refund`] and [`release`]
-//! give back, [`renew`] keeps a lease, [`reset`] forgets. The state of a limit is one small key, or
+//! call; [`LimitCache`] decides in process what it can; [`check_all`] is one request at several limits.
+//! [`peek`] looks, [`refund`] and [`release`] give back, [`renew`] keeps a lease, [`reset`] forgets. The state of a limit is one small key, or
 //! a sorted set with a member per allowed unit ([`Rule::Sliding`], [`Rule::Fixed`],
 //! [`Rule::Concurrent`]); each goes by itself when idle.
 
 mod batch;
+mod cache;
+mod denials;
 pub mod header;
+mod prepay;
 
 use std::time::Duration;
 
@@ -23,7 +26,10 @@ use crate::{
     },
 };
 
-pub use self::batch::CheckBatcher;
+pub use self::{
+    batch::CheckBatcher,
+    cache::{LimitCache, LimitCacheOptions, LocalStore, Prepay, return_units},
+};
 
 /// The most units a [`Rule::Sliding`], a [`Rule::Fixed`] or a [`Rule::Concurrent`] may allow,
 /// because it remembers each: about 120 kB a key.
@@ -94,7 +100,47 @@ pub enum Rule {
     },
 }
 
+/// An algorithm, to the code around it.
+struct Algorithm {
+    /// Name in scripts, settings and JSON.
+    name: &'static str,
+    /// Redis type of the state.
+    key_type: &'static str,
+    /// The units of a request are kept under its id.
+    remembers_requests: bool,
+}
+
+/// Number of algorithms.
+const ALGORITHM_COUNT: usize = 6;
+
+/// The algorithms, in the order of [`Rule::number`].
+const ALGORITHMS: [Algorithm; ALGORITHM_COUNT] = [
+    Algorithm { name: "sliding", key_type: "zset", remembers_requests: true },
+    Algorithm { name: "counter", key_type: "hash", remembers_requests: false },
+    Algorithm { name: "fixed", key_type: "zset", remembers_requests: true },
+    Algorithm { name: "bucket", key_type: "string", remembers_requests: false },
+    Algorithm { name: "calendar", key_type: "hash", remembers_requests: false },
+    Algorithm { name: "concurrent", key_type: "zset", remembers_requests: true },
+];
+
 impl Rule {
+    /// The place of its algorithm in [`ALGORITHMS`].
+    fn number(&self) -> usize {
+        match self {
+            Self::Sliding { .. } => 0,
+            Self::Counter { .. } => 1,
+            Self::Fixed { .. } => 2,
+            Self::Bucket { .. } => 3,
+            Self::Calendar { .. } => 4,
+            Self::Concurrent { .. } => 5,
+        }
+    }
+
+    fn in_table(&self) -> &'static Algorithm {
+        let [first, ..] = &ALGORITHMS;
+        ALGORITHMS.get(self.number()).unwrap_or(first)
+    }
+
     /// The most that can be free: the limit, or a bucket's burst.
     pub fn most(&self) -> u64 {
         match *self {
@@ -110,7 +156,7 @@ impl Rule {
     /// Returns true if the units of a request are kept under its id, so that a repeated request
     /// counts once and [`release`] gives back exactly its own.
     pub fn remembers_requests(&self) -> bool {
-        matches!(self, Self::Sliding { .. } | Self::Fixed { .. } | Self::Concurrent { .. })
+        self.in_table().remembers_requests
     }
 
     /// Says what is wrong with a rule that cannot work.
@@ -165,23 +211,12 @@ impl Rule {
 
     /// The algorithm's name, as it is in scripts, settings and JSON.
     pub fn algorithm(&self) -> &'static str {
-        match self {
-            Self::Sliding { .. } => "sliding",
-            Self::Counter { .. } => "counter",
-            Self::Fixed { .. } => "fixed",
-            Self::Bucket { .. } => "bucket",
-            Self::Calendar { .. } => "calendar",
-            Self::Concurrent { .. } => "concurrent",
-        }
+        self.in_table().name
     }
 
     /// The Redis type of its state.
     fn key_type(&self) -> &'static str {
-        match self {
-            Self::Sliding { .. } | Self::Fixed { .. } | Self::Concurrent { .. } => "zset",
-            Self::Counter { .. } | Self::Calendar { .. } => "hash",
-            Self::Bucket { .. } => "string",
-        }
+        self.in_table().key_type
     }
 
     /// The three numbers of the rule, as its script takes them.
@@ -244,6 +279,14 @@ pub struct CheckOutcome {
     pub retry: Duration,
     /// Time of the decision; the times above count from here.
     pub at: Millis,
+}
+
+impl CheckOutcome {
+    /// Returns what is told of a limit that nothing is known of: all of it is free.
+    pub fn whole(rule: &Rule, at: Millis) -> Self {
+        let (limit, zero) = (rule.most(), Duration::ZERO);
+        Self { allowed: true, limit, remaining: limit, next: zero, retry: zero, at }
+    }
 }
 
 /// Charges one request to one limit.
@@ -431,102 +474,6 @@ pub async fn refund(
     };
     let items: reply::LimitItems = limit_refund::run(store, keys, args).await?;
     reply::refunded(&items)
-}
-
-/// The cost of a request at one limit.
-#[derive(Clone, Debug)]
-pub struct Charge {
-    /// Key of the limit's state.
-    pub key: Key,
-    /// The rule of a rate limit.
-    pub rule: Rule,
-    /// Units the request takes; 0 only looks.
-    pub cost: u32,
-}
-
-impl Charge {
-    /// One unit.
-    pub fn one(key: Key, rule: Rule) -> Self {
-        Self { key, rule, cost: 1 }
-    }
-}
-
-/// The outcome of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitVerdict {
-    /// May it go ahead? Then every limit was charged, otherwise none.
-    pub allowed: bool,
-    /// Each limit after this request, in the order of the charges.
-    pub limits: Vec<LimitState>,
-}
-
-/// One limit after a request: what the headers of a reply tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitState {
-    /// The most that can be free.
-    pub limit: u32,
-    /// Units free now.
-    pub remaining: u32,
-    /// Time until one more unit is free; zero when all are.
-    pub next: Duration,
-    /// Time until this limit would allow the request; zero when it does now.
-    pub retry: Duration,
-}
-
-impl LimitVerdict {
-    /// Time until all limits would allow the request; zero when they did.
-    pub fn retry(&self) -> Duration {
-        self.limits.iter().map(|state| state.retry).max().unwrap_or_default()
-    }
-
-    /// The limit that is nearest to its end, the one to show to the caller.
-    pub fn tightest(&self) -> Option<&LimitState> {
-        self.limits
-            .iter()
-            .min_by(|a, b| a.retry.cmp(&b.retry).reverse().then(a.remaining.cmp(&b.remaining)))
-    }
-}
-
-/// Charges a request to all of `charges`, or to none if one of them refuses: [`check_all`] for
-/// limits that fit 32 bits.
-///
-/// ```no_run
-/// # async fn example(store: tidegate_store::Store, key: tidegate_store::Key) -> Result<(), tidegate_store::Error> {
-/// use std::time::Duration;
-/// use tidegate_store::limit::{self, Charge, Rule};
-///
-/// let rule = Rule::Bucket { burst: 20, count: 600, per: Duration::from_secs(60) };
-/// let verdict = limit::take(&store, "req-81f2", &[Charge::one(key, rule)]).await?;
-/// if !verdict.allowed {
-///     println!("come back in {:?}", verdict.retry());
-/// }
-/// # Ok(()) }
-/// ```
-pub async fn take(
-    store: &Store,
-    request_id: &str,
-    charges: &[Charge],
-) -> Result<LimitVerdict, Error> {
-    let checks: Vec<LimitCheck> = charges
-        .iter()
-        .map(|Charge { key, rule, cost }| LimitCheck {
-            key: key.clone(),
-            rule: *rule,
-            cost: u64::from(*cost),
-            request_id: request_id.to_owned(),
-        })
-        .collect();
-    let outcomes = check_all(store, &checks).await?;
-    let state = |outcome: &CheckOutcome| LimitState {
-        limit: u32::try_from(outcome.limit).unwrap_or(u32::MAX),
-        remaining: u32::try_from(outcome.remaining).unwrap_or(u32::MAX),
-        next: outcome.next,
-        retry: outcome.retry,
-    };
-    Ok(LimitVerdict {
-        allowed: outcomes.iter().all(|outcome| outcome.allowed),
-        limits: outcomes.iter().map(state).collect(),
-    })
 }
 
 /// Forgets what a limit counted.

@@ -22,12 +22,6 @@ pub(super) struct LimitNameRef<'a> {
     identity: &'a Identity,
 }
 
-impl LimitName {
-    pub(super) fn by_ref(&self) -> LimitNameRef<'_> {
-        LimitNameRef { policy: self.policy.as_ref(), identity: &self.identity }
-    }
-}
-
 impl<'a> LimitNameRef<'a> {
     pub(super) fn new(policy: &'a Policy, identity: &'a Identity) -> Self {
         Self { policy: policy.name(), identity }
@@ -36,9 +30,11 @@ impl<'a> LimitNameRef<'a> {
     pub(super) fn identity(&self) -> &'a Identity {
         self.identity
     }
+}
 
-    pub(super) fn to_owned(self) -> LimitName {
-        LimitName { policy: self.policy.cloned(), identity: self.identity.clone() }
+impl From<&LimitNameRef<'_>> for LimitName {
+    fn from(name: &LimitNameRef<'_>) -> Self {
+        Self { policy: name.policy.cloned(), identity: name.identity.clone() }
     }
 }
 

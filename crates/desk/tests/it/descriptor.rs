@@ -76,6 +76,26 @@ each_store! {
         assert_eq!(remaining, [8, 0], "three denied requests were charged nowhere");
     }
 
+    async fn without_the_store_a_denied_request_is_charged_nowhere_either(t: TestStore) {
+        let web = DescriptorDomain::new("web", vec![rule("ip", None, 10), rule("path", None, 1)]).unwrap();
+        let web = web.when_store_down(WhenStoreDown::Local, 10 * SECOND);
+        let limiter = limiter(&t.store);
+        t.faults.go_away();
+        // On a cluster the two are in different slots, now one of them first, now the other.
+        for number in 0..6 {
+            let (ip, path) = (format!("192.0.2.{number}"), format!("/{number}"));
+            let asked = |hits| [descriptor(&[("ip", &ip)], hits), descriptor(&[("path", &path)], hits)];
+            for round in 0..4 {
+                let decision = limiter.check_descriptors(&web, &asked(1)).await.unwrap();
+                assert!(decision.degraded);
+                assert_eq!(decision.allowed, round == 0);
+            }
+            let seen = limiter.check_descriptors(&web, &asked(0)).await.unwrap();
+            let remaining: Vec<_> = seen.states.iter().flatten().map(|state| state.remaining).collect();
+            assert_eq!(remaining, [9, 0], "{ip}");
+        }
+    }
+
     async fn each_state_tells_limit_remaining_and_the_end_of_the_period(t: TestStore) {
         let per_address = DescriptorRule { name: Some("per address".to_owned()), ..rule("ip", None, 1) };
         let web = domain(vec![per_address]);

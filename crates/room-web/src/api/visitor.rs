@@ -178,7 +178,7 @@ async fn enqueue(
     };
     // A visitor who holds a position is not enqueued again: the request counts as a poll.
     let limit = match &held {
-        Some(held) => Some(state.polls.take(&state, room, held, PollKind::Call).await?),
+        Some(held) => Some(limits::charge_poll(&state, room, held, PollKind::Call).await?),
         None => limits::charge_enqueue(&state, room, &client, &request.0).await?,
     };
     let new = NewPosition {
@@ -222,7 +222,7 @@ async fn status(
     Holder { held, texts }: Holder,
 ) -> Result<Response, RoomApiError> {
     let room = &state.room;
-    let limit = state.polls.take(&state, room, &held, PollKind::Call).await?;
+    let limit = limits::charge_poll(&state, room, &held, PollKind::Call).await?;
     let position = room.status(&held.queue, &held.position).await?;
     shown(&state, room, &position, texts, limit).await
 }
@@ -255,7 +255,7 @@ async fn heartbeat(
     _body: OptionalJson<HeartbeatBody>,
 ) -> Result<Response, RoomApiError> {
     let room = &state.room;
-    let limit = state.polls.take(&state, room, &held, PollKind::Call).await?;
+    let limit = limits::charge_poll(&state, room, &held, PollKind::Call).await?;
     let position = beat(room, &held, &client).await?;
     shown(&state, room, &position, texts, limit).await
 }
@@ -276,7 +276,7 @@ async fn events(
     client: Client,
 ) -> Result<Response, RoomApiError> {
     let room = &state.room;
-    state.polls.take(&state, room, &held, PollKind::Call).await?;
+    limits::charge_poll(&state, room, &held, PollKind::Call).await?;
     let position = beat(room, &held, &client).await?;
     if position.state.is_over() {
         return Err(gone(&position.queue, position.state, position.reason).into());
@@ -359,7 +359,7 @@ async fn start_session(
     OptionalJson(body): OptionalJson<StartSessionBody>,
 ) -> Result<Response, RoomApiError> {
     let room = &state.room;
-    let limit = state.polls.take(&state, room, &held, PollKind::Call).await?;
+    let limit = limits::charge_poll(&state, room, &held, PollKind::Call).await?;
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     let visitor = Visitor {
         user_id: String::new(),

@@ -394,7 +394,7 @@ each_store! {
         let position = b.room.enqueue(&b.queue, new).await.unwrap().position;
         b.room.heartbeat(&b.queue, &position.id, Some(position.priority), Some(address)).await.unwrap();
         let client = b.room.client_of(address).await.unwrap();
-        b.room.take_limit(&client, "enqueue", 10, seconds(60), "r1").await.unwrap();
+        b.room.charge_call(&client, "enqueue", 10, seconds(60), "r1").await.unwrap();
         let keys: Vec<String> = b.redis(&["KEYS", "*"]).await;
         assert!(keys.iter().any(|key| key.starts_with("ratelimit:")), "{keys:?}");
         let mut all = keys.join(" ");

@@ -169,14 +169,14 @@ each_store! {
         let b = Bench::still(t).await;
         let client = b.room.client_of("192.0.2.7".parse().unwrap()).await.unwrap();
         let call = async |n: u32| {
-            b.room.take_limit(&client, "enqueue", 3, seconds(60), &format!("r{n}")).await.unwrap()
+            b.room.charge_call(&client, "enqueue", 3, seconds(60), &format!("r{n}")).await.unwrap()
         };
         for n in 0..3 {
             assert!(call(n).await.allowed);
         }
         assert!(call(2).await.allowed, "the same request counts once");
         let refused = call(3).await;
-        assert!(!refused.allowed && refused.retry() == seconds(60));
+        assert!(!refused.allowed && refused.retry == seconds(60));
         let key = format!("ratelimit:{client}:enqueue");
         let kind: String = b.redis(&["TYPE", &key]).await;
         assert_eq!(kind, "zset");
@@ -184,9 +184,38 @@ each_store! {
         assert!((1..=61).contains(&ttl), "{ttl}");
         b.clock.advance(seconds(61));
         assert!(call(4).await.allowed);
-        assert!(b.room.take_limit("a:{b} c", "enqueue", 1, seconds(60), "x").await.unwrap().allowed);
+        assert!(b.room.charge_call("a:{b} c", "enqueue", 1, seconds(60), "x").await.unwrap().allowed);
         let keys: Vec<String> = b.redis(&["KEYS", "ratelimit:*:enqueue"]).await;
         assert_eq!(keys.len(), 2);
         assert!(keys.iter().all(|key| !key.contains("192.") && !key.contains("{b}")), "{keys:?}");
+    }
+
+    async fn polls_are_counted_without_the_store_too(t: TestStore) {
+        let b = Bench::still(t).await;
+        let (slow, fast, counted) = (b.enqueue().await.id, b.enqueue().await.id, b.enqueue().await.id);
+        let poll = async |id, action| b.room.charge_poll(id, action).await.unwrap();
+        assert!(poll(&counted, "poll").await.allowed);
+        b.test.faults.go_away();
+        for left in (22..29).rev() {
+            let drawn = poll(&counted, "poll").await;
+            assert!(drawn.allowed, "drawn ahead with the first");
+            assert_eq!(drawn.remaining, left);
+        }
+        for _ in 0..200 {
+            b.clock.advance(seconds(5));
+            assert!(poll(&slow, "poll").await.allowed, "every five seconds, the least ever told");
+        }
+        let mut refused = 0;
+        for _ in 0..100 {
+            refused += usize::from(!poll(&fast, "poll").await.allowed);
+        }
+        assert_eq!(refused, 70, "all but the burst");
+        let told = poll(&fast, "poll").await;
+        assert_eq!((told.remaining, told.retry), (0, seconds(1)));
+        assert!(poll(&fast, "page").await.allowed, "pages are counted by themselves");
+        b.clock.advance(seconds(1));
+        assert!(poll(&fast, "poll").await.allowed);
+        b.test.faults.come_back();
+        assert!(poll(&fast, "poll").await.allowed, "the store knows nothing of it");
     }
 }

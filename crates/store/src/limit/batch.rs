@@ -6,7 +6,7 @@
 
 use futures_util::future::join_all;
 
-use super::{CheckOutcome, LimitCheck, Rule, check_same};
+use super::{ALGORITHM_COUNT, CheckOutcome, LimitCheck, check_same};
 use crate::{
     Error, Layout, Store,
     batcher::{Batchable, Batcher},
@@ -20,7 +20,7 @@ const MAX_IN_FLIGHT: usize = 2;
 pub struct CheckBatcher {
     store: Store,
     /// One per algorithm, because a script knows one.
-    batchers: [Batcher<LimitCheck>; 6],
+    batchers: [Batcher<LimitCheck>; ALGORITHM_COUNT],
 }
 
 impl CheckBatcher {
@@ -35,15 +35,8 @@ impl CheckBatcher {
     pub async fn check(&self, check: LimitCheck) -> Result<CheckOutcome, Error> {
         // An invalid check fails here, alone.
         check.rule.validate_cost(check.cost)?;
-        let [sliding, counter, fixed, bucket, calendar, concurrent] = &self.batchers;
-        let batcher = match check.rule {
-            Rule::Sliding { .. } => sliding,
-            Rule::Counter { .. } => counter,
-            Rule::Fixed { .. } => fixed,
-            Rule::Bucket { .. } => bucket,
-            Rule::Calendar { .. } => calendar,
-            Rule::Concurrent { .. } => concurrent,
-        };
+        let [first, ..] = &self.batchers;
+        let batcher = self.batchers.get(check.rule.number()).unwrap_or(first);
         batcher.call(&self.store, check).await?
     }
 }

@@ -11,7 +11,7 @@ use store::{
     counter::{CounterTarget, Counters},
     events::{EventId, Feed},
     lease::{FencedLease, LeaseOutcome},
-    limit::{self, Charge, Rule},
+    limit::{self, LimitCheck, Rule},
     redis::{self, AsyncCommands},
 };
 use testkit::{Cluster, until};
@@ -86,10 +86,14 @@ async fn everything_a_service_uses_works_on_a_cluster() {
         redis::cmd("SCRIPT").arg("FLUSH").query_async::<()>(&mut store).await.unwrap();
     }
     let rule = Rule::Bucket { burst: 2, count: 1, per: Duration::from_secs(60) };
-    let charges = [Charge::one(Key::raw("{u}a"), rule), Charge::one(Key::raw("{u}b"), rule)];
-    assert!(limit::take(&store, "1", &charges).await.unwrap().allowed);
-    let apart = [Charge::one(Key::raw("k1"), rule), Charge::one(Key::raw("k2"), rule)];
-    assert!(limit::take(&store, "1", &apart).await.is_err(), "keys of two slots");
+    let check = |key: &str| {
+        let (key, request_id) = (Key::raw(key), "1".to_owned());
+        LimitCheck { key, rule, cost: 1, request_id }
+    };
+    let outcomes = limit::check_all(&store, &[check("{u}a"), check("{u}b")]).await.unwrap();
+    assert!(outcomes.iter().all(|outcome| outcome.allowed));
+    let apart = [check("k1"), check("k2")];
+    assert!(limit::check_all(&store, &apart).await.is_err(), "keys of two slots");
 
     // Waiting calls go to the owner of the key, whichever that is.
     let mut own = store.blocking().await.unwrap();

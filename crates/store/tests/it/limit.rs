@@ -5,15 +5,15 @@ use std::{sync::Arc, time::Duration};
 
 use store::{
     Error, Key, Millis, Store,
-    limit::{self, CALENDAR_MOST, Charge, CheckBatcher, LimitCheck, LimitVerdict, Rule},
+    limit::{self, CALENDAR_MOST, CheckBatcher, CheckOutcome, LimitCheck, Rule},
     redis::AsyncCommands,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-async fn take(store: &Store, id: &str, rule: Rule) -> LimitVerdict {
-    limit::take(store, id, &[Charge::one(Key::raw("l"), rule)]).await.unwrap()
+async fn check(store: &Store, id: &str, rule: Rule) -> CheckOutcome {
+    limit::check(store, &check_of("l", rule, 1, id)).await.unwrap()
 }
 
 fn rules() -> [Rule; 6] {
@@ -42,15 +42,15 @@ testkit::each_store! {
         for rule in rules() {
             limit::reset(&t.store, &Key::raw("l")).await.unwrap();
             for left in (0..5).rev() {
-                let verdict = take(&t.store, &format!("r{left}"), rule).await;
-                assert!(verdict.allowed, "{rule:?}");
-                assert_eq!((verdict.limits[0].limit, verdict.limits[0].remaining), (5, left), "{rule:?}");
+                let outcome = check(&t.store, &format!("r{left}"), rule).await;
+                assert!(outcome.allowed, "{rule:?}");
+                assert_eq!((outcome.limit, outcome.remaining), (5, left), "{rule:?}");
             }
             for _ in 0..3 {
-                let verdict = take(&t.store, "late", rule).await;
-                assert!(!verdict.allowed, "{rule:?}");
-                assert_eq!(verdict.limits[0].remaining, 0);
-                assert!(verdict.retry() > Duration::ZERO);
+                let outcome = check(&t.store, "late", rule).await;
+                assert!(!outcome.allowed, "{rule:?}");
+                assert_eq!(outcome.remaining, 0);
+                assert!(outcome.retry > Duration::ZERO);
             }
         }
     }
@@ -60,22 +60,25 @@ testkit::each_store! {
             for cost in [1, 2, 5] {
                 limit::reset(&t.store, &Key::raw("l")).await.unwrap();
                 for number in 0..5 {
-                    take(&t.store, &format!("{cost}-{number}"), rule).await;
+                    check(&t.store, &format!("{cost}-{number}"), rule).await;
                     t.clock.advance(Duration::from_millis(1_370));
                 }
-                let charge = [Charge { key: Key::raw("l"), rule, cost }];
-                let verdict = limit::take(&t.store, &format!("again{cost}"), &charge).await.unwrap();
-                if verdict.allowed {
+                let ask = async |id: &str| {
+                    let check = check_of("l", rule, cost, &format!("{id}{cost}"));
+                    limit::check(&t.store, &check).await.unwrap()
+                };
+                let outcome = ask("again").await;
+                if outcome.allowed {
                     continue;
                 }
-                let wait = verdict.retry();
+                let wait = outcome.retry;
                 t.clock.advance(wait - Duration::from_millis(1));
-                let early = limit::take(&t.store, &format!("early{cost}"), &charge).await.unwrap();
+                let early = ask("early").await;
                 assert!(!early.allowed, "{rule:?} cost {cost}: told {wait:?}");
-                assert_eq!(early.retry(), Duration::from_millis(1), "{rule:?} cost {cost}");
+                assert_eq!(early.retry, Duration::from_millis(1), "{rule:?} cost {cost}");
                 t.clock.advance(Duration::from_millis(1));
-                let due = limit::take(&t.store, &format!("due{cost}"), &charge).await.unwrap();
-                assert!(due.allowed, "{rule:?} cost {cost}: told {wait:?}, then {:?}", due.retry());
+                let due = ask("due").await;
+                assert!(due.allowed, "{rule:?} cost {cost}: told {wait:?}, then {:?}", due.retry);
             }
         }
     }
@@ -83,14 +86,11 @@ testkit::each_store! {
     async fn the_next_unit_comes_when_told(t: TestStore) {
         for rule in rules().into_iter().filter(|rule| rule.algorithm() != "calendar") {
             limit::reset(&t.store, &Key::raw("l")).await.unwrap();
-            let looked = limit::take(&t.store, "look", &[Charge { key: Key::raw("l"), rule, cost: 0 }]).await.unwrap();
-            assert_eq!(looked.limits[0].next, Duration::ZERO, "{rule:?}: all are free");
-            take(&t.store, "a", rule).await;
+            let look = async || limit::peek(&t.store, &Key::raw("l"), rule).await.unwrap();
+            assert_eq!(look().await.next, Duration::ZERO, "{rule:?}: all are free");
+            check(&t.store, "a", rule).await;
             t.clock.advance(Duration::from_millis(777));
-            let state = take(&t.store, "b", rule).await.limits[0];
-            let look = async || {
-                limit::take(&t.store, "look", &[Charge { key: Key::raw("l"), rule, cost: 0 }]).await.unwrap().limits[0]
-            };
+            let state = check(&t.store, "b", rule).await;
             assert_eq!(look().await.next, state.next, "{rule:?}: looking changes nothing");
             t.clock.advance(state.next - Duration::from_millis(1));
             assert_eq!(look().await.remaining, state.remaining, "{rule:?}");
@@ -105,10 +105,8 @@ testkit::each_store! {
             let mut tasks = tokio::task::JoinSet::new();
             for request in 0..400 {
                 let store = if request % 2 == 0 { t.store.clone() } else { other.clone() };
-                let key = Key::raw(format!("l{number}"));
-                tasks.spawn(async move {
-                    limit::take(&store, &request.to_string(), &[Charge::one(key, rule)]).await.unwrap().allowed
-                });
+                let check = check_of(&format!("l{number}"), rule, 1, &request.to_string());
+                tasks.spawn(async move { limit::check(&store, &check).await.unwrap().allowed });
             }
             let allowed = tasks.join_all().await.into_iter().filter(|allowed| *allowed).count();
             assert_eq!(allowed, 100, "{rule:?}: all within one millisecond");
@@ -156,33 +154,32 @@ testkit::each_store! {
     async fn state_of_another_algorithm_is_forgotten_and_foreign_data_is_not(t: TestStore) {
         for (before, after) in rules().into_iter().flat_map(|rule| rules().map(|after| (rule, after))) {
             limit::reset(&t.store, &Key::raw("l")).await.unwrap();
-            assert!(take(&t.store, "r1", before).await.allowed);
-            assert!(take(&t.store, "r2", after).await.allowed, "{before:?} then {after:?}");
-            let other = Charge::one(Key::raw("{l}other"), after);
+            assert!(check(&t.store, "r1", before).await.allowed);
+            assert!(check(&t.store, "r2", after).await.allowed, "{before:?} then {after:?}");
             limit::reset(&t.store, &Key::raw("{l}")).await.unwrap();
-            limit::take(&t.store, "r1", &[Charge::one(Key::raw("{l}"), before)]).await.unwrap();
-            let both = [Charge::one(Key::raw("{l}"), after), other];
+            limit::check(&t.store, &check_of("{l}", before, 1, "r1")).await.unwrap();
+            let both = [check_of("{l}", after, 1, "r2"), check_of("{l}other", after, 1, "r2")];
             limit::reset(&t.store, &Key::raw("{l}other")).await.unwrap();
-            let verdict = limit::take(&t.store, "r2", &both).await.unwrap();
-            assert!(verdict.allowed && verdict.limits[1].remaining == 4, "{before:?} then {after:?}");
+            let outcomes = limit::check_all(&t.store, &both).await.unwrap();
+            assert!(outcomes[1].allowed && outcomes[1].remaining == 4, "{before:?} then {after:?}");
         }
         t.store.clone().rpush::<_, _, ()>("{l}list", "a list").await.unwrap();
-        let charge = Charge::one(Key::raw("{l}list"), rules()[0]);
-        assert!(limit::take(&t.store, "r", &[charge]).await.is_err());
+        let list = check_of("{l}list", rules()[0], 1, "r");
+        assert!(limit::check(&t.store, &list).await.is_err());
         assert_eq!(t.store.clone().llen::<_, usize>("{l}list").await.unwrap(), 1);
     }
 
     async fn a_fixed_window_and_its_denials_are_what_the_schema_says(t: TestStore) {
         let rule = Rule::Fixed { limit: 2, window: MINUTE };
         for number in 0..2 {
-            assert!(take(&t.store, &number.to_string(), rule).await.allowed);
+            assert!(check(&t.store, &number.to_string(), rule).await.allowed);
             t.clock.advance(SECOND);
         }
         let mut store = t.store.clone();
         assert_eq!(store::redis::cmd("TYPE").arg("l").query_async::<String>(&mut store).await.unwrap(), "zset");
         let before: Vec<(String, f64)> = store.zrange_withscores("l", 0, -1).await.unwrap();
         for number in 0..50 {
-            assert!(!take(&t.store, &format!("denied{number}"), rule).await.allowed);
+            assert!(!check(&t.store, &format!("denied{number}"), rule).await.allowed);
         }
         let after: Vec<(String, f64)> = store.zrange_withscores("l", 0, -1).await.unwrap();
         assert_eq!(before, after, "a denied request writes nothing");
@@ -196,7 +193,7 @@ testkit::each_store! {
         let first = check_of("l", rule, 1, "first");
         assert!(limit::check(&t.store, &first).await.unwrap().allowed);
         t.clock.advance(50 * SECOND);
-        assert!(take(&t.store, "second", rule).await.allowed);
+        assert!(check(&t.store, "second", rule).await.allowed);
         assert_eq!(limit::release(&t.store, &first).await.unwrap(), 1);
         let left = limit::peek(&t.store, &Key::raw("l"), rule).await.unwrap();
         assert_eq!((left.remaining, left.next), (1, MINUTE), "it opens with the second now");
@@ -213,9 +210,9 @@ testkit::each_store! {
             let at = now - back;
             store.zadd::<_, _, _, ()>("l", at.to_string(), at).await.unwrap();
         }
-        let first = take(&t.store, "a", rule).await;
+        let first = check(&t.store, "a", rule).await;
         assert!(first.allowed);
-        assert_eq!((first.limits[0].remaining, first.limits[0].next), (1, 30 * SECOND));
+        assert_eq!((first.remaining, first.next), (1, 30 * SECOND));
     }
 
     async fn a_calendar_period_ends_when_told_and_the_next_one_is_whole(t: TestStore) {
@@ -295,7 +292,7 @@ testkit::each_store! {
         t.clock.advance(Duration::from_millis(999));
         let mut allowed = Vec::new();
         for number in 0..1_000 {
-            if take(&t.store, &number.to_string(), rule).await.allowed {
+            if check(&t.store, &number.to_string(), rule).await.allowed {
                 allowed.push(t.clock.now().0);
             }
             if number >= 10 {
@@ -316,7 +313,7 @@ testkit::each_store! {
         let mut allowed: Vec<i64> = Vec::new();
         for number in 0..400 {
             t.clock.advance(Duration::from_millis(random.u64(0..200)));
-            if take(&t.store, &number.to_string(), rule).await.allowed {
+            if check(&t.store, &number.to_string(), rule).await.allowed {
                 allowed.push(t.clock.now().0);
             }
         }
@@ -337,7 +334,7 @@ testkit::each_store! {
         while t.clock.now().since(start) < Duration::from_secs(60) {
             t.clock.advance(Duration::from_millis(random.u64(1..100)));
             number += 1;
-            allowed += i64::from(take(&t.store, &number.to_string(), rule).await.allowed);
+            allowed += i64::from(check(&t.store, &number.to_string(), rule).await.allowed);
             let elapsed = t.clock.now().0 - start.0;
             assert!(allowed <= 4 + elapsed * 7 / 3_000, "{allowed} after {elapsed} ms");
         }
@@ -348,15 +345,13 @@ testkit::each_store! {
     async fn a_refused_request_is_charged_nowhere(t: TestStore) {
         let wide = Rule::Sliding { limit: 10, window: MINUTE };
         let narrow = Rule::Bucket { burst: 1, count: 1, per: MINUTE };
-        let charges = [Charge::one(Key::raw("{t}wide"), wide), Charge::one(Key::raw("{t}narrow"), narrow)];
-        let first = limit::take(&t.store, "1", &charges).await.unwrap();
-        assert!(first.allowed);
-        let second = limit::take(&t.store, "2", &charges).await.unwrap();
-        assert!(!second.allowed);
-        assert_eq!(second.limits[0].remaining, 9, "the wide one has lost nothing");
-        assert_eq!((second.limits[0].retry, second.limits[1].retry), (Duration::ZERO, MINUTE));
-        assert_eq!(second.retry(), MINUTE);
-        assert_eq!(second.tightest().unwrap().limit, 1);
+        let both = |id: &str| [check_of("{t}wide", wide, 1, id), check_of("{t}narrow", narrow, 1, id)];
+        let first = limit::check_all(&t.store, &both("1")).await.unwrap();
+        assert!(first.iter().all(|outcome| outcome.allowed));
+        let second = limit::check_all(&t.store, &both("2")).await.unwrap();
+        assert!(second.iter().all(|outcome| !outcome.allowed));
+        assert_eq!(second[0].remaining, 9, "the wide one has lost nothing");
+        assert_eq!((second[0].retry, second[1].retry), (Duration::ZERO, MINUTE));
         assert_eq!(t.store.clone().zcard::<_, i64>("{t}wide").await.unwrap(), 1);
     }
 
@@ -385,20 +380,20 @@ testkit::each_store! {
         for rule in rules() {
             limit::reset(&t.store, &Key::raw("l")).await.unwrap();
             for number in 0..5 {
-                assert!(take(&t.store, &number.to_string(), rule).await.allowed);
+                assert!(check(&t.store, &number.to_string(), rule).await.allowed);
             }
             let now = t.clock.now();
             t.clock.set(Millis(now.0 - 3_600_000));
-            assert!(!take(&t.store, "back", rule).await.allowed, "{rule:?}");
+            assert!(!check(&t.store, "back", rule).await.allowed, "{rule:?}");
             t.clock.set(now);
-            assert!(!take(&t.store, "again", rule).await.allowed, "{rule:?}");
+            assert!(!check(&t.store, "again", rule).await.allowed, "{rule:?}");
         }
     }
 
     async fn state_goes_by_itself_when_idle(t: TestStore) {
         for (number, rule) in rules().into_iter().enumerate() {
             let key = format!("l{number}");
-            limit::take(&t.store, "a", &[Charge::one(Key::raw(&key), rule)]).await.unwrap();
+            limit::check(&t.store, &check_of(&key, rule, 1, "a")).await.unwrap();
             let ttl: i64 = t.store.clone().pttl(&key).await.unwrap();
             let most = if matches!(rule, Rule::Calendar { .. }) { 86_401_000 } else { 121_000 };
             assert!(ttl > 0 && ttl <= most, "{rule:?}: {ttl}");
@@ -434,10 +429,10 @@ testkit::each_store! {
             (Rule::Calendar { limit: 1, start: Millis(1), end: Millis(1) }, 1),
             (Rule::Bucket { burst: u32::MAX, count: 1, per: Duration::from_secs(86_400 * 365) }, 1),
         ] {
-            let error = limit::take(&t.store, "a", &[Charge { key: Key::raw("l"), rule, cost }]).await.unwrap_err();
+            let error = limit::check(&t.store, &check_of("l", rule, cost, "a")).await.unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{rule:?}: {error:?}");
         }
-        assert!(limit::take(&t.store, "a", &[]).await.is_err());
+        assert!(limit::check_all(&t.store, &[]).await.is_err());
         assert!(!t.store.clone().exists::<_, bool>("l").await.unwrap());
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use store::Store;
-use store::limit::{self, Charge, Rule, WINDOW_MOST};
+use store::limit::{self, LimitCheck, Rule, WINDOW_MOST};
 
 use super::{Auth, digest, random_hex};
 use crate::error::ApiError;
@@ -26,10 +26,10 @@ impl Auth {
             window: settings.login_lock.max(Duration::from_millis(1)),
         };
         // The id is ours, never the request's: one from outside would let tries count once.
-        let id = random_hex::<16>()?;
-        let charge = Charge::one(login_key(address), rule);
-        let verdict = limit::take(store, &id, &[charge]).await?;
-        Ok((!verdict.allowed).then(|| verdict.retry()))
+        let request_id = random_hex::<16>()?;
+        let check = LimitCheck { key: login_key(address), rule, cost: 1, request_id };
+        let outcome = limit::check(store, &check).await?;
+        Ok((!outcome.allowed).then_some(outcome.retry))
     }
 
     /// Forgives failed logins after a good one.
