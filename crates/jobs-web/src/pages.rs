@@ -13,7 +13,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::extract::State;
-use jobs::{Job, JobCounts, JobId, JobList, JobTarget, Jobs, Status};
+use jobs::{
+    JobCounts, JobList, JobProgress, JobResult, JobTarget, Jobs, LaneView, ListedJob, Overview,
+    Status,
+};
 use maud::{Markup, html};
 use store::history::SharedSample;
 
@@ -69,12 +72,24 @@ async fn frame(
     topic: Option<&str>,
     body: &Markup,
 ) -> Markup {
+    let tabs = tabs_part(state, tab).await;
+    framed(state, shell, (tab, &tabs), topic, body)
+}
+
+/// The same, with the tabs.
+fn framed(
+    state: &JobsState,
+    shell: &Shell,
+    (tab, tabs): (&str, &Markup),
+    topic: Option<&str>,
+    body: &Markup,
+) -> Markup {
     let head = ui::Head::new(
         "Jobs",
         "Waiting, active, delayed, completed, failed and dead jobs, and the workers that run them.",
     );
     let body = html! {
-        div data-live={ "job-tabs?" (tab) } { (tabs_part(state, tab).await) }
+        div data-live={ "job-tabs?" (tab) } { (tabs) }
         @match topic { Some(topic) => { div data-live=(topic) { (body) } } None => { (body) } }
     };
     shell.page(&state.app, "/jobs", &head, &body)
@@ -82,13 +97,17 @@ async fn frame(
 
 pub(crate) async fn page(State(state): State<JobsState>, shell: Shell) -> Markup {
     let acts = shell.may_operate();
-    let body = part(&state, acts).await;
-    frame(&state, &shell, "", Some(if acts { "jobs?acts" } else { "jobs" }), &body).await
+    let topic = Some(if acts { "jobs?acts" } else { "jobs" });
+    let (tabs, body) = match state.jobs.overview(SHOWN).await {
+        Ok(overview) => (tabs("", Some(&overview.counts)), whole(&state, &overview, acts)),
+        Err(error) => (tabs("", None), failure(&error)),
+    };
+    framed(&state, &shell, ("", &tabs), topic, &body)
 }
 
 /// Renders the live part, with or without the actions of operators.
 pub(crate) async fn part(state: &JobsState, acts: bool) -> Markup {
-    with_jobs(state, async |jobs| whole(state, jobs, acts).await).await
+    with_jobs(state, async |jobs| Ok(whole(state, &jobs.overview(SHOWN).await?, acts))).await
 }
 
 /// Renders something about jobs, or the error.
@@ -98,16 +117,19 @@ async fn with_jobs(
 ) -> Markup {
     match render(&state.jobs).await {
         Ok(markup) => markup,
-        Err(error) => html! { div.notice.bad role="alert" { (error) } },
+        Err(error) => failure(&error),
     }
 }
 
-async fn whole(state: &JobsState, jobs: &Jobs, acts: bool) -> Result<Markup, jobs::Error> {
-    let stats = jobs.stats().await?;
-    let active = jobs.list(JobList::Active, 0, SHOWN).await?;
-    let dead = jobs.list(JobList::Dead, 0, SHOWN).await?;
-    let types = crate::types::read(jobs).await?;
-    let unroutable = jobs.unroutable().await?;
+/// Renders an error in the place of a part.
+fn failure(error: &jobs::Error) -> Markup {
+    html! { div.notice.bad role="alert" { (error) } }
+}
+
+fn whole(state: &JobsState, overview: &Overview, acts: bool) -> Markup {
+    let stats = &overview.counts;
+    let types = crate::types::rows(overview);
+    let unroutable: Vec<&LaneView> = overview.unroutable().collect();
     let series = state.app.series();
     let number = |count: usize| format::count(count as u64);
     let oldest = series.last("jobs.oldest").filter(|_| stats.waiting > 0);
@@ -119,7 +141,7 @@ async fn whole(state: &JobsState, jobs: &Jobs, acts: bool) -> Result<Markup, job
         None => "–".to_owned(),
         Some(mean) => format::millis(i64::try_from(mean).unwrap_or(0)),
     };
-    Ok(html! {
+    html! {
         @if !unroutable.is_empty() {
             @let count: usize = unroutable.iter().map(|lane| lane.waiting.iter().sum::<usize>()).sum();
             div.notice.warn.said role="status" {
@@ -143,27 +165,23 @@ async fn whole(state: &JobsState, jobs: &Jobs, acts: bool) -> Result<Markup, job
                 Line::new("p50", "s", "jobs.p50"),
                 Line::new("p95", "s", "jobs.p95"),
             ], Scale::Number)))
-            (ui::card_flush("w4", "Active", &html! { a.small href="/jobs/active" { "All" } }, &running(jobs, &active).await?))
+            (ui::card_flush("w4", "Active", &html! { a.small href="/jobs/active" { "All" } }, &running(&overview.active)))
             (ui::card_flush("w8", "Types", &html! {}, &type_list(&types, acts)))
-            (ui::card_flush("", "Dead letters", &html! { a.small href="/jobs/dead" { "All" } }, &dead_list(jobs, &dead).await?))
+            (ui::card_flush("", "Dead letters", &html! { a.small href="/jobs/dead" { "All" } }, &dead_list(&overview.dead)))
         }
-    })
+    }
 }
 
 /// Lists active jobs with their progress.
-async fn running(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup, jobs::Error> {
+fn running(rows: &[ListedJob<JobProgress>]) -> Markup {
     if rows.is_empty() {
         let text = "Jobs that a worker has claimed appear here.";
-        return Ok(ui::empty(crate::ICON, "No active jobs", text, &html! {}));
+        return ui::empty(crate::ICON, "No active jobs", text, &html! {});
     }
-    let mut list = Vec::with_capacity(rows.len());
-    for (id, job) in rows {
-        let job_type = job.as_ref().map_or("unreadable", |job| job.job_type.as_str());
-        list.push((id, job_type, jobs.progress(id).await?));
-    }
-    Ok(html! {
+    html! {
         ul.list {
-            @for (id, job_type, progress) in &list {
+            @for ListedJob { id, job, with: progress } in rows {
+                @let job_type = job.as_ref().map_or("unreadable", |job| job.job_type.as_str());
                 li data-key=(id.as_str()) {
                     span.grow { a.row href={ "/jobs/job/" (id.as_str()) } { (job_type) } " " span.dim.mono.small { (id.as_str()) } }
                     @if let Some(progress) = progress {
@@ -173,22 +191,18 @@ async fn running(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup, j
                 }
             }
         }
-    })
+    }
 }
 
 /// Lists dead letters with their errors.
-async fn dead_list(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup, jobs::Error> {
+fn dead_list(rows: &[ListedJob<JobResult>]) -> Markup {
     if rows.is_empty() {
         let text = "Jobs that failed for good appear here, with the reason.";
-        return Ok(ui::empty(Icon::CHECK, "No dead letters", text, &html! {}));
+        return ui::empty(Icon::CHECK, "No dead letters", text, &html! {});
     }
-    let mut list = Vec::with_capacity(rows.len());
-    for (id, job) in rows {
-        list.push((id, job, jobs.result(id).await?));
-    }
-    Ok(html! {
+    html! {
         ul.list {
-            @for (id, job, result) in &list {
+            @for ListedJob { id, job, with: result } in rows {
                 li data-key=(id.as_str()) {
                     span.nowrap { a.row href={ "/jobs/job/" (id.as_str()) } { (job.as_ref().map_or("unreadable", |job| job.job_type.as_str())) } }
                     span.grow.dim.small.wrap-any { (why(result.as_ref())) }
@@ -196,11 +210,11 @@ async fn dead_list(jobs: &Jobs, rows: &[(JobId, Option<Job>)]) -> Result<Markup,
                 }
             }
         }
-    })
+    }
 }
 
 /// Formats the error of a job on one line.
-fn why(result: Option<&jobs::JobResult>) -> String {
+fn why(result: Option<&JobResult>) -> String {
     result.and_then(|result| result.error.as_ref()).map(ToString::to_string).unwrap_or_default()
 }
 

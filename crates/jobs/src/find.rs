@@ -11,6 +11,8 @@ use crate::{
     Error, FailedAttempt, Job, JobEndReason, JobError, JobId, JobList, JobResult, Jobs, Status,
     ids::TOMB,
     inspect::{holder, settled_status},
+    keys::Keys,
+    reads::Replies,
 };
 
 /// Most jobs one call looks at.
@@ -243,6 +245,19 @@ pub struct DeadLetterGroup {
     pub example: JobId,
 }
 
+/// The dead letters by error.
+#[derive(Clone, Debug)]
+pub struct DeadGroups {
+    /// The groups, the largest first.
+    pub groups: Vec<DeadLetterGroup>,
+    /// Every dead letter was looked at.
+    pub is_whole: bool,
+    /// The newest dead letters.
+    pub newest: Vec<FoundJob>,
+    /// The place behind these, if there may be more.
+    pub next: Option<Cursor>,
+}
+
 /// Data about a job that is stored outside its own documents.
 #[derive(Debug, Default)]
 struct Surroundings {
@@ -283,6 +298,65 @@ impl Surroundings {
         let reason = JobEndReason::of(status, stored, job.as_ref(), error.as_ref());
         FoundJob { id, status, job, due, worker_id, claimed_at, ended_at, ran, error, reason }
     }
+}
+
+/// Adds reads of what is stored elsewhere about jobs of a list: who runs them, when they come due, their
+/// latest failed attempt.
+fn add_surroundings(pipe: &mut redis::Pipeline, keys: &Keys, which: JobList, ids: &[String]) {
+    match which {
+        JobList::Waiting => {}
+        JobList::Finished => {
+            let attempts: Vec<Key> = ids.iter().map(|id| keys.attempt(id)).collect();
+            pipe.cmd("MGET").arg(attempts);
+        }
+        JobList::Active => {
+            let locks: Vec<Key> = ids.iter().map(|id| keys.lock(id)).collect();
+            pipe.cmd("HMGET").arg(keys.claims()).arg(ids).cmd("MGET").arg(locks);
+        }
+        JobList::Delayed => _ = pipe.cmd("ZMSCORE").arg(keys.delayed()).arg(ids),
+        JobList::Dead => {
+            ids.iter().for_each(|id| _ = pipe.cmd("LINDEX").arg(keys.history(id)).arg(-1));
+        }
+    }
+}
+
+/// Takes what is stored elsewhere about so many jobs of a list.
+fn read_surroundings(
+    replies: &mut Replies,
+    which: JobList,
+    count: usize,
+) -> Result<Vec<Surroundings>, Error> {
+    let mut all: Vec<Surroundings> = Vec::new();
+    all.resize_with(count, Surroundings::default);
+    match which {
+        JobList::Waiting => {}
+        JobList::Finished => {
+            let claims: Vec<Option<String>> = replies.take()?;
+            for (around, claim) in all.iter_mut().zip(claims) {
+                (around.worker_id, around.claimed_at) = holder(claim.as_deref(), None);
+            }
+        }
+        JobList::Active => {
+            let (claims, locks): (Vec<Option<String>>, Vec<Option<String>>) =
+                (replies.take()?, replies.take()?);
+            for ((around, claim), lock) in all.iter_mut().zip(claims).zip(locks) {
+                (around.worker_id, around.claimed_at) = holder(claim.as_deref(), lock);
+            }
+        }
+        JobList::Delayed => {
+            let due: Vec<Option<f64>> = replies.take()?;
+            for (around, due) in all.iter_mut().zip(due) {
+                around.due = due.map(|due| Millis(due as i64));
+            }
+        }
+        JobList::Dead => {
+            for around in &mut all {
+                let last: Option<Vec<u8>> = replies.take()?;
+                around.last = last.and_then(|last| serde_json::from_slice(&last).ok());
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// The result of [`Jobs::retry`].
@@ -361,6 +435,9 @@ impl Jobs {
                     }
                 }
                 offset += count;
+                if count < chunk {
+                    break;
+                }
             }
             offset = 0;
         }
@@ -381,7 +458,7 @@ impl Jobs {
         let now = self.now();
         let wanted = offset.saturating_add(most).min(LOOK_MAX);
         let (mut best, mut count): (Vec<FoundJob>, usize) = (Vec::new(), 0);
-        self.walk(filter, LOOK_MAX, |found| {
+        self.walk(filter, LOOK_MAX, |found, _| {
             count += 1;
             best.push(found);
             if best.len() >= wanted.saturating_mul(2).max(CHUNK) {
@@ -396,16 +473,20 @@ impl Jobs {
         Ok((page, count > wanted))
     }
 
-    /// Groups the dead letters by their errors, the largest group first. Looks at the newest
-    /// [`LOOK_MAX`]; says whether those were all.
-    pub async fn dead_groups(
-        &self,
-        filter: &Filter,
-    ) -> Result<(Vec<DeadLetterGroup>, bool), Error> {
+    /// Groups the dead letters by their errors, the largest group first, and returns the newest `most` of
+    /// them beside. Looks at the newest [`LOOK_MAX`].
+    pub async fn dead_groups(&self, filter: &Filter, most: usize) -> Result<DeadGroups, Error> {
         let filter = Filter { which: Some(JobList::Dead), ..filter.clone() };
         let mut groups: HashMap<String, DeadLetterGroup> = HashMap::new();
-        let all = self
-            .walk(&filter, LOOK_MAX, |found| {
+        let (mut newest, mut end, mut has_more) = (Vec::new(), 0, false);
+        let is_whole = self
+            .walk(&filter, LOOK_MAX, |found, place| {
+                if newest.len() < most {
+                    newest.push(found.clone());
+                    end = place.offset + 1;
+                } else {
+                    has_more = true;
+                }
                 let Some(name) = found.group() else { return };
                 let ended = found.ended_at;
                 if let Some(group) = groups.get_mut(&name) {
@@ -432,15 +513,18 @@ impl Jobs {
             .await?;
         let mut groups: Vec<DeadLetterGroup> = groups.into_values().collect();
         groups.sort_by(|a, b| (b.count, b.newest, &a.group).cmp(&(a.count, a.newest, &b.group)));
-        Ok((groups, all))
+        let next = Cursor { which: JobList::Dead, offset: end };
+        let next = (has_more || !is_whole).then_some(next);
+        Ok(DeadGroups { groups, is_whole, newest, next })
     }
 
-    /// Shows a caller the jobs that fit, looking at a bounded number; says whether those were all.
+    /// Shows a caller the jobs that fit and where they stand, looking at a bounded number; says whether
+    /// those were all.
     async fn walk(
         &self,
         filter: &Filter,
         most: usize,
-        mut show: impl FnMut(FoundJob),
+        mut show: impl FnMut(FoundJob, Cursor),
     ) -> Result<bool, Error> {
         let lists: &[JobList] = match &filter.which {
             Some(which) => std::slice::from_ref(which),
@@ -453,13 +537,22 @@ impl Jobs {
                 if looked >= most {
                     return Ok(false);
                 }
-                let ids = self.ids(which, offset, CHUNK.min(most - looked)).await?;
-                if ids.is_empty() {
+                let wanted = CHUNK.min(most - looked);
+                let ids = self.ids(which, offset, wanted).await?;
+                let count = ids.len();
+                if count == 0 {
                     break;
                 }
-                offset += ids.len();
-                looked += ids.len();
-                self.sift(filter, which, ids).await?.into_iter().flatten().for_each(&mut show);
+                looked += count;
+                for (nth, fits) in self.sift(filter, which, ids).await?.into_iter().enumerate() {
+                    if let Some(found) = fits {
+                        show(found, Cursor { which, offset: offset + nth });
+                    }
+                }
+                offset += count;
+                if count < wanted {
+                    break;
+                }
             }
         }
         Ok(true)
@@ -477,10 +570,12 @@ impl Jobs {
         for id in &ids {
             wanted.extend([keys.data(id), keys.status(id), keys.result(id)]);
         }
-        let mut store = self.store().clone();
-        let parts: Vec<Option<Vec<u8>>> =
-            redis::cmd("MGET").arg(wanted).query_async(&mut store).await?;
-        let surroundings = self.surroundings(which, &ids).await?;
+        let mut pipe = redis::pipe();
+        pipe.cmd("MGET").arg(wanted);
+        add_surroundings(&mut pipe, keys, which, &ids);
+        let mut replies = self.read(&pipe).await?;
+        let parts: Vec<Option<Vec<u8>>> = replies.take()?;
+        let surroundings = read_surroundings(&mut replies, which, ids.len())?;
         let listed = ids.into_iter().zip(parts.chunks_exact(3)).zip(surroundings);
         let sifted = listed.map(|((id, part), around)| {
             let [data, status, result] = part else { return None };
@@ -520,57 +615,6 @@ impl Jobs {
             filter.takes(&found).then_some(found)
         });
         Ok(sifted.collect())
-    }
-
-    /// What is stored elsewhere about jobs of a list: who runs them, when they come due, their latest
-    /// failed attempt.
-    async fn surroundings(
-        &self,
-        which: JobList,
-        ids: &[String],
-    ) -> Result<Vec<Surroundings>, Error> {
-        let keys = self.keys();
-        let mut store = self.store().clone();
-        let mut all: Vec<Surroundings> = Vec::new();
-        all.resize_with(ids.len(), Surroundings::default);
-        let mut pipe = redis::pipe();
-        match which {
-            JobList::Waiting => {}
-            JobList::Finished => {
-                let attempts: Vec<Key> = ids.iter().map(|id| keys.attempt(id)).collect();
-                pipe.cmd("MGET").arg(attempts);
-                let (claims,): (Vec<Option<String>>,) = pipe.query_async(&mut store).await?;
-                for (around, claim) in all.iter_mut().zip(claims) {
-                    (around.worker_id, around.claimed_at) = holder(claim.as_deref(), None);
-                }
-            }
-            JobList::Active => {
-                let locks: Vec<Key> = ids.iter().map(|id| keys.lock(id)).collect();
-                pipe.cmd("HMGET").arg(keys.claims()).arg(ids).cmd("MGET").arg(locks);
-                let (claims, locks): (Vec<Option<String>>, Vec<Option<String>>) =
-                    pipe.query_async(&mut store).await?;
-                for ((around, claim), lock) in all.iter_mut().zip(claims).zip(locks) {
-                    (around.worker_id, around.claimed_at) = holder(claim.as_deref(), lock);
-                }
-            }
-            JobList::Delayed => {
-                pipe.cmd("ZMSCORE").arg(keys.delayed()).arg(ids);
-                let (due,): (Vec<Option<f64>>,) = pipe.query_async(&mut store).await?;
-                for (around, due) in all.iter_mut().zip(due) {
-                    around.due = due.map(|due| Millis(due as i64));
-                }
-            }
-            JobList::Dead => {
-                for id in ids {
-                    pipe.cmd("LINDEX").arg(keys.history(id)).arg(-1);
-                }
-                let last: Vec<Option<Vec<u8>>> = pipe.query_async(&mut store).await?;
-                for (around, last) in all.iter_mut().zip(last) {
-                    around.last = last.and_then(|last| serde_json::from_slice(&last).ok());
-                }
-            }
-        }
-        Ok(all)
     }
 
     /// Does something to all jobs that fit, at most `most`, from a place on; each counts on its own.

@@ -11,8 +11,12 @@ use crate::{
     Error, FailedAttempt, Job, JobEndReason, JobId, JobLease, JobProgress, JobResult, Jobs, Labels,
     Status, WorkerId,
     claim::claim_time,
-    route::{JobRoute, RouteId},
-    workers::WorkerView,
+    keys::Keys,
+    lanes::{ListedLane, add_pools},
+    overview::add_members,
+    reads::Replies,
+    route::{JobRoute, Pool, RouteId},
+    workers::{WorkerView, add_worker_scan},
 };
 
 /// Most jobs on one page of a list.
@@ -318,76 +322,88 @@ impl Jobs {
 
     /// Counts of jobs by state.
     pub async fn stats(&self) -> Result<JobCounts, Error> {
-        let keys = self.keys();
-        let mut store = self.store().clone();
-        type Parts = (
-            usize,
-            Option<i64>,
-            usize,
-            usize,
-            usize,
-            usize,
-            usize,
-            Option<u64>,
-            Option<u64>,
-            Option<u64>,
-            Vec<String>,
-        );
-        let parts: Parts = redis::pipe()
-            .llen(keys.waiting())
-            .hget(keys.index(), "tombs")
-            .scard(keys.active())
-            .zcard(keys.delayed())
-            .zcard(keys.cron())
-            .llen(keys.deadletter())
-            .llen(keys.finished())
-            .get(keys.processed())
-            .get(keys.failed())
-            .get(keys.spent())
-            .smembers(keys.paused())
-            .query_async(&mut store)
-            .await?;
-        let (
-            waiting,
-            tombs,
-            active,
-            delayed,
-            cron,
-            dead,
-            finished,
-            processed,
-            failed,
-            spent,
-            paused,
-        ) = parts;
-        let tombs = usize::try_from(tombs.unwrap_or(0)).unwrap_or(0);
-        Ok(JobCounts {
-            waiting: waiting.saturating_sub(tombs),
-            active,
-            delayed,
-            cron,
-            dead,
-            finished,
-            workers: self.workers().await?.iter().filter(|worker| worker.alive).count(),
-            processed: processed.unwrap_or(0),
-            failed: failed.unwrap_or(0),
-            processing_ms: spent.unwrap_or(0),
-            paused,
-        })
+        let mut pipe = redis::pipe();
+        add_counts(&mut pipe, self.keys());
+        add_worker_scan(&mut pipe, self.keys(), 0);
+        let mut replies = self.read(&pipe).await?;
+        let mut counts = read_counts(&mut replies)?;
+        let names = self.worker_names(replies.take()?).await?;
+        counts.workers =
+            self.worker_views(&names).await?.iter().filter(|worker| worker.alive).count();
+        Ok(counts)
     }
 
     /// Lists the lanes of waiting jobs, and whether a live worker may claim from each.
     pub async fn lanes(&self) -> Result<Vec<LaneView>, Error> {
         let keys = self.keys();
-        let mut store = self.store().clone();
-        let workers = self.workers().await?;
-        let live: Vec<&WorkerView> =
-            workers.iter().filter(|worker| worker.alive && !worker.draining).collect();
-        let paused: Vec<String> = store.smembers(keys.paused()).await?;
-        // A lane is listed in all its pools; what they ask for together is its target.
-        let pools = self.pools().await?;
+        let mut pipe = redis::pipe();
+        add_worker_scan(&mut pipe, keys, 0);
+        add_pools(&mut pipe, keys);
+        pipe.smembers(keys.paused());
+        let mut replies = self.read(&pipe).await?;
+        let names = self.worker_names(replies.take()?).await?;
+        let pools = self.rest_of_pools(&mut replies).await?;
+        let paused: Vec<String> = replies.take()?;
+        let mut pipe = redis::pipe();
+        add_members(&mut pipe, keys, &names, &pools);
+        let mut replies = self.read(&pipe).await?;
+        let (workers, listed) = self.rest_of_members(&mut replies, &names, &pools).await?;
+        let table = LaneTable::new(keys, &pools, listed);
+        let lengths = self.lengths(&table.keys()).await?;
+        Ok(table.views(&lengths, &workers, &paused))
+    }
+
+    /// Waiting jobs that no live worker may take.
+    pub async fn unroutable(&self) -> Result<Vec<LaneView>, Error> {
+        let mut lanes = self.lanes().await?;
+        lanes.retain(|lane| !lane.routable && lane.waiting.iter().sum::<usize>() > 0);
+        Ok(lanes)
+    }
+}
+
+/// Adds reads of the counts of jobs by state.
+pub(crate) fn add_counts(pipe: &mut redis::Pipeline, keys: &Keys) {
+    pipe.llen(keys.waiting())
+        .hget(keys.index(), "tombs")
+        .scard(keys.active())
+        .zcard(keys.delayed())
+        .zcard(keys.cron())
+        .llen(keys.deadletter())
+        .llen(keys.finished())
+        .get(keys.processed())
+        .get(keys.failed())
+        .get(keys.spent())
+        .smembers(keys.paused());
+}
+
+/// Takes the counts of jobs by state; workers are not among them.
+pub(crate) fn read_counts(replies: &mut Replies) -> Result<JobCounts, Error> {
+    let waiting: usize = replies.take()?;
+    let tombs: Option<i64> = replies.take()?;
+    let tombs = usize::try_from(tombs.unwrap_or(0)).unwrap_or(0);
+    Ok(JobCounts {
+        waiting: waiting.saturating_sub(tombs),
+        active: replies.take()?,
+        delayed: replies.take()?,
+        cron: replies.take()?,
+        dead: replies.take()?,
+        finished: replies.take()?,
+        processed: replies.take::<Option<u64>>()?.unwrap_or(0),
+        failed: replies.take::<Option<u64>>()?.unwrap_or(0),
+        processing_ms: replies.take::<Option<u64>>()?.unwrap_or(0),
+        paused: replies.take()?,
+        workers: 0,
+    })
+}
+
+/// The lanes of all pools, by route.
+pub(crate) struct LaneTable(Vec<(JobRoute, BTreeMap<u8, Key>)>);
+
+impl LaneTable {
+    /// A lane is listed in all its pools; what they ask for together is its target.
+    pub(crate) fn new(keys: &Keys, pools: &[Pool], listed: Vec<Vec<ListedLane>>) -> Self {
         let mut routes: HashMap<RouteId, (JobRoute, BTreeMap<u8, Key>)> = HashMap::new();
-        for (pool, lanes) in pools.iter().zip(self.listed(&pools).await?) {
+        for (pool, lanes) in pools.iter().zip(listed) {
             for lane in lanes {
                 let (route, priorities) = routes.entry(lane.route).or_insert_with(|| {
                     let (target, avoid) = (pool.target.clone(), pool.avoid.clone());
@@ -403,15 +419,36 @@ impl Jobs {
                 priorities.insert(lane.priority, keys.lane(&lane.route, lane.priority));
             }
         }
-        let lanes: Vec<Key> =
-            routes.values().flat_map(|(_, lanes)| lanes.values().cloned()).collect();
-        let mut lengths = self.lengths(&lanes).await?.into_iter();
+        Self(routes.into_values().collect())
+    }
+
+    /// Returns the keys of the lanes.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        self.0.iter().flat_map(|(_, lanes)| lanes.values().cloned()).collect()
+    }
+
+    /// Returns the types of the lanes.
+    pub(crate) fn job_types(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(route, _)| route.job_type.as_str())
+    }
+
+    /// Returns the lanes in which jobs wait, given the length of each lane in the order of its
+    /// [keys](LaneTable::keys).
+    pub(crate) fn views(
+        self,
+        lengths: &[usize],
+        workers: &[WorkerView],
+        paused: &[String],
+    ) -> Vec<LaneView> {
+        let live: Vec<&WorkerView> =
+            workers.iter().filter(|worker| worker.alive && !worker.draining).collect();
+        let mut lengths = lengths.iter();
         let mut views = Vec::new();
-        for (route, lanes) in routes.into_values() {
+        for (route, lanes) in self.0 {
             let mut waiting = [0; 10];
             for (priority, length) in lanes.into_keys().zip(&mut lengths) {
                 if let Some(slot) = waiting.get_mut(usize::from(priority).wrapping_sub(1)) {
-                    *slot = length;
+                    *slot = *length;
                 }
             }
             if waiting.iter().all(|length| *length == 0) {
@@ -425,14 +462,7 @@ impl Jobs {
             let routable = live.iter().any(takes);
             views.push(LaneView { route, waiting, routable, paused });
         }
-        Ok(views)
-    }
-
-    /// Waiting jobs that no live worker may take.
-    pub async fn unroutable(&self) -> Result<Vec<LaneView>, Error> {
-        let mut lanes = self.lanes().await?;
-        lanes.retain(|lane| !lane.routable && lane.waiting.iter().sum::<usize>() > 0);
-        Ok(lanes)
+        views
     }
 }
 

@@ -22,11 +22,14 @@ use store::{
 use crate::{
     Error, Job, JobRoute, JobType, Jobs, Priority, RateLimit,
     keys::Keys,
+    reads::Replies,
     route::{Pool, PoolId, RouteId},
 };
 
-/// Number of pools or lanes read at a time.
+/// Number of lanes of a pool that are read at a time, of pools in one call, and of names of pools.
 const CHUNK: usize = 500;
+const POOLS_TOGETHER: usize = 500;
+const PAGE: usize = 5_000;
 
 /// From this score on a lane is parked; see `rank.lua`.
 const PARKED: f64 = 2e15;
@@ -162,60 +165,91 @@ impl ListedLane {
     }
 }
 
+/// Adds reads of the registered pools.
+pub(crate) fn add_pools(pipe: &mut redis::Pipeline, keys: &Keys) {
+    for key in [keys.pools(), keys.pinned()] {
+        pipe.zrange(key, 0, PAGE.cast_signed() - 1);
+    }
+}
+
+/// Adds reads of the lanes that are listed in some pools.
+pub(crate) fn add_listed(pipe: &mut redis::Pipeline, keys: &Keys, pools: &[Pool]) {
+    for pool in pools {
+        pipe.zrange_withscores(keys.ready(&pool.id), 0, CHUNK.cast_signed() - 1);
+    }
+}
+
 impl Jobs {
     /// All pools that are registered, and the one that everybody knows.
     pub(crate) async fn pools(&self) -> Result<Vec<Pool>, Error> {
+        let mut pipe = redis::pipe();
+        add_pools(&mut pipe, self.keys());
+        self.rest_of_pools(&mut self.read(&pipe).await?).await
+    }
+
+    /// Takes the registered pools, and reads those that were not asked for yet.
+    pub(crate) async fn rest_of_pools(&self, replies: &mut Replies) -> Result<Vec<Pool>, Error> {
+        let (shared, pinned): (Vec<String>, Vec<String>) = (replies.take()?, replies.take()?);
         let mut pools = vec![Pool::open()];
-        for text in self.members(&self.keys().pools()).await? {
+        for text in self.rest_of_page(&self.keys().pools(), shared).await? {
             pools.extend(Pool::parse(&text));
         }
-        let pinned = self.members(&self.keys().pinned()).await?;
+        let pinned = self.rest_of_page(&self.keys().pinned(), pinned).await?;
         pools.extend(pinned.iter().map(|worker_id| Pool::of_worker(worker_id)));
         Ok(pools)
     }
 
-    async fn members(&self, key: &Key) -> Result<Vec<String>, Error> {
+    async fn rest_of_page(
+        &self,
+        key: &Key,
+        mut members: Vec<String>,
+    ) -> Result<Vec<String>, Error> {
         let mut store = self.store().clone();
-        let mut members = Vec::new();
-        loop {
+        let mut is_full = members.len() == PAGE;
+        while is_full {
             let from = members.len().cast_signed();
-            let to = from + 10 * CHUNK.cast_signed() - 1;
-            let page: Vec<String> = store.zrange(key, from, to).await?;
-            let last = page.len() < 10 * CHUNK;
+            let page: Vec<String> = store.zrange(key, from, from + PAGE.cast_signed() - 1).await?;
+            is_full = page.len() == PAGE;
             members.extend(page);
-            if last {
-                return Ok(members);
-            }
         }
+        Ok(members)
     }
 
     /// The lanes that are listed in each of some pools, in the order of the pools.
     pub(crate) async fn listed(&self, pools: &[Pool]) -> Result<Vec<Vec<ListedLane>>, Error> {
-        let keys = self.keys();
+        let mut all = Vec::with_capacity(pools.len());
+        for pools in pools.chunks(POOLS_TOGETHER) {
+            let mut pipe = redis::pipe();
+            add_listed(&mut pipe, self.keys(), pools);
+            all.extend(self.rest_of_listed(&mut self.read(&pipe).await?, pools).await?);
+        }
+        Ok(all)
+    }
+
+    /// Takes the lanes of some pools, and reads those that were not asked for yet.
+    pub(crate) async fn rest_of_listed(
+        &self,
+        replies: &mut Replies,
+        pools: &[Pool],
+    ) -> Result<Vec<Vec<ListedLane>>, Error> {
         let mut store = self.store().clone();
         let mut all = Vec::with_capacity(pools.len());
-        for pools in pools.chunks(CHUNK) {
-            let mut pipe = redis::pipe();
-            for pool in pools {
-                pipe.zrange_withscores(keys.ready(&pool.id), 0, CHUNK.cast_signed() - 1);
-            }
-            let first: Vec<Vec<(String, f64)>> = pipe.query_async(&mut store).await?;
-            for (pool, mut page) in pools.iter().zip(first) {
-                let mut lanes: Vec<ListedLane> = Vec::new();
-                let mut from = 0;
-                loop {
-                    let count = page.len();
-                    from += count.cast_signed();
-                    let read = |(member, score): &(String, f64)| ListedLane::read(member, *score);
-                    lanes.extend(page.iter().filter_map(read));
-                    if count < CHUNK {
-                        break;
-                    }
-                    let to = from + CHUNK.cast_signed() - 1;
-                    page = store.zrange_withscores(keys.ready(&pool.id), from, to).await?;
+        let first: Vec<Vec<(String, f64)>> = replies.take_each(pools.len())?;
+        for (pool, mut page) in pools.iter().zip(first) {
+            let mut lanes: Vec<ListedLane> = Vec::new();
+            let mut from = 0;
+            loop {
+                let count = page.len();
+                from += count.cast_signed();
+                let read = |(member, score): &(String, f64)| ListedLane::read(member, *score);
+                lanes.extend(page.iter().filter_map(read));
+                if count < CHUNK {
+                    break;
                 }
-                all.push(lanes);
+                let (ready, to) = (self.keys().ready(&pool.id), from + CHUNK.cast_signed() - 1);
+                page = store.zrange_withscores(ready, from, to).await?;
             }
+            all.push(lanes);
         }
         Ok(all)
     }

@@ -35,8 +35,10 @@ pub mod keys;
 mod lanes;
 mod maintenance;
 mod meter;
+mod overview;
 mod pause;
 mod progress;
+mod reads;
 mod reason;
 mod renew;
 mod replay;
@@ -77,8 +79,8 @@ pub use crate::{
     events::{JobEvent, JobEvents},
     fail::{AckOutcome, FailedAttempt, FailureAction},
     find::{
-        BulkAction, BulkReport, Cursor, DeadLetterGroup, Filter, FoundJob, LOOK_MAX, RetryOutcome,
-        SortKey,
+        BulkAction, BulkReport, Cursor, DeadGroups, DeadLetterGroup, Filter, FoundJob, LOOK_MAX,
+        RetryOutcome, SortKey,
     },
     ids::{JobId, JobType, NAME_MAX, Namespace, WorkerId},
     inspect::{JobCounts, JobList, JobView, LaneView, PAGE_MAX},
@@ -88,6 +90,7 @@ pub use crate::{
         Status, Task,
     },
     maintenance::{JobsMaintenance, MaintenanceReport},
+    overview::{ListedJob, Overview},
     progress::LINE_MAX,
     reason::JobEndReason,
     renew::Renewal,

@@ -12,7 +12,10 @@ use store::{
     redis::{self, AsyncCommands as _},
 };
 
-use crate::{Error, JobId, JobType, Jobs, Labels, WorkerId, config::seconds, inspect::holder};
+use crate::{
+    Error, JobId, JobType, Jobs, Labels, WorkerId, config::seconds, inspect::holder, keys::Keys,
+    reads::Replies,
+};
 
 /// Most running jobs that one look at the activity of all workers reads.
 const HELD_MAX: usize = 10_000;
@@ -25,6 +28,47 @@ const RATE_MINUTES: i64 = 5;
 
 /// Most workers whose counts a process keeps until it writes them.
 const TALLIES_MAX: usize = 10_000;
+
+/// Most workers that are listed, and those whose records are read in one call.
+const WORKERS_MAX: usize = 10_000;
+const WORKERS_TOGETHER: usize = 200;
+
+/// Adds a part of a scan of the names of workers.
+pub(crate) fn add_worker_scan(pipe: &mut redis::Pipeline, keys: &Keys, cursor: u64) {
+    pipe.cmd("SSCAN").arg(keys.workers()).arg(cursor).arg("COUNT").arg(500);
+}
+
+/// Adds reads of the records of workers.
+pub(crate) fn add_workers(pipe: &mut redis::Pipeline, keys: &Keys, names: &[String]) {
+    for name in names {
+        pipe.get(keys.worker(name))
+            .get(keys.heartbeat(name))
+            .hget(keys.handles(), name)
+            .hget(keys.slots(), name)
+            .hget(keys.index(), drain_field(name));
+    }
+}
+
+/// Takes the records of so many workers; those that cannot be read are left out.
+pub(crate) fn read_workers(replies: &mut Replies, count: usize) -> Result<Vec<WorkerView>, Error> {
+    let mut views = Vec::with_capacity(count);
+    for _ in 0..count {
+        let parts: Vec<Option<String>> = replies.take_each(5)?;
+        let [info, heartbeat, types, slots, draining] = parts.as_slice() else { continue };
+        let Some(info) = info.as_ref().and_then(|info| serde_json::from_str(info).ok()) else {
+            continue;
+        };
+        views.push(WorkerView {
+            info,
+            alive: heartbeat.is_some(),
+            heartbeat: heartbeat.as_ref().and_then(|at| at.parse().ok()),
+            types: types.as_ref().map(|types| types.lines().map(str::to_owned).collect()),
+            slots: slots.as_ref().and_then(|slots| slots.parse().ok()),
+            draining: draining.is_some(),
+        });
+    }
+    Ok(views)
+}
 
 /// Jobs that workers completed and failed since that was last written, by worker.
 pub(crate) type Tallies = HashMap<String, (u64, u64)>;
@@ -217,51 +261,37 @@ impl Jobs {
 
     /// All registered workers, at most 10,000.
     pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
-        let keys = self.keys();
-        let mut store = self.store().clone();
-        let (mut cursor, mut names) = (0u64, Vec::<String>::new());
-        loop {
-            let (next, found): (u64, Vec<String>) = redis::cmd("SSCAN")
-                .arg(keys.workers())
-                .arg(cursor)
-                .arg("COUNT")
-                .arg(500)
-                .query_async(&mut store)
-                .await?;
+        let mut pipe = redis::pipe();
+        add_worker_scan(&mut pipe, self.keys(), 0);
+        let names = self.worker_names(self.read(&pipe).await?.take()?).await?;
+        self.worker_views(&names).await
+    }
+
+    /// Returns the names of all registered workers, from the first part of a scan on.
+    pub(crate) async fn worker_names(
+        &self,
+        first: (u64, Vec<String>),
+    ) -> Result<Vec<String>, Error> {
+        let (mut cursor, mut names) = first;
+        while cursor != 0 && names.len() < WORKERS_MAX {
+            let mut pipe = redis::pipe();
+            add_worker_scan(&mut pipe, self.keys(), cursor);
+            let (next, found): (u64, Vec<String>) = self.read(&pipe).await?.take()?;
             names.extend(found);
             cursor = next;
-            if cursor == 0 || names.len() >= 10_000 {
-                break;
-            }
         }
         names.sort();
         names.dedup();
+        Ok(names)
+    }
+
+    /// Returns the workers of these names that can be read.
+    pub(crate) async fn worker_views(&self, names: &[String]) -> Result<Vec<WorkerView>, Error> {
         let mut views = Vec::with_capacity(names.len());
-        for chunk in names.chunks(200) {
+        for names in names.chunks(WORKERS_TOGETHER) {
             let mut pipe = redis::pipe();
-            for name in chunk {
-                pipe.get(keys.worker(name))
-                    .get(keys.heartbeat(name))
-                    .hget(keys.handles(), name)
-                    .hget(keys.slots(), name)
-                    .hget(keys.index(), drain_field(name));
-            }
-            let parts: Vec<Option<String>> = pipe.query_async(&mut store).await?;
-            for part in parts.chunks_exact(5) {
-                let [info, heartbeat, types, slots, draining] = part else { continue };
-                let Some(info) = info.as_ref().and_then(|info| serde_json::from_str(info).ok())
-                else {
-                    continue;
-                };
-                views.push(WorkerView {
-                    info,
-                    alive: heartbeat.is_some(),
-                    heartbeat: heartbeat.as_ref().and_then(|at| at.parse().ok()),
-                    types: types.as_ref().map(|types| types.lines().map(str::to_owned).collect()),
-                    slots: slots.as_ref().and_then(|slots| slots.parse().ok()),
-                    draining: draining.is_some(),
-                });
-            }
+            add_workers(&mut pipe, self.keys(), names);
+            views.extend(read_workers(&mut self.read(&pipe).await?, names.len())?);
         }
         Ok(views)
     }

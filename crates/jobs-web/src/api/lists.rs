@@ -393,7 +393,7 @@ async fn dead_groups(
     State(state): State<JobsState>,
     Query(query): Query<DeadQuery>,
 ) -> Result<Json<Page<DeadGroupView>>, JobsApiError> {
-    let (groups, _) = state.jobs.dead_groups(&query.filter()).await?;
+    let groups = state.jobs.dead_groups(&query.filter(), 0).await?.groups;
     let page = PageQuery { limit: query.limit, cursor: query.cursor };
     Ok(Json(cut(groups.into_iter().map(DeadGroupView::from).collect(), &page)?))
 }
@@ -662,7 +662,8 @@ async fn types(
     State(state): State<JobsState>,
     Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<TypeBody>>, JobsApiError> {
-    let rows = crate::types::read(&state.jobs).await?.into_iter().map(|(job_type, row)| TypeBody {
+    let overview = state.jobs.overview(0).await?;
+    let rows = crate::types::rows(&overview).into_iter().map(|(job_type, row)| TypeBody {
         job_type,
         waiting: row.counts.waiting,
         active: row.counts.active,

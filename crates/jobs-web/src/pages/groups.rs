@@ -1,6 +1,6 @@
 //! Dead letters by error: how many, of which type, since when; replay or remove all of one kind.
 
-use jobs::{DeadLetterGroup, Filter, Jobs};
+use jobs::{DeadGroups, DeadLetterGroup};
 use maud::{Markup, html};
 
 use super::list::{clip, reason_word};
@@ -13,13 +13,12 @@ use web::ui;
 const ROWS: usize = 20;
 
 /// Renders the groups; nothing if there is no dead letter.
-pub(super) async fn card(jobs: &Jobs, acts: bool) -> Result<Markup, jobs::Error> {
-    let (groups, all) = jobs.dead_groups(&Filter::default()).await?;
+pub(super) fn card(DeadGroups { groups, is_whole, .. }: &DeadGroups, acts: bool) -> Markup {
     if groups.is_empty() {
-        return Ok(html! {});
+        return html! {};
     }
     let note = html! { span.dim.small {
-        @if !all { "of the newest " (format::count(jobs::LOOK_MAX as u64)) " · " }
+        @if !is_whole { "of the newest " (format::count(jobs::LOOK_MAX as u64)) " · " }
         @if groups.len() > ROWS { "the " (ROWS) " largest of " (groups.len()) } @else { (groups.len()) @if groups.len() == 1 { " error" } @else { " errors" } }
     } };
     let body = html! {
@@ -28,7 +27,7 @@ pub(super) async fn card(jobs: &Jobs, acts: bool) -> Result<Markup, jobs::Error>
             tbody { @for group in groups.iter().take(ROWS) { (row(group, acts)) } }
         } }
     };
-    Ok(ui::card_flush("", "By error", &note, &body))
+    ui::card_flush("", "By error", &note, &body)
 }
 
 fn row(group: &DeadLetterGroup, acts: bool) -> Markup {

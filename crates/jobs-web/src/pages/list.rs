@@ -206,10 +206,29 @@ pub(crate) async fn page(
     query.filter(which, service.jobs.now()).map_err(api_error)?;
     let list = JobsPageList { name, which, title, text, acts };
     list.place(&query).map_err(api_error)?;
-    let rows = super::with_jobs(&service, async |jobs| list.rows(jobs, &query).await).await;
-    let groups = which == JobList::Dead && query.group.is_empty() && query.cursor.is_empty();
+    let has_groups = which == JobList::Dead && query.group.is_empty() && query.cursor.is_empty();
+    let (groups, rows) = match has_groups {
+        false => (Ok(None), None),
+        true => match service.jobs.dead_groups(&Filter::default(), ROWS).await {
+            // The newest of them are what the list begins with, unless it is another choice or order.
+            Ok(groups) if !query.filtered() && query.sort().is_none() => {
+                let next = groups.next.map(|next| next.to_string());
+                let rows = list.rendered(&service.jobs, &query, &groups.newest, next);
+                (Ok(Some(groups)), Some(rows))
+            }
+            groups => (groups.map(Some), None),
+        },
+    };
+    let rows = match rows {
+        Some(rows) => rows,
+        None => super::with_jobs(&service, async |jobs| list.rows(jobs, &query).await).await,
+    };
     let body = html! { div.stack {
-        @if groups { (super::with_jobs(&service, async |jobs| super::groups::card(jobs, acts).await).await) }
+        @match &groups {
+            Ok(None) => {}
+            Ok(Some(groups)) => { (super::groups::card(groups, acts)) }
+            Err(error) => { (super::failure(error)) }
+        }
         section.card aria-label="Jobs" {
             (filters(name, which, &query))
             @if acts { (bulk(name, which, &query, service.jobs.now())) }
@@ -282,6 +301,17 @@ impl JobsPageList {
                 (rows, next)
             }
         };
+        Ok(self.rendered(jobs, query, &rows, next))
+    }
+
+    /// Renders the rows of a page, of which `next` is the one that follows.
+    fn rendered(
+        &self,
+        jobs: &Jobs,
+        query: &JobsPageQuery,
+        rows: &[FoundJob],
+        next: Option<String>,
+    ) -> Markup {
         let table = if rows.is_empty() && query.filtered() {
             let text = match next.is_some() {
                 true => {
@@ -294,12 +324,12 @@ impl JobsPageList {
         } else if rows.is_empty() {
             ui::empty(crate::ICON, self.title, self.text, &html! {})
         } else {
-            table(jobs, self.which, &rows, self.acts)
+            table(jobs, self.which, rows, self.acts)
         };
-        Ok(html! {
+        html! {
             (table)
             (pager(self.name, query, rows.len(), next))
-        })
+        }
     }
 }
 

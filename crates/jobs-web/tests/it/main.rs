@@ -4,5 +4,6 @@
 extern crate tidegate_jobs_web as jobs_web;
 
 mod api;
+mod calls;
 mod credentials;
 mod metrics;

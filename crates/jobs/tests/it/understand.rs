@@ -4,8 +4,8 @@
 use std::{slice::from_ref, time::Duration};
 
 use jobs::{
-    Error, Filter, JobEndReason, JobError, JobId, JobList, Jobs, Labels, NewJob, Overlap,
-    RunOutcome, SortKey, WorkerId,
+    DeadGroups, Error, Filter, FoundJob, JobEndReason, JobError, JobId, JobList, Jobs, Labels,
+    NewJob, Overlap, RunOutcome, SortKey, WorkerId,
 };
 use testkit::each_store::START;
 
@@ -161,8 +161,14 @@ testkit::each_store! {
             fail_next(&jobs, "w1", name, &format!("{message} {n}")).await;
             t.clock.advance(SECOND);
         }
-        let (groups, all) = jobs.dead_groups(&Filter::default()).await.unwrap();
-        assert!(all);
+        let DeadGroups { groups, is_whole, newest, next } =
+            jobs.dead_groups(&Filter::default(), 2).await.unwrap();
+        assert!(is_whole);
+        let ids = |found: &[FoundJob]| found.iter().map(|found| found.id.clone()).collect::<Vec<_>>();
+        let (all, _) = jobs.find(&dead(), None, 100).await.unwrap();
+        assert_eq!(ids(&newest), ids(&all)[..2], "the newest two beside");
+        let (rest, end) = jobs.find(&dead(), next, 100).await.unwrap();
+        assert_eq!((ids(&rest), end), (ids(&all)[2..].to_vec(), None));
         let told: Vec<_> = groups.iter().map(|g| (g.error.name.as_deref(), g.count)).collect();
         assert_eq!(told, [(Some("NoUser"), 3), (Some("Timeout"), 2)]);
         assert_eq!(groups[0].error.message, "no user 2", "the newest is the example");
@@ -170,8 +176,8 @@ testkit::each_store! {
         let filter = Filter { group: Some(groups[0].group.clone()), ..dead() };
         let removed = jobs.bulk(&filter, &jobs::BulkAction::Remove, None, 100).await.unwrap();
         assert_eq!((removed.done.len(), removed.next), (3, None));
-        let (groups, _) = jobs.dead_groups(&Filter::default()).await.unwrap();
-        assert_eq!(groups.len(), 1);
+        let left = jobs.dead_groups(&Filter::default(), 2).await.unwrap();
+        assert_eq!((left.groups.len(), left.newest.len(), left.next), (1, 2, None));
     }
 
     async fn a_drained_worker_completes_what_it_holds_and_claims_nothing(t: TestStore) {

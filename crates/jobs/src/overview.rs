@@ -1,0 +1,245 @@
+//! The overview of a queue: counts, types, workers, lanes, and the first jobs of two lists.
+//!
+//! It is read in five calls, each of which asks for what the one before has found: the lists; what stands
+//! in them; how long the lanes are; their first jobs; the documents of these. Only a queue with many
+//! workers, pools or types takes more.
+
+use std::{collections::HashMap, time::Duration};
+
+use store::{Key, redis};
+
+use crate::{
+    Census, Error, Job, JobCounts, JobId, JobProgress, JobResult, Jobs, LaneView, WorkerView,
+    census::{CHUNK, COUNTED_MAX, HEADS_MAX, add_types},
+    ids::TOMB,
+    inspect::{LaneTable, add_counts, read_counts},
+    keys::Keys,
+    lanes::{ListedLane, add_listed, add_pools},
+    reads::Replies,
+    route::Pool,
+    workers::{add_worker_scan, add_workers, read_workers},
+};
+
+/// Workers, and pools, read in the first call; more take calls of their own.
+const MEMBERS_TOGETHER: usize = 200;
+
+/// Documents read in one call; payloads come along.
+const DOCUMENTS_TOGETHER: usize = 64;
+
+/// A queue at a moment.
+#[derive(Clone, Debug)]
+pub struct Overview {
+    /// Jobs by state.
+    pub counts: JobCounts,
+    /// Jobs by type, and what is known of the queue as a whole.
+    pub census: Census,
+    /// All registered workers.
+    pub workers: Vec<WorkerView>,
+    /// The lanes in which jobs wait.
+    pub lanes: Vec<LaneView>,
+    /// Some active jobs.
+    pub active: Vec<ListedJob<JobProgress>>,
+    /// The newest dead letters.
+    pub dead: Vec<ListedJob<JobResult>>,
+}
+
+/// A job of a list.
+#[derive(Clone, Debug)]
+pub struct ListedJob<T> {
+    /// Its id.
+    pub id: JobId,
+    /// The job, if it can be read.
+    pub job: Option<Job>,
+    /// What is shown with it: progress or result.
+    pub with: Option<T>,
+}
+
+impl Overview {
+    /// Returns the lanes that no live worker may claim from.
+    pub fn unroutable(&self) -> impl Iterator<Item = &LaneView> {
+        self.lanes.iter().filter(|lane| !lane.routable)
+    }
+}
+
+impl Jobs {
+    /// Reads the overview, with at most `shown` jobs of each list.
+    pub async fn overview(&self, shown: usize) -> Result<Overview, Error> {
+        let keys = self.keys();
+
+        // The lists.
+        let mut pipe = redis::pipe();
+        add_counts(&mut pipe, keys);
+        add_worker_scan(&mut pipe, keys, 0);
+        add_pools(&mut pipe, keys);
+        let top = COUNTED_MAX.cast_signed() - 1;
+        pipe.zrange(keys.delayed(), 0, top)
+            .lrange(keys.deadletter(), 0, top)
+            .get(keys.scheduler_lock())
+            .zrange_withscores(keys.cron(), 0, 0);
+        pipe.cmd("HSCAN").arg(keys.claims()).arg(0).arg("COUNT").arg(CHUNK);
+        pipe.cmd("SSCAN").arg(keys.active()).arg(0).arg("COUNT").arg(CHUNK);
+        let mut replies = self.read(&pipe).await?;
+        let mut counts = read_counts(&mut replies)?;
+        let names = self.worker_names(replies.take()?).await?;
+        let pools = self.rest_of_pools(&mut replies).await?;
+        let (delayed, dead): (Vec<String>, Vec<String>) = (replies.take()?, replies.take()?);
+        let leader: Option<String> = replies.take()?;
+        let next: Vec<(String, f64)> = replies.take()?;
+        let claimed = self.claimed_types(replies.take()?).await?;
+        let (_, active): (u64, Vec<String>) = replies.take()?;
+
+        // What stands in them.
+        let active: Vec<String> = active.into_iter().take(shown).collect();
+        let dead_shown: Vec<&String> = dead.iter().filter(|id| *id != TOMB).take(shown).collect();
+        let mut unknown = self.unknown_types(delayed.iter().chain(&dead));
+        let more_unknown = unknown.split_off(unknown.len().min(CHUNK));
+        let mut pipe = redis::pipe();
+        add_members(&mut pipe, keys, &names, &pools);
+        active.iter().for_each(|id| _ = pipe.get(keys.data(id)).get(keys.progress(id)));
+        dead_shown.iter().for_each(|id| _ = pipe.get(keys.data(id)).get(keys.result(id)));
+        add_types(&mut pipe, keys, &unknown);
+        let mut replies = self.read(&pipe).await?;
+        let (workers, listed) = self.rest_of_members(&mut replies, &names, &pools).await?;
+        let active = listed_jobs(&mut replies, active.iter())?;
+        let dead_shown = listed_jobs(&mut replies, dead_shown.into_iter())?;
+        self.learn_types(&unknown, replies.take_each(unknown.len())?).await?;
+        self.find_types(&more_unknown).await?;
+        counts.workers = workers.iter().filter(|worker| worker.alive).count();
+
+        // How long the lanes are, and how many jobs of each type run.
+        let mut census = Census::of(&counts, leader);
+        if let Some((_, due)) = next.first() {
+            let late = self.now().0.saturating_sub(*due as i64).max(0).unsigned_abs();
+            census.schedules_late = Duration::from_millis(late);
+        }
+        for job_type in self.known_types(&delayed) {
+            census.named(job_type.as_str()).delayed += 1;
+        }
+        for job_type in self.known_types(&dead) {
+            census.named(job_type.as_str()).dead += 1;
+        }
+        let table = LaneTable::new(keys, &pools, listed);
+        let lanes = table.keys();
+        let (first_lanes, more_lanes) = lanes.split_at(lanes.len().min(CHUNK));
+        let mut types: Vec<String> = census.types.keys().cloned().chain(claimed).collect();
+        types.extend(table.job_types().map(str::to_owned));
+        types.sort();
+        types.dedup();
+        let (first_types, more_types) = types.split_at(types.len().min(CHUNK));
+        let mut pipe = redis::pipe();
+        first_lanes.iter().for_each(|lane| _ = pipe.llen(lane));
+        first_types.iter().for_each(|name| _ = pipe.get(keys.running(name)));
+        let mut replies = self.read(&pipe).await?;
+        let halves = replies.take_each::<usize>(first_lanes.len())?;
+        let mut lengths: Vec<usize> = halves.into_iter().map(|length| length / 2).collect();
+        let mut running: Vec<Option<i64>> = replies.take_each(first_types.len())?;
+        lengths.extend(self.lengths(more_lanes).await?);
+        for types in more_types.chunks(CHUNK) {
+            let mut pipe = redis::pipe();
+            types.iter().for_each(|name| _ = pipe.get(keys.running(name)));
+            running.extend(self.read(&pipe).await?.take_each::<Option<i64>>(types.len())?);
+        }
+        for (name, count) in types.iter().zip(running) {
+            let count = usize::try_from(count.unwrap_or(0)).unwrap_or(0);
+            if count > 0 {
+                census.named(name).active = count;
+            }
+        }
+        let lanes = table.views(&lengths, &workers, &counts.paused);
+        self.count_waiting(&mut census, &lanes).await?;
+        census.rest = census.missing(&counts);
+        Ok(Overview { counts, census, workers, lanes, active, dead: dead_shown })
+    }
+
+    /// Takes the records of workers and the lanes of pools, and reads those that were not asked for yet.
+    pub(crate) async fn rest_of_members(
+        &self,
+        replies: &mut Replies,
+        names: &[String],
+        pools: &[Pool],
+    ) -> Result<(Vec<WorkerView>, Vec<Vec<ListedLane>>), Error> {
+        let ((names, more_names), (pools, more_pools)) = (first(names), first(pools));
+        let mut workers = read_workers(replies, names.len())?;
+        let mut listed = self.rest_of_listed(replies, pools).await?;
+        workers.extend(self.worker_views(more_names).await?);
+        listed.extend(self.listed(more_pools).await?);
+        Ok((workers, listed))
+    }
+
+    /// Counts waiting jobs by type, and looks at the first jobs of lanes for the oldest.
+    async fn count_waiting(&self, census: &mut Census, lanes: &[LaneView]) -> Result<(), Error> {
+        let mut heads: Vec<(String, Key)> = Vec::new();
+        let mut heads_of: HashMap<&str, usize> = HashMap::new();
+        for lane in lanes {
+            let job_type = lane.route.job_type.as_str();
+            let waiting: usize = lane.waiting.iter().sum();
+            census.named(job_type).waiting += waiting;
+            if !lane.routable && !lane.paused {
+                census.unroutable += waiting;
+            }
+            let (route, _) = lane.route.name();
+            for (priority, _) in (1u8..).zip(lane.waiting).filter(|(_, length)| *length > 0) {
+                let taken = heads_of.entry(job_type).or_default();
+                if *taken < HEADS_MAX {
+                    *taken += 1;
+                    heads.push((job_type.to_owned(), self.keys().lane(&route, priority)));
+                }
+            }
+        }
+        for heads in heads.chunks(CHUNK) {
+            let mut pipe = redis::pipe();
+            heads.iter().for_each(|(_, lane)| _ = pipe.lindex(lane, 1));
+            let ids: Vec<Option<String>> = self.read(&pipe).await?.take_each(heads.len())?;
+            let found =
+                heads.iter().zip(ids).filter_map(|((job_type, _), id)| Some((job_type, id?)));
+            let found: Vec<(&String, String)> = found.collect();
+            for found in found.chunks(DOCUMENTS_TOGETHER) {
+                let mut pipe = redis::pipe();
+                found.iter().for_each(|(_, id)| _ = pipe.get(self.keys().data(id)));
+                let data: Vec<Option<Vec<u8>>> = self.read(&pipe).await?.take_each(found.len())?;
+                for ((job_type, id), data) in found.iter().zip(data) {
+                    let job =
+                        data.and_then(|data| Job::parse(JobId::stored(id.as_str()), &data).ok());
+                    let Some(job) = job else { continue };
+                    let age = self.now().0.saturating_sub(job.due().0).max(0).unsigned_abs();
+                    let counts = census.named(job_type);
+                    counts.oldest = counts.oldest.max(Some(Duration::from_millis(age)));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds reads of the records of workers and of the lanes of pools, as many as fit into one call.
+pub(crate) fn add_members(
+    pipe: &mut redis::Pipeline,
+    keys: &Keys,
+    names: &[String],
+    pools: &[Pool],
+) {
+    add_workers(pipe, keys, first(names).0);
+    add_listed(pipe, keys, first(pools).0);
+}
+
+/// Splits what is read in the first call from the rest.
+fn first<T>(members: &[T]) -> (&[T], &[T]) {
+    members.split_at(members.len().min(MEMBERS_TOGETHER))
+}
+
+/// Takes the document of each job, and what is shown with it.
+fn listed_jobs<'a, T: serde::de::DeserializeOwned>(
+    replies: &mut Replies,
+    ids: impl Iterator<Item = &'a String>,
+) -> Result<Vec<ListedJob<T>>, Error> {
+    ids.map(|id| {
+        let (data, with): (Option<Vec<u8>>, Option<Vec<u8>>) = (replies.take()?, replies.take()?);
+        let id = JobId::stored(id.as_str());
+        Ok(ListedJob {
+            job: data.and_then(|data| Job::parse(id.clone(), &data).ok()),
+            with: with.and_then(|with| serde_json::from_slice(&with).ok()),
+            id,
+        })
+    })
+    .collect()
+}
