@@ -6,6 +6,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use serde::de::DeserializeOwned;
 use store::{Key, redis};
 
 use crate::{
@@ -61,12 +62,47 @@ impl Overview {
     }
 }
 
+/// The first of the five calls: the lists of a queue.
+struct QueueLists {
+    counts: JobCounts,
+    workers: Vec<String>,
+    pools: Vec<Pool>,
+    delayed: Vec<String>,
+    dead: Vec<String>,
+    active: Vec<String>,
+    /// Types that claims name.
+    claimed: Vec<String>,
+    leader: Option<String>,
+    /// The schedule that comes due next, and when.
+    next_schedule: Vec<(String, f64)>,
+}
+
+/// The second: what stands in the lists.
+struct QueueMembers {
+    workers: Vec<WorkerView>,
+    lanes: LaneTable,
+    active: Vec<ListedJob<JobProgress>>,
+    dead: Vec<ListedJob<JobResult>>,
+}
+
 impl Jobs {
     /// Reads the overview, with at most `shown` jobs of each list.
     pub async fn overview(&self, shown: usize) -> Result<Overview, Error> {
-        let keys = self.keys();
+        let lists = self.read_lists().await?;
+        let QueueMembers { workers, lanes, active, dead } =
+            self.read_members(&lists, shown).await?;
+        let mut counts = lists.counts.clone();
+        counts.workers = workers.iter().filter(|worker| worker.alive).count();
+        let mut census = self.begin_census(&counts, &lists);
+        let lengths = self.count_running(&mut census, &lists.claimed, &lanes).await?;
+        let lanes = lanes.views(&lengths, &workers, &counts.paused);
+        self.count_waiting(&mut census, &lanes).await?;
+        census.rest = census.missing(&counts);
+        Ok(Overview { counts, census, workers, lanes, active, dead })
+    }
 
-        // The lists.
+    async fn read_lists(&self) -> Result<QueueLists, Error> {
+        let keys = self.keys();
         let mut pipe = redis::pipe();
         add_counts(&mut pipe, keys);
         add_worker_scan(&mut pipe, keys, 0);
@@ -79,58 +115,76 @@ impl Jobs {
         pipe.cmd("HSCAN").arg(keys.claims()).arg(0).arg("COUNT").arg(CHUNK);
         pipe.cmd("SSCAN").arg(keys.active()).arg(0).arg("COUNT").arg(CHUNK);
         let mut replies = self.read(&pipe).await?;
-        let mut counts = read_counts(&mut replies)?;
-        let names = self.worker_names(replies.take()?).await?;
-        let pools = self.rest_of_pools(&mut replies).await?;
-        let (delayed, dead): (Vec<String>, Vec<String>) = (replies.take()?, replies.take()?);
-        let leader: Option<String> = replies.take()?;
-        let next: Vec<(String, f64)> = replies.take()?;
-        let claimed = self.claimed_types(replies.take()?).await?;
-        let (_, active): (u64, Vec<String>) = replies.take()?;
+        Ok(QueueLists {
+            counts: read_counts(&mut replies)?,
+            workers: self.worker_names(replies.take()?).await?,
+            pools: self.rest_of_pools(&mut replies).await?,
+            delayed: replies.take()?,
+            dead: replies.take()?,
+            leader: replies.take()?,
+            next_schedule: replies.take()?,
+            claimed: self.claimed_types(replies.take()?).await?,
+            active: replies.take::<(u64, Vec<String>)>()?.1,
+        })
+    }
 
-        // What stands in them.
-        let active: Vec<String> = active.into_iter().take(shown).collect();
-        let dead_shown: Vec<&String> = dead.iter().filter(|id| *id != TOMB).take(shown).collect();
-        let mut unknown = self.unknown_types(delayed.iter().chain(&dead));
+    /// Reads workers, lanes and the jobs that are shown; learns the types of those that are counted.
+    async fn read_members(&self, lists: &QueueLists, shown: usize) -> Result<QueueMembers, Error> {
+        let (keys, QueueLists { workers, pools, .. }) = (self.keys(), lists);
+        let active: Vec<&String> = lists.active.iter().take(shown).collect();
+        let dead: Vec<&String> = lists.dead.iter().filter(|id| *id != TOMB).take(shown).collect();
+        let mut unknown = self.unknown_types(lists.delayed.iter().chain(&lists.dead));
         let more_unknown = unknown.split_off(unknown.len().min(CHUNK));
         let mut pipe = redis::pipe();
-        add_members(&mut pipe, keys, &names, &pools);
+        add_members(&mut pipe, keys, workers, pools);
         active.iter().for_each(|id| _ = pipe.get(keys.data(id)).get(keys.progress(id)));
-        dead_shown.iter().for_each(|id| _ = pipe.get(keys.data(id)).get(keys.result(id)));
+        dead.iter().for_each(|id| _ = pipe.get(keys.data(id)).get(keys.result(id)));
         add_types(&mut pipe, keys, &unknown);
         let mut replies = self.read(&pipe).await?;
-        let (workers, listed) = self.rest_of_members(&mut replies, &names, &pools).await?;
-        let active = listed_jobs(&mut replies, active.iter())?;
-        let dead_shown = listed_jobs(&mut replies, dead_shown.into_iter())?;
+        let (workers, listed) = self.rest_of_members(&mut replies, workers, pools).await?;
+        let active = listed_jobs(&mut replies, &active)?;
+        let dead = listed_jobs(&mut replies, &dead)?;
         self.learn_types(&unknown, replies.take_each(unknown.len())?).await?;
         self.find_types(&more_unknown).await?;
-        counts.workers = workers.iter().filter(|worker| worker.alive).count();
+        Ok(QueueMembers { workers, lanes: LaneTable::new(keys, pools, listed), active, dead })
+    }
 
-        // How long the lanes are, and how many jobs of each type run.
-        let mut census = Census::of(&counts, leader);
-        if let Some((_, due)) = next.first() {
+    /// Counts what needs no further call: delayed jobs and dead letters, and how late schedules are.
+    fn begin_census(&self, counts: &JobCounts, lists: &QueueLists) -> Census {
+        let mut census = Census::of(counts, lists.leader.clone());
+        if let Some((_, due)) = lists.next_schedule.first() {
             let late = self.now().0.saturating_sub(*due as i64).max(0).unsigned_abs();
             census.schedules_late = Duration::from_millis(late);
         }
-        for job_type in self.known_types(&delayed) {
+        for job_type in self.known_types(&lists.delayed) {
             census.named(job_type.as_str()).delayed += 1;
         }
-        for job_type in self.known_types(&dead) {
+        for job_type in self.known_types(&lists.dead) {
             census.named(job_type.as_str()).dead += 1;
         }
-        let table = LaneTable::new(keys, &pools, listed);
-        let lanes = table.keys();
-        let (first_lanes, more_lanes) = lanes.split_at(lanes.len().min(CHUNK));
-        let mut types: Vec<String> = census.types.keys().cloned().chain(claimed).collect();
+        census
+    }
+
+    /// Counts active jobs by type, and returns the length of each lane: the third call.
+    async fn count_running(
+        &self,
+        census: &mut Census,
+        claimed: &[String],
+        table: &LaneTable,
+    ) -> Result<Vec<usize>, Error> {
+        let (keys, lanes) = (self.keys(), table.keys());
+        let mut types: Vec<String> = census.types.keys().chain(claimed).cloned().collect();
         types.extend(table.job_types().map(str::to_owned));
         types.sort();
         types.dedup();
-        let (first_types, more_types) = types.split_at(types.len().min(CHUNK));
+        let ((lanes, more_lanes), (first_types, more_types)) =
+            (lanes.split_at(lanes.len().min(CHUNK)), types.split_at(types.len().min(CHUNK)));
         let mut pipe = redis::pipe();
-        first_lanes.iter().for_each(|lane| _ = pipe.llen(lane));
+        lanes.iter().for_each(|lane| _ = pipe.llen(lane));
         first_types.iter().for_each(|name| _ = pipe.get(keys.running(name)));
         let mut replies = self.read(&pipe).await?;
-        let halves = replies.take_each::<usize>(first_lanes.len())?;
+        // An entry is a number and an id.
+        let halves = replies.take_each::<usize>(lanes.len())?;
         let mut lengths: Vec<usize> = halves.into_iter().map(|length| length / 2).collect();
         let mut running: Vec<Option<i64>> = replies.take_each(first_types.len())?;
         lengths.extend(self.lengths(more_lanes).await?);
@@ -145,10 +199,7 @@ impl Jobs {
                 census.named(name).active = count;
             }
         }
-        let lanes = table.views(&lengths, &workers, &counts.paused);
-        self.count_waiting(&mut census, &lanes).await?;
-        census.rest = census.missing(&counts);
-        Ok(Overview { counts, census, workers, lanes, active, dead: dead_shown })
+        Ok(lengths)
     }
 
     /// Takes the records of workers and the lanes of pools, and reads those that were not asked for yet.
@@ -166,7 +217,8 @@ impl Jobs {
         Ok((workers, listed))
     }
 
-    /// Counts waiting jobs by type, and looks at the first jobs of lanes for the oldest.
+    /// Counts waiting jobs by type, and looks at the first jobs of lanes for the oldest: the fourth call and the
+    /// fifth.
     async fn count_waiting(&self, census: &mut Census, lanes: &[LaneView]) -> Result<(), Error> {
         let mut heads: Vec<(String, Key)> = Vec::new();
         let mut heads_of: HashMap<&str, usize> = HashMap::new();
@@ -228,11 +280,11 @@ fn first<T>(members: &[T]) -> (&[T], &[T]) {
 }
 
 /// Takes the document of each job, and what is shown with it.
-fn listed_jobs<'a, T: serde::de::DeserializeOwned>(
+fn listed_jobs<T: DeserializeOwned>(
     replies: &mut Replies,
-    ids: impl Iterator<Item = &'a String>,
+    ids: &[&String],
 ) -> Result<Vec<ListedJob<T>>, Error> {
-    ids.map(|id| {
+    let listed = ids.iter().map(|id| {
         let (data, with): (Option<Vec<u8>>, Option<Vec<u8>>) = (replies.take()?, replies.take()?);
         let id = JobId::stored(id.as_str());
         Ok(ListedJob {
@@ -240,6 +292,6 @@ fn listed_jobs<'a, T: serde::de::DeserializeOwned>(
             with: with.and_then(|with| serde_json::from_slice(&with).ok()),
             id,
         })
-    })
-    .collect()
+    });
+    listed.collect()
 }

@@ -1,4 +1,4 @@
-//! Reads that are sent together, so that a page asks the store a few times, whatever it shows.
+//! Reads that are sent together, so that a page asks the store a few times.
 //!
 //! A part of the queue that is read has two functions: one adds its commands to a pipeline, one takes
 //! their replies, in the same order.

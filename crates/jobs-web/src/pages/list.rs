@@ -207,27 +207,23 @@ pub(crate) async fn page(
     let list = JobsPageList { name, which, title, text, acts };
     list.place(&query).map_err(api_error)?;
     let has_groups = which == JobList::Dead && query.group.is_empty() && query.cursor.is_empty();
-    let (groups, rows) = match has_groups {
-        false => (Ok(None), None),
-        true => match service.jobs.dead_groups(&Filter::default(), ROWS).await {
-            // The newest of them are what the list begins with, unless it is another choice or order.
-            Ok(groups) if !query.filtered() && query.sort().is_none() => {
-                let next = groups.next.map(|next| next.to_string());
-                let rows = list.rendered(&service.jobs, &query, &groups.newest, next);
-                (Ok(Some(groups)), Some(rows))
-            }
-            groups => (groups.map(Some), None),
-        },
+    let groups = match has_groups {
+        true => Some(service.jobs.dead_groups(&Filter::default(), ROWS).await),
+        false => None,
     };
-    let rows = match rows {
-        Some(rows) => rows,
-        None => super::with_jobs(&service, async |jobs| list.rows(jobs, &query).await).await,
+    let rows = match &groups {
+        // The newest of them are what the list begins with, unless it is another choice or order.
+        Some(Ok(groups)) if !query.filtered() && query.sort().is_none() => {
+            let next = groups.next.map(|next| next.to_string());
+            list.rendered(&service.jobs, &query, &groups.newest, next)
+        }
+        _ => super::with_jobs(&service, async |jobs| list.rows(jobs, &query).await).await,
     };
     let body = html! { div.stack {
         @match &groups {
-            Ok(None) => {}
-            Ok(Some(groups)) => { (super::groups::card(groups, acts)) }
-            Err(error) => { (super::failure(error)) }
+            None => {}
+            Some(Ok(groups)) => { (super::groups::card(groups, acts)) }
+            Some(Err(error)) => { (super::failure(error)) }
         }
         section.card aria-label="Jobs" {
             (filters(name, which, &query))

@@ -1,4 +1,4 @@
-//! How often a page asks the store, whatever it shows.
+//! Calls of the store that a page makes.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use super::{CheckOutcome, LimitCheck, Rule};
 use crate::Millis;
 
-/// Most denials remembered: about 250 bytes each.
+/// Most denials remembered.
 const DENIALS_MAX: usize = 10_000;
 
 /// Longest time a denial is remembered.
