@@ -16,7 +16,7 @@ use crate::{
     inspect::{LaneTable, add_counts, read_counts},
     keys::Keys,
     lanes::{ListedLane, add_listed, add_pools},
-    reads::Replies,
+    reads::{Replies, add_texts},
     route::Pool,
     workers::{add_worker_scan, add_workers, read_workers},
 };
@@ -137,8 +137,10 @@ impl Jobs {
         let more_unknown = unknown.split_off(unknown.len().min(CHUNK));
         let mut pipe = redis::pipe();
         add_members(&mut pipe, keys, workers, pools);
-        active.iter().for_each(|id| _ = pipe.get(keys.data(id)).get(keys.progress(id)));
-        dead.iter().for_each(|id| _ = pipe.get(keys.data(id)).get(keys.result(id)));
+        let active_keys = active.iter().flat_map(|id| [keys.data(id), keys.progress(id)]);
+        add_texts(&mut pipe, active_keys.collect());
+        let dead_keys = dead.iter().flat_map(|id| [keys.data(id), keys.result(id)]);
+        add_texts(&mut pipe, dead_keys.collect());
         add_types(&mut pipe, keys, &unknown);
         let mut replies = self.read(&pipe).await?;
         let (workers, listed) = self.rest_of_members(&mut replies, workers, pools).await?;
@@ -181,17 +183,17 @@ impl Jobs {
             (lanes.split_at(lanes.len().min(CHUNK)), types.split_at(types.len().min(CHUNK)));
         let mut pipe = redis::pipe();
         lanes.iter().for_each(|lane| _ = pipe.llen(lane));
-        first_types.iter().for_each(|name| _ = pipe.get(keys.running(name)));
+        add_texts(&mut pipe, first_types.iter().map(|name| keys.running(name)).collect());
         let mut replies = self.read(&pipe).await?;
         // An entry is a number and an id.
         let halves = replies.take_each::<usize>(lanes.len())?;
         let mut lengths: Vec<usize> = halves.into_iter().map(|length| length / 2).collect();
-        let mut running: Vec<Option<i64>> = replies.take_each(first_types.len())?;
+        let mut running: Vec<Option<i64>> = replies.take_texts(first_types.len())?;
         lengths.extend(self.lengths(more_lanes).await?);
         for types in more_types.chunks(CHUNK) {
             let mut pipe = redis::pipe();
-            types.iter().for_each(|name| _ = pipe.get(keys.running(name)));
-            running.extend(self.read(&pipe).await?.take_each::<Option<i64>>(types.len())?);
+            add_texts(&mut pipe, types.iter().map(|name| keys.running(name)).collect());
+            running.extend(self.read(&pipe).await?.take_texts::<i64>(types.len())?);
         }
         for (name, count) in types.iter().zip(running) {
             let count = usize::try_from(count.unwrap_or(0)).unwrap_or(0);
@@ -247,8 +249,8 @@ impl Jobs {
             let found: Vec<(&String, String)> = found.collect();
             for found in found.chunks(DOCUMENTS_TOGETHER) {
                 let mut pipe = redis::pipe();
-                found.iter().for_each(|(_, id)| _ = pipe.get(self.keys().data(id)));
-                let data: Vec<Option<Vec<u8>>> = self.read(&pipe).await?.take_each(found.len())?;
+                add_texts(&mut pipe, found.iter().map(|(_, id)| self.keys().data(id)).collect());
+                let data: Vec<Option<Vec<u8>>> = self.read(&pipe).await?.take_texts(found.len())?;
                 for ((job_type, id), data) in found.iter().zip(data) {
                     let job =
                         data.and_then(|data| Job::parse(JobId::stored(id.as_str()), &data).ok());
@@ -284,14 +286,14 @@ fn listed_jobs<T: DeserializeOwned>(
     replies: &mut Replies,
     ids: &[&String],
 ) -> Result<Vec<ListedJob<T>>, Error> {
-    let listed = ids.iter().map(|id| {
-        let (data, with): (Option<Vec<u8>>, Option<Vec<u8>>) = (replies.take()?, replies.take()?);
+    let texts: Vec<Option<Vec<u8>>> = replies.take_texts(2 * ids.len())?;
+    let listed = ids.iter().zip(texts.as_chunks::<2>().0).map(|(id, [data, with])| {
         let id = JobId::stored(id.as_str());
-        Ok(ListedJob {
-            job: data.and_then(|data| Job::parse(id.clone(), &data).ok()),
-            with: with.and_then(|with| serde_json::from_slice(&with).ok()),
+        ListedJob {
+            job: data.as_ref().and_then(|data| Job::parse(id.clone(), data).ok()),
+            with: with.as_ref().and_then(|with| serde_json::from_slice(with).ok()),
             id,
-        })
+        }
     });
-    listed.collect()
+    Ok(listed.collect())
 }

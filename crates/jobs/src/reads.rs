@@ -3,7 +3,10 @@
 //! A part of the queue that is read has two functions: one adds its commands to a pipeline, one takes
 //! their replies, in the same order.
 
-use store::redis::{self, FromRedisValue, Pipeline, Value};
+use store::{
+    Key,
+    redis::{self, FromRedisValue, Pipeline, Value},
+};
 
 use crate::{Error, Jobs};
 
@@ -18,9 +21,25 @@ impl Replies {
         Ok(redis::from_redis_value(value).map_err(redis::RedisError::from)?)
     }
 
+    /// Takes the texts that [`add_texts`] asked for.
+    pub(crate) fn take_texts<T>(&mut self, count: usize) -> Result<Vec<Option<T>>, Error>
+    where
+        Option<T>: FromRedisValue,
+    {
+        if count == 0 { Ok(Vec::new()) } else { self.take() }
+    }
+
     /// Takes the next few.
     pub(crate) fn take_each<T: FromRedisValue>(&mut self, count: usize) -> Result<Vec<T>, Error> {
         (0..count).map(|_| self.take()).collect()
+    }
+}
+
+/// Adds the read of some texts. One that another writer left as something else counts as missing; a GET would
+/// fail, and everything with it.
+pub(crate) fn add_texts(pipe: &mut Pipeline, keys: Vec<Key>) {
+    if !keys.is_empty() {
+        pipe.cmd("MGET").arg(keys);
     }
 }
 

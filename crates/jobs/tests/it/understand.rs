@@ -4,8 +4,8 @@
 use std::{slice::from_ref, time::Duration};
 
 use jobs::{
-    DeadGroups, Error, Filter, FoundJob, JobEndReason, JobError, JobId, JobList, Jobs, Labels,
-    NewJob, Overlap, RunOutcome, SortKey, WorkerId,
+    DeadGroups, Error, Filter, FoundJob, JobEndReason, JobError, JobId, JobList, JobType, Jobs,
+    Labels, NewJob, Overlap, RunOutcome, SortKey, WorkerId,
 };
 use testkit::each_store::START;
 
@@ -178,6 +178,34 @@ testkit::each_store! {
         assert_eq!((removed.done.len(), removed.next), (3, None));
         let left = jobs.dead_groups(&Filter::default(), 2).await.unwrap();
         assert_eq!((left.groups.len(), left.newest.len(), left.next), (1, 2, None));
+    }
+
+    async fn what_others_left_under_keys_of_jobs_spoils_no_overview(t: TestStore) {
+        let (jobs, raw) = (queue(&t), Raw::of(&t));
+        put(&jobs, job("report").attempts(0)).await;
+        let dead = fail_next(&jobs, "w2", "Oops", "no").await;
+        let waiting = put(&jobs, job("mail")).await;
+        put(&jobs, job("video")).await;
+        let labels = Labels::new("w1").unwrap();
+        let mut claimer = jobs.claimer(labels).types([JobType::parse("video").unwrap()]);
+        let active = take(&mut claimer).await;
+        let keys = [
+            format!("bridge:jobs:data:{waiting}"),
+            format!("bridge:jobs:data:{}", active.id()),
+            format!("bridge:jobs:progress:{}", active.id()),
+            format!("bridge:jobs:result:{dead}"),
+            "bridge:ratelimit:concurrent:video".to_owned(),
+        ];
+        for key in &keys {
+            let () = raw.call(&["DEL", key]).await;
+            let () = raw.call(&["RPUSH", key, "no text"]).await;
+        }
+        let overview = jobs.overview(10).await.unwrap();
+        assert_eq!((overview.counts.waiting, overview.counts.active, overview.counts.dead), (1, 1, 1));
+        let job = &overview.active[0];
+        assert!(job.id == *active.id() && job.job.is_none() && job.with.is_none());
+        assert!(overview.dead[0].job.is_some() && overview.dead[0].with.is_none());
+        assert_eq!(overview.census.types["mail"].waiting, 1);
     }
 
     async fn a_drained_worker_completes_what_it_holds_and_claims_nothing(t: TestStore) {
